@@ -1,0 +1,165 @@
+//! The verbs, derived from the `V*` arms of an instruction set.
+
+/// Verbs of a tile in terms of the `V*` arms of `$m`. See the crate documentation.
+///
+/// An ISA macro forwards here what it does not override; nothing else calls this macro.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! tile_default {
+    ($m:ident DEF $t:ident [$r:tt x $w:tt x $v:tt]) => {
+        let mut $t = [[$crate::$m!(VZERO); $v]; $r * $w]; };
+    ($m:ident ZERO $t:ident [$r:tt x $w:tt x $v:tt]) => {
+        $t = [[$crate::$m!(VZERO); $v]; $r * $w]; };
+    ($m:ident FILL $t:ident [$r:tt x $w:tt x $v:tt] $x:expr) => {
+        $t = [[$crate::$m!(VSET $x); $v]; $r * $w]; };
+    ($m:ident BIAS $t:ident [$r:tt x $w:tt x $v:tt $(; $n:ident)?] <- $b:ident) => {
+        $crate::each!(j in $v {
+            let x = $crate::tile_default!($m READ [j of $v $(; $n)?] $b.wrapping_add(j * $crate::$m!(LANES)));
+            $crate::each!(i in $w { $crate::each!(y in $r { $t[y * $w + i][j] = x; }); });
+        }); };
+    ($m:ident LOAD $t:ident [$r:tt x $w:tt x $v:tt $(; $n:ident)?] <- $o:ident[$row:expr, $step:expr, $plane:expr]) => {
+        $crate::each!(y in $r { $crate::each!(i in $w {
+            let (q, o) = (y * $w + i, $o.wrapping_add(y * $row + i * $step));
+            $crate::each!(j in $v { $t[q][j] = $crate::tile_default!($m READ [j of $v $(; $n)?]
+                $crate::tile_default!($m AT o[$plane] j)); });
+        }); }); };
+    ($m:ident ADD $t:ident [$r:tt x $w:tt x $v:tt $(; $n:ident)?] += $o:ident[$row:expr, $step:expr, $plane:expr]) => {
+        $crate::each!(y in $r { $crate::each!(i in $w {
+            let (q, o) = (y * $w + i, $o.wrapping_add(y * $row + i * $step));
+            $crate::each!(j in $v { $t[q][j] = $crate::$m!(VADD $t[q][j],
+                $crate::tile_default!($m READ [j of $v $(; $n)?] $crate::tile_default!($m AT o[$plane] j))); });
+        }); }); };
+    ($m:ident CLAMP $t:ident [$r:tt x $w:tt x $v:tt] $lo:expr, $hi:expr) => {
+        let (lo, hi) = ($crate::$m!(VSET $lo), $crate::$m!(VSET $hi));
+        $crate::each!(y in $r { $crate::each!(i in $w {
+            let q = y * $w + i;
+            $crate::each!(j in $v { $t[q][j] = $crate::$m!(VMIN hi, $crate::$m!(VMAX lo, $t[q][j])); });
+        }); }); };
+    ($m:ident LEAKY $t:ident [$r:tt x $w:tt x $v:tt] $alpha:expr) => {
+        let (zero, alpha) = ($crate::$m!(VZERO), $crate::$m!(VSET $alpha));
+        $crate::each!(y in $r { $crate::each!(i in $w {
+            let q = y * $w + i;
+            $crate::each!(j in $v { let x = $t[q][j];
+                $t[q][j] = $crate::$m!(VFMA alpha, $crate::$m!(VMIN zero, x), $crate::$m!(VMAX zero, x)); });
+        }); }); };
+    ($m:ident STORE $t:ident [$r:tt x $w:tt x $v:tt $(; $n:ident)?] -> $o:ident[$row:expr, $step:expr, $plane:expr]) => {
+        $crate::each!(y in $r { $crate::each!(i in $w {
+            let (q, o) = (y * $w + i, $o.wrapping_add(y * $row + i * $step));
+            $crate::each!(j in $v { $crate::tile_default!($m WRITE [j of $v $(; $n)?]
+                $crate::tile_default!($m AT o[$plane] j), $t[q][j]); });
+        }); }); };
+    ($m:ident LOAD_STRIDED $t:ident [1 x $w:tt x $v:tt] <- $a:ident[$step:expr]) => {
+        $crate::each!(i in $w { $crate::each!(j in $v {
+            $t[i][j] = $crate::$m!(VLOAD $a.wrapping_add(i * $step), j); }); }); };
+    ($m:ident STEP $s:ident <- $n:expr) => {
+        let mut $s = <$crate::$m!(STEPS)>::new($n); };
+    ($m:ident POINT $p:ident [$r:tt x $w:tt] <- $a:ident[$row:expr, $s:ident]) => {
+        let mut $p = [[$a; ($w - 1) / <$crate::$m!(STEPS)>::GROUP + 1]; $r];
+        for (y, row) in $p.iter_mut().enumerate() { for (i, p) in row.iter_mut().enumerate() {
+            *p = $a.wrapping_add(y * $row + i * <$crate::$m!(STEPS)>::GROUP * $s.step());
+        } } };
+    ($m:ident ADVANCE $p:ident [$r:tt x $w:tt] by $n:expr) => {
+        for row in &mut $p { for p in row { *p = p.wrapping_add($n); } } };
+    ($m:ident COMPUTE conv $t:ident [$r:tt x $w:tt x $v:tt x $u:tt] += $p:ident[$s:ident] * $b:ident if $mask:expr) => {
+        $s.hold();
+        for row in &mut $p { for p in row { *p = <$crate::$m!(STEPS)>::hold_pointer(*p); } }
+        $crate::each!(k in $u {
+            let mut w = [$crate::$m!(VZERO); $v];
+            $crate::each!(j in $v {
+                w[j] = $crate::$m!(VLOAD $b, (k * $v + j));
+                $crate::tile_default!($m AHEAD $b, k * $v + j);
+            });
+            $crate::each!(y in $r { $crate::each!(i in $w {
+                let q = y * $w + i;
+                if $mask & (1 << q) != 0 {
+                    let x = $crate::$m!(VSPLAT $p[y][i / <$crate::$m!(STEPS)>::GROUP]
+                        .wrapping_byte_add($s.at(i % <$crate::$m!(STEPS)>::GROUP)), k);
+                    $crate::each!(j in $v { $t[q][j] = $crate::$m!(VFMA x, w[j], $t[q][j]); });
+                }
+            }); });
+        }); };
+    ($m:ident COMPUTE dw $t:ident [1 x $w:tt x $v:tt] += $a:ident[$step:expr] * $b:ident if $lo:expr, $hi:expr) => {
+        $crate::each!(j in $v { let b = $crate::$m!(VLOAD $b, j); $crate::each!(i in $w { if $lo <= i && i < $hi {
+            $t[i][j] = $crate::$m!(VFMA $crate::$m!(VLOAD $a.wrapping_add(i * $step), j), b, $t[i][j]);
+        } }); }); };
+    ($m:ident COMPUTE max $t:ident [1 x $w:tt x $v:tt] <- $a:ident[$step:expr] if $lo:expr, $hi:expr) => {
+        $crate::each!(i in $w { $crate::each!(j in $v { if $lo <= i && i < $hi {
+            $t[i][j] = $crate::$m!(VMAX $crate::$m!(VLOAD $a.wrapping_add(i * $step), j), $t[i][j]);
+        } }); }); };
+    ($m:ident COMPUTE accum $t:ident [1 x $w:tt x $v:tt] += $a:ident[$step:expr] if $lo:expr, $hi:expr) => {
+        $crate::each!(i in $w { $crate::each!(j in $v { if $lo <= i && i < $hi {
+            $t[i][j] = $crate::$m!(VADD $t[i][j], $crate::$m!(VLOAD $a.wrapping_add(i * $step), j));
+        } }); }); };
+    // A row of a window: pixel i of the tile reads columns i * d to i * d + s - 1; columns outside
+    // lo..hi are what `x` starts with. A column is loaded once, when the first pixel needs it.
+    ($m:ident COMPUTE dw_row $t:ident [$w:tt x $s:tt / $d:tt] += $a:ident * $b:ident if $lo:expr, $hi:expr) => {
+        let mut x = [$crate::$m!(VZERO); ($w - 1) * $d + $s];
+        let mut w = [$crate::$m!(VZERO); $s];
+        $crate::each!(k in $s { w[k] = $crate::$m!(VLOAD $b.wrapping_add(k * 16), 0); });
+        $crate::each!(i in $w { $crate::each!(k in $s {
+            $crate::tile_default!($m COLUMN x [i k x $s / $d] <- $a if $lo, $hi);
+            $t[i][0] = $crate::$m!(VFMA x[i * $d + k], w[k], $t[i][0]);
+        }); }); };
+    ($m:ident COMPUTE max_row $t:ident [$w:tt x $s:tt / $d:tt] <- $a:ident if $lo:expr, $hi:expr) => {
+        let mut x = [$crate::$m!(VSET f32::NEG_INFINITY); ($w - 1) * $d + $s];
+        $crate::each!(i in $w { $crate::each!(k in $s {
+            $crate::tile_default!($m COLUMN x [i k x $s / $d] <- $a if $lo, $hi);
+            $t[i][0] = $crate::$m!(VMAX x[i * $d + k], $t[i][0]);
+        }); }); };
+    ($m:ident COMPUTE accum_row $t:ident [$w:tt x $s:tt / $d:tt] += $a:ident if $lo:expr, $hi:expr) => {
+        let mut x = [$crate::$m!(VZERO); ($w - 1) * $d + $s];
+        $crate::each!(i in $w { $crate::each!(k in $s {
+            $crate::tile_default!($m COLUMN x [i k x $s / $d] <- $a if $lo, $hi);
+            $t[i][0] = $crate::$m!(VADD $t[i][0], x[i * $d + k]);
+        }); }); };
+    ($m:ident COLUMN $x:ident [$i:tt $k:tt x $s:tt / $d:tt] <- $a:ident if $lo:expr, $hi:expr) => {
+        if ($i == 0 || $k + $d >= $s) && $lo <= $i * $d + $k && $i * $d + $k < $hi {
+            $x[$i * $d + $k] = $crate::$m!(VLOAD $a.wrapping_add(($i * $d + $k) * 16), 0);
+        } };
+    // Verbs on vectors.
+    ($m:ident VNEG $x:expr) => { $crate::$m!(VSUB $crate::$m!(VSET -0.0f32), $x) };
+    // In two steps, so that the product may underflow gradually and the powers stay normal.
+    ($m:ident VSCALE $x:expr, $n:expr) => {{
+        let (x, n) = ($x, $n);
+        let half = $crate::$m!(VFLOOR $crate::$m!(VMUL n, $crate::$m!(VSET 0.5f32)));
+        let x = $crate::$m!(VMUL x, $crate::$m!(VPOW2 half));
+        $crate::$m!(VMUL x, $crate::$m!(VPOW2 $crate::$m!(VSUB n, half))) }};
+    ($m:ident VLOAD_OR $p:expr, $n:expr, $x:expr) => {{
+        let count = $crate::IOTA.as_ptr();
+        let inside = $crate::$m!(VGT $crate::$m!(VSET $n as f32), $crate::$m!(VLOAD count, 0));
+        $crate::$m!(VSEL inside, $crate::$m!(VLOAD_TAIL $p, $n), $crate::$m!(VSET $x)) }};
+    ($m:ident LANES_OF $x:expr) => {{
+        let mut lanes = [0.0f32; $crate::$m!(LANES)];
+        let p = lanes.as_mut_ptr();
+        $crate::$m!(VSTORE p, 0, $x);
+        lanes }};
+    ($m:ident MATH $($rest:tt)*) => { $crate::tile_math!($m $($rest)*) };
+    // 4 x 4 transposes inside each 128-bit quad of `g` groups of four vectors.
+    ($m:ident QUADS $t:ident [$g:tt]) => { $crate::each!(i in $g {
+        let a = $crate::$m!(VPAIR_LO $t[4 * i][0], $t[4 * i + 1][0]);
+        let b = $crate::$m!(VPAIR_HI $t[4 * i][0], $t[4 * i + 1][0]);
+        let c = $crate::$m!(VPAIR_LO $t[4 * i + 2][0], $t[4 * i + 3][0]);
+        let d = $crate::$m!(VPAIR_HI $t[4 * i + 2][0], $t[4 * i + 3][0]);
+        $t[4 * i][0] = $crate::$m!(VQUAD_LO a, c);
+        $t[4 * i + 1][0] = $crate::$m!(VQUAD_HI a, c);
+        $t[4 * i + 2][0] = $crate::$m!(VQUAD_LO b, d);
+        $t[4 * i + 3][0] = $crate::$m!(VQUAD_HI b, d);
+    }); };
+
+    // The rest is for the arms above. AT: address of vector `j` of the pixel at `o`.
+    ($m:ident AT $o:ident[$plane:expr] $j:ident) => {
+        $o.wrapping_add($j * $crate::$m!(LANES) / 16 * $plane + $j * $crate::$m!(LANES) % 16) };
+    // READ, WRITE: one vector, or the first `n` elements of it if it is the pixel's last one.
+    ($m:ident READ [$j:tt of $v:tt] $p:expr) => { $crate::$m!(VLOAD $p, 0) };
+    ($m:ident READ [$j:tt of $v:tt; $n:ident] $p:expr) => {
+        if $j + 1 == $v { $crate::$m!(VLOAD_TAIL $p, $n) } else { $crate::$m!(VLOAD $p, 0) } };
+    ($m:ident WRITE [$j:tt of $v:tt] $p:expr, $x:expr) => { $crate::$m!(VSTORE $p, 0, $x) };
+    ($m:ident WRITE [$j:tt of $v:tt; $n:ident] $p:expr, $x:expr) => {
+        if $j + 1 == $v { $crate::$m!(VSTORE_TAIL $p, $n, $x) } else { $crate::$m!(VSTORE $p, 0, $x) } };
+    // AHEAD: prefetch of the weight stream, 8 KiB ahead, once per cache line.
+    ($m:ident AHEAD $b:ident, $i:expr) => {
+        if ($i) * $crate::$m!(LANES) % 16 == 0 {
+            $crate::$m!(VPREFETCH $b, ($i) * $crate::$m!(LANES) + 2048); } };
+    ($m:ident $verb:ident $($rest:tt)*) => {
+        compile_error!(concat!(stringify!($m), " lacks ", stringify!($verb), " of this form")); };
+}

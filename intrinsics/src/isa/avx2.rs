@@ -1,0 +1,63 @@
+//! AVX2 with FMA.
+
+/// The tile macro of AVX2 and FMA for `f32`: 16 registers of 8 lanes. See the crate documentation.
+#[macro_export]
+macro_rules! tile_avx2_f32 {
+    (LANES) => { 8usize };
+    (STEPS) => { $crate::steps::Nine };
+    (VTYPE) => { $crate::arch::__m256 };
+    (VZERO) => { $crate::arch::_mm256_setzero_ps() };
+    (VSET $x:expr) => { $crate::arch::_mm256_set1_ps($x) };
+    // SAFETY (5 memory arms): the verb's caller owns the elements that the index reaches; the
+    // mask of a tail keeps the access to its first `n` elements.
+    (VLOAD $p:expr, $i:expr) => { unsafe { $crate::arch::_mm256_loadu_ps($p.wrapping_add($i * 8)) } };
+    (VLOAD_TAIL $p:expr, $n:expr) => {
+        unsafe { $crate::arch::_mm256_maskload_ps($p, $crate::tile_avx2_f32!(VMASK $n)) } };
+    (VSPLAT $p:expr, $i:expr) => { $crate::arch::_mm256_set1_ps(unsafe { *$p.wrapping_add($i) }) };
+    (VSTORE $p:expr, $i:expr, $x:expr) => {
+        unsafe { $crate::arch::_mm256_storeu_ps($p.wrapping_add($i * 8), $x) } };
+    (VSTORE_TAIL $p:expr, $n:expr, $x:expr) => {
+        unsafe { $crate::arch::_mm256_maskstore_ps($p, $crate::tile_avx2_f32!(VMASK $n), $x) } };
+    // SAFETY: a prefetch is a hint and may name any address.
+    (VPREFETCH $p:expr, $i:expr) => { unsafe {
+        $crate::arch::_mm_prefetch::<{ $crate::arch::_MM_HINT_T0 }>($p.wrapping_add($i).cast()) } };
+    (VFMA $a:expr, $b:expr, $c:expr) => { $crate::arch::_mm256_fmadd_ps($a, $b, $c) };
+    (VADD $a:expr, $b:expr) => { $crate::arch::_mm256_add_ps($a, $b) };
+    (VSUB $a:expr, $b:expr) => { $crate::arch::_mm256_sub_ps($a, $b) };
+    (VMUL $a:expr, $b:expr) => { $crate::arch::_mm256_mul_ps($a, $b) };
+    (VDIV $a:expr, $b:expr) => { $crate::arch::_mm256_div_ps($a, $b) };
+    (VMAX $a:expr, $b:expr) => { $crate::arch::_mm256_max_ps($a, $b) };
+    (VMIN $a:expr, $b:expr) => { $crate::arch::_mm256_min_ps($a, $b) };
+    (VSQRT $x:expr) => { $crate::arch::_mm256_sqrt_ps($x) };
+    (VROUND $x:expr) => { $crate::arch::_mm256_round_ps::<0x08>($x) };
+    (VFLOOR $x:expr) => { $crate::arch::_mm256_floor_ps($x) };
+    (VABS $x:expr) => { $crate::arch::_mm256_andnot_ps($crate::arch::_mm256_set1_ps(-0.0), $x) };
+    (VCOPYSIGN $x:expr, $s:expr) => { $crate::arch::_mm256_or_ps($crate::tile_avx2_f32!(VABS $x),
+        $crate::arch::_mm256_and_ps($crate::arch::_mm256_set1_ps(-0.0), $s)) };
+    (VGT $a:expr, $b:expr) => { $crate::arch::_mm256_cmp_ps::<{ $crate::arch::_CMP_GT_OQ }>($a, $b) };
+    (VSEL $m:expr, $a:expr, $b:expr) => { $crate::arch::_mm256_blendv_ps($b, $a, $m) };
+    (VPOW2 $n:expr) => { $crate::arch::_mm256_castsi256_ps($crate::arch::_mm256_slli_epi32::<23>(
+        $crate::arch::_mm256_add_epi32($crate::arch::_mm256_cvtps_epi32($n), $crate::arch::_mm256_set1_epi32(127)))) };
+    (VEXPO $x:expr) => { $crate::arch::_mm256_cvtepi32_ps($crate::arch::_mm256_sub_epi32(
+        $crate::arch::_mm256_srli_epi32::<23>($crate::arch::_mm256_castps_si256($x)), $crate::arch::_mm256_set1_epi32(127))) };
+    (VMANT $x:expr) => { $crate::arch::_mm256_or_ps($crate::arch::_mm256_set1_ps(1.0), $crate::arch::_mm256_and_ps(
+        $x, $crate::arch::_mm256_castsi256_ps($crate::arch::_mm256_set1_epi32(0x007f_ffff)))) };
+    (VPAIR_LO $a:expr, $b:expr) => { $crate::arch::_mm256_unpacklo_ps($a, $b) };
+    (VPAIR_HI $a:expr, $b:expr) => { $crate::arch::_mm256_unpackhi_ps($a, $b) };
+    (VQUAD_LO $a:expr, $b:expr) => { $crate::arch::_mm256_castpd_ps($crate::arch::_mm256_unpacklo_pd(
+        $crate::arch::_mm256_castps_pd($a), $crate::arch::_mm256_castps_pd($b))) };
+    (VQUAD_HI $a:expr, $b:expr) => { $crate::arch::_mm256_castpd_ps($crate::arch::_mm256_unpackhi_pd(
+        $crate::arch::_mm256_castps_pd($a), $crate::arch::_mm256_castps_pd($b))) };
+    // Vectors K, 4 + K hold a 2 x 2 matrix of 128-bit quads: transpose it.
+    (TRANSPOSE $t:ident) => {
+        $crate::tile_default!(tile_avx2_f32 QUADS $t [2]);
+        $crate::each!(k in 4 {
+            let (x, y) = ($t[k][0], $t[4 + k][0]);
+            $t[k][0] = $crate::arch::_mm256_permute2f128_ps::<0x20>(x, y);
+            $t[4 + k][0] = $crate::arch::_mm256_permute2f128_ps::<0x31>(x, y);
+        }); };
+    // SAFETY: `n <= 8`, so the eight words from `8 - n` on lie inside the table of 16.
+    (VMASK $n:expr) => { $crate::arch::_mm256_loadu_si256(
+        $crate::AVX2_TAIL.as_ptr().wrapping_add(8 - $n).cast()) };
+    ($($verb:tt)*) => { $crate::tile_default!(tile_avx2_f32 $($verb)*) };
+}

@@ -1,0 +1,78 @@
+//! NEON (Advanced SIMD) of AArch64.
+
+/// The tile macro of NEON for `f32`: 32 registers of 4 lanes. See the crate documentation.
+#[macro_export]
+macro_rules! tile_neon_f32 {
+    (LANES) => { 4usize };
+    (STEPS) => { $crate::steps::One };
+    (VTYPE) => { $crate::arch::float32x4_t };
+    (VZERO) => { $crate::arch::vdupq_n_f32(0.0) };
+    (VSET $x:expr) => { $crate::arch::vdupq_n_f32($x) };
+    // SAFETY (5 memory arms): the verb's caller owns the elements that the index reaches; a tail
+    // copies its first `n <= 4` elements one by one.
+    (VLOAD $p:expr, $i:expr) => { unsafe { $crate::arch::vld1q_f32($p.wrapping_add($i * 4)) } };
+    (VLOAD_TAIL $p:expr, $n:expr) => {{
+        let mut x = [0.0f32; 4];
+        unsafe { core::ptr::copy_nonoverlapping($p, x.as_mut_ptr(), $n) };
+        unsafe { $crate::arch::vld1q_f32(x.as_ptr()) } }};
+    (VSPLAT $p:expr, $i:expr) => { unsafe { $crate::arch::vld1q_dup_f32($p.wrapping_add($i)) } };
+    (VSTORE $p:expr, $i:expr, $x:expr) => {
+        unsafe { $crate::arch::vst1q_f32($p.wrapping_add($i * 4), $x) } };
+    (VSTORE_TAIL $p:expr, $n:expr, $x:expr) => {{
+        let mut x = [0.0f32; 4];
+        unsafe { $crate::arch::vst1q_f32(x.as_mut_ptr(), $x) };
+        unsafe { core::ptr::copy_nonoverlapping(x.as_ptr(), $p, $n) } }};
+    (VPREFETCH $p:expr, $i:expr) => {};
+    (VFMA $a:expr, $b:expr, $c:expr) => { $crate::arch::vfmaq_f32($c, $a, $b) };
+    (VADD $a:expr, $b:expr) => { $crate::arch::vaddq_f32($a, $b) };
+    (VSUB $a:expr, $b:expr) => { $crate::arch::vsubq_f32($a, $b) };
+    (VMUL $a:expr, $b:expr) => { $crate::arch::vmulq_f32($a, $b) };
+    (VDIV $a:expr, $b:expr) => { $crate::arch::vdivq_f32($a, $b) };
+    (VMAX $a:expr, $b:expr) => {{ let (a, b) = ($a, $b);
+        $crate::arch::vbslq_f32($crate::arch::vcgtq_f32(a, b), a, b) }};
+    (VMIN $a:expr, $b:expr) => {{ let (a, b) = ($a, $b);
+        $crate::arch::vbslq_f32($crate::arch::vcltq_f32(a, b), a, b) }};
+    (VSQRT $x:expr) => { $crate::arch::vsqrtq_f32($x) };
+    (VROUND $x:expr) => { $crate::arch::vrndnq_f32($x) };
+    (VFLOOR $x:expr) => { $crate::arch::vrndmq_f32($x) };
+    (VABS $x:expr) => { $crate::arch::vabsq_f32($x) };
+    (VCOPYSIGN $x:expr, $s:expr) => {
+        $crate::arch::vbslq_f32($crate::arch::vdupq_n_u32(0x8000_0000), $s, $x) };
+    (VGT $a:expr, $b:expr) => { $crate::arch::vcgtq_f32($a, $b) };
+    (VSEL $m:expr, $a:expr, $b:expr) => { $crate::arch::vbslq_f32($m, $a, $b) };
+    (VPOW2 $n:expr) => { $crate::arch::vreinterpretq_f32_s32($crate::arch::vshlq_n_s32::<23>(
+        $crate::arch::vaddq_s32($crate::arch::vcvtq_s32_f32($n), $crate::arch::vdupq_n_s32(127)))) };
+    (VEXPO $x:expr) => { $crate::arch::vcvtq_f32_s32($crate::arch::vsubq_s32($crate::arch::vreinterpretq_s32_u32(
+        $crate::arch::vshrq_n_u32::<23>($crate::arch::vreinterpretq_u32_f32($x))), $crate::arch::vdupq_n_s32(127))) };
+    (VMANT $x:expr) => { $crate::arch::vbslq_f32(
+        $crate::arch::vdupq_n_u32(0x007f_ffff), $x, $crate::arch::vdupq_n_f32(1.0)) };
+    (VPAIR_LO $a:expr, $b:expr) => { $crate::arch::vzip1q_f32($a, $b) };
+    (VPAIR_HI $a:expr, $b:expr) => { $crate::arch::vzip2q_f32($a, $b) };
+    (VQUAD_LO $a:expr, $b:expr) => { $crate::arch::vreinterpretq_f32_f64($crate::arch::vzip1q_f64(
+        $crate::arch::vreinterpretq_f64_f32($a), $crate::arch::vreinterpretq_f64_f32($b))) };
+    (VQUAD_HI $a:expr, $b:expr) => { $crate::arch::vreinterpretq_f32_f64($crate::arch::vzip2q_f64(
+        $crate::arch::vreinterpretq_f64_f32($a), $crate::arch::vreinterpretq_f64_f32($b))) };
+    (TRANSPOSE $t:ident) => { $crate::tile_default!(tile_neon_f32 QUADS $t [1]); };
+    // Four reduction steps from one activation vector per pixel, multiplied lane by lane: a
+    // quarter of the loads of the broadcast form, and it does not spill.
+    (COMPUTE conv $t:ident [$r:tt x $w:tt x $v:tt x 4] += $p:ident[$s:ident] * $b:ident if $m:expr) => {
+        let mut x = [[$crate::tile_neon_f32!(VZERO); $w]; $r];
+        $crate::each!(y in $r { $crate::each!(i in $w { if $m & (1 << (y * $w + i)) != 0 {
+            x[y][i] = $crate::tile_neon_f32!(VLOAD $p[y][i], 0); } }); });
+        $crate::tile_neon_f32!(BY_LANE 0, $t [$r x $w x $v] x, $b if $m);
+        $crate::tile_neon_f32!(BY_LANE 1, $t [$r x $w x $v] x, $b if $m);
+        $crate::tile_neon_f32!(BY_LANE 2, $t [$r x $w x $v] x, $b if $m);
+        $crate::tile_neon_f32!(BY_LANE 3, $t [$r x $w x $v] x, $b if $m); };
+    // One weight vector alive at a time: in-order cores' schedules spill otherwise.
+    (BY_LANE $k:literal, $t:ident [$r:tt x $w:tt x $v:tt] $x:ident, $b:ident if $m:expr) => {
+        $crate::each!(j in $v {
+            let w = $crate::tile_neon_f32!(VLOAD $b, ($k * $v + j));
+            $crate::each!(y in $r { $crate::each!(i in $w {
+                let q = y * $w + i;
+                if $m & (1 << q) != 0 {
+                    $t[q][j] = $crate::arch::vfmaq_laneq_f32::<$k>($t[q][j], w, $x[y][i]);
+                }
+            }); });
+        }); };
+    ($($verb:tt)*) => { $crate::tile_default!(tile_neon_f32 $($verb)*) };
+}

@@ -1,0 +1,103 @@
+//! What one tile step means on each instruction set.
+//!
+//! A kernel keeps an output tile in registers: `R` rows of `W` pixels (or rows of a matrix), each
+//! of `V` vectors. It is DEFined, initialised (`ZERO`, `BIAS`, `LOAD`), updated in a loop
+//! (`COMPUTE`), finished (`ADD`, `CLAMP`, `LEAKY`) and `STORE`d. Each of these verbs is an arm of
+//! one macro per (instruction set, element type), `tile_<isa>_<dtype>!`, which the templates of
+//! the kernels crate call without knowing which one it is.
+//!
+//! # Two levels of arms
+//!
+//! * `V*` arms are primitives on one vector. Every ISA file has all of them, in the same order.
+//! * Verbs act on a whole tile. [`tile_default!`](crate::tile_default) derives them from the `V*`
+//!   arms; an ISA overrides one only if it has something better (NEON: multiply by lane).
+//!
+//! | arm | value |
+//! |---|---|
+//! | `LANES`, `STEPS` | elements per vector; the type of [`steps`] that addresses pixels |
+//! | `VTYPE` | the vector type |
+//! | `VZERO`, `VSET x` | all lanes 0; all lanes `x` |
+//! | `VLOAD p, i`, `VSTORE p, i, x` | vector `i` of the array at `p`, any alignment |
+//! | `VLOAD_TAIL p, n`, `VSTORE_TAIL p, n, x` | the first `n <= LANES` elements at `p`; loaded lanes from `n` on are 0; no byte beyond is touched |
+//! | `VSPLAT p, i` | element `i` of the array at `p` in all lanes |
+//! | `VPREFETCH p, i` | hint that element `i` will be read soon; never faults |
+//! | `VFMA a, b, c` | `a * b + c`, rounded once (scalar: twice) |
+//! | `VADD`, `VSUB`, `VMUL`, `VDIV` | the IEEE operation per lane |
+//! | `VMAX a, b`, `VMIN a, b` | `a > b ? a : b`, `a < b ? a : b`: `b` if a lane of either is NaN |
+//! | `VSQRT x` | the square root, correctly rounded |
+//! | `VROUND x`, `VFLOOR x` | to the nearest integer (ties to even); to the one below |
+//! | `VABS x`, `VCOPYSIGN x, s` | without its sign; with the sign of `s` |
+//! | `VGT a, b`, `VSEL m, a, b` | a mask of `a > b`; `m ? a : b` |
+//! | `VPOW2 n` | `2^n` for an integer `n` in -126..=127 |
+//! | `VEXPO x`, `VMANT x` | `e` and `m` of `x = m * 2^e` with `1 <= m < 2`, for positive normal `x` |
+//! | `TRANSPOSE t` | transposes a tile of `LANES` rows of one vector |
+//!
+//! | verb | effect |
+//! |---|---|
+//! | `DEF t [R x W x V]` | declares the tile, all zero |
+//! | `ZERO t [R x W x V]` | all zero again |
+//! | `FILL t [R x W x V] x` | all lanes of all pixels `x` |
+//! | `BIAS t [R x W x V] <- b` | each pixel becomes the `V` vectors at `b` |
+//! | `LOAD t [R x W x V] <- o[row, step, plane]` | reads partial results back from the output |
+//! | `ADD t [R x W x V] += o[row, step, plane]` | adds a tile from memory (a residual) |
+//! | `CLAMP t [R x W x V] lo hi` | `min(max(t, lo), hi)`, NaN stays NaN |
+//! | `LEAKY t [R x W x V] alpha` | `max(t, 0) + alpha * min(t, 0)` |
+//! | `STORE t [R x W x V] -> o[row, step, plane]` | writes the tile |
+//! | `LOAD`, `ADD`, `BIAS`, `STORE` with `; n` before `]` | the same where the last vector of each pixel has only `n <= LANES` elements |
+//! | `LOAD_STRIDED t [1 x W x V] <- a[step]` | pixel `i` becomes the vectors at `a + i * step` |
+//! | `STEP s <- n` | declares the distance of two pixels, `n` elements, as the next three take it |
+//! | `POINT p [R x W] <- a[row, s]` | declares the activation pointers of a tile |
+//! | `ADVANCE p [R x W] by n` | moves all of them by `n` elements |
+//! | `COMPUTE conv t [R x W x V x U] += p[s] * b if m` | `U` reduction steps: broadcast activation times weight vectors, for the pixels whose bit is set in `m` |
+//! | `COMPUTE dw t [1 x W x V] += a[step] * b if lo, hi` | activation vectors times weight vectors, for the pixels `lo..hi` |
+//! | `COMPUTE max t [1 x W x V] <- a[step] if lo, hi` | `t = max(a, t)` for the pixels `lo..hi` |
+//! | `COMPUTE accum t [1 x W x V] += a[step] if lo, hi` | `t = t + a` for the pixels `lo..hi` |
+//! | `COMPUTE dw_row t [W x S / D] += a * b if lo, hi` | one window row of `S` taps at distance `D` in blocked layout: columns `lo..hi` of the pixels at `a` exist, others are 0 |
+//! | `COMPUTE max_row`, `COMPUTE accum_row` | the same for `max` (columns outside are -inf) and sums |
+//! | `VLOAD_OR p, n, x` | the first `n < LANES` elements at `p`, and `x` in the other lanes |
+//! | `VNEG x`, `VSCALE x, n`, `LANES_OF x` | `-x`; `x * 2^n` for an integer `n` in -250..=250; the lanes as an array |
+//! | `MATH f x` | an elementary function: see `math.rs` |
+//!
+//! Addresses are in elements. Vector `j` of pixel `(y, i)` of an output is at `o + y * row +
+//! i * step + (j * LANES / 16) * plane + j * LANES % 16`: a blocked tensor has its planes of 16
+//! channels `plane` elements apart, a matrix row has `plane = 16`. Extents are literals, so that
+//! [`each!`](crate::each) unrolls every loop and the tile never has an address.
+//!
+//! # How to add an instruction set
+//!
+//! One file in `isa/`, with the `V*` arms and the last line that forwards everything else to
+//! `tile_default!`, and one row per element type in `table.rs`.
+#![no_std]
+
+pub mod dtype;
+
+mod default;
+mod each;
+mod isa;
+mod math;
+pub mod steps;
+mod table;
+
+#[doc(hidden)]
+pub mod soft;
+
+#[doc(hidden)]
+pub use seq_macro::seq;
+
+/// The vendor intrinsics of the target, as the macros of this crate name them.
+#[doc(hidden)]
+pub mod arch {
+    #[cfg(target_arch = "aarch64")]
+    pub use core::arch::aarch64::*;
+    #[cfg(target_arch = "x86_64")]
+    pub use core::arch::x86_64::*;
+}
+
+/// The number of each lane, for comparing with a count.
+#[doc(hidden)]
+pub static IOTA: [f32; 16] =
+    [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0];
+
+#[cfg(all(feature = "avx2", target_arch = "x86_64"))]
+#[doc(hidden)]
+pub static AVX2_TAIL: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];

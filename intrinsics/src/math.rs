@@ -1,0 +1,152 @@
+//! Elementary functions on one vector, derived from the primitive arms.
+//!
+//! `tile!(MATH NAME x ...)` evaluates the function `NAME` in every lane of `x` on any instruction
+//! set: range reductions and polynomials are written once, here. Arguments are expressions and are
+//! evaluated once. Coefficients are minimax fits made for this file (relative error of the result,
+//! `f64` arithmetic, rounded to `f32`). Accuracy bounds, in units in the last place (ulp) of the
+//! result, hold on every instruction set and are tested against `f64` in `tilewright-kernels`
+//! (`template::unary`):
+//!
+//! | verb | value | bound | special cases |
+//! |---|---|---|---|
+//! | `EXP x` | e^x | 2 ulp, gradual underflow | NaN -> NaN, -inf -> 0, x > 88.72 -> inf |
+//! | `EXPM1 x` | e^x - 1 | 3 ulp | NaN -> NaN, -inf -> -1 |
+//! | `LOG x` | ln x | 2 ulp | 0 -> -inf, x < 0 -> NaN, denormals exact |
+//! | `LOG1P01 x` | ln(1 + x), x in [0, 1] | 3 ulp | NaN -> NaN |
+//! | `TANH x` | tanh x | 4 ulp | +-inf -> +-1, NaN -> NaN |
+//! | `SIGMOID x` | 1 / (1 + e^-x) | 4 ulp, gradual underflow | NaN -> NaN |
+//! | `ERF x` | erf x | 4 ulp | +-inf -> +-1, NaN -> NaN |
+//!
+//! `CLAMP01 x` is `max(0, min(1, x))` with NaN kept. `EXP_NEG_ABS x` is e^-|x|. `EXP_IN x` is `EXP` for arguments already known to be in [-104, 89] (or NaN), without the clamp.
+
+/// Evaluates one elementary function of the table in this module's documentation.
+///
+/// Reached as `tile!(MATH NAME x)`; the first argument is the tile macro of the instruction set.
+#[macro_export]
+macro_rules! tile_math {
+    // x clamped so that VSCALE's exponent stays in range; `VMAX lo, x` keeps a NaN.
+    ($m:ident EXP $x:expr) => {{
+        let lo = $crate::$m!(VSET -104.0f32);
+        let x = $crate::$m!(VMAX lo, $x);
+        let hi = $crate::$m!(VSET 89.0f32);
+        let x = $crate::$m!(VMIN hi, x);
+        $crate::tile_math!($m EXP_IN x)
+    }};
+    ($m:ident EXP_IN $x:expr) => {{
+        let x = $x;
+        let (n, p) = $crate::tile_math!($m EXP_PARTS x);
+        let p = $crate::$m!(VADD p, $crate::$m!(VSET 1.0f32));
+        $crate::$m!(VSCALE p, n)
+    }};
+    // (n, e^r - 1) with x = n ln 2 + r, n integer, |r| <= ln 2 / 2.
+    ($m:ident EXP_PARTS $x:ident) => {{
+        let n = $crate::$m!(VROUND $crate::$m!(VMUL $x, $crate::$m!(VSET core::f32::consts::LOG2_E)));
+        // ln 2 in two parts; the upper one has 9 bits, so n times it is exact.
+        let r = $crate::$m!(VFMA n, $crate::$m!(VSET -0.693_359_4f32), $x);
+        let r = $crate::$m!(VFMA n, $crate::$m!(VSET 2.121_944_4e-4f32), r);
+        let q = $crate::tile_math!($m POLY r [0.001_395_060_2, 0.008_368_953, 0.041_666_206, 0.166_665_18, 0.5]);
+        let p = $crate::$m!(VFMA $crate::$m!(VMUL r, r), q, r);
+        (n, p)
+    }};
+    // 2 * (p * 2^(n - 1) + (2^(n - 1) - 1/2)): exact p for n = 0, no overflow for n = 128.
+    ($m:ident EXPM1 $x:expr) => {{
+        let lo = $crate::$m!(VSET -20.0f32);
+        let x = $crate::$m!(VMAX lo, $x);
+        let hi = $crate::$m!(VSET 89.0f32);
+        let x = $crate::$m!(VMIN hi, x);
+        let (n, p) = $crate::tile_math!($m EXP_PARTS x);
+        let s = $crate::$m!(VPOW2 $crate::$m!(VSUB n, $crate::$m!(VSET 1.0f32)));
+        let y = $crate::$m!(VFMA p, s, $crate::$m!(VSUB s, $crate::$m!(VSET 0.5f32)));
+        $crate::$m!(VADD y, y)
+    }};
+    ($m:ident LOG $x:expr) => {{
+        let x = $x;
+        let zero = $crate::$m!(VZERO);
+        // Denormals are scaled into the normal range by 2^24.
+        let small = $crate::$m!(VGT $crate::$m!(VSET f32::MIN_POSITIVE), x);
+        let n = $crate::$m!(VSEL small, $crate::$m!(VMUL x, $crate::$m!(VSET 16_777_216.0f32)), x);
+        let bias = $crate::$m!(VSEL small, $crate::$m!(VSET -24.0f32), zero);
+        let y = $crate::tile_math!($m LOG_IN n, bias);
+        // inf and NaN pass through; zero gives -inf, negative numbers NaN.
+        let finite = $crate::$m!(VGT $crate::$m!(VSET f32::INFINITY), x);
+        let y = $crate::$m!(VSEL finite, y, x);
+        let pole = $crate::$m!(VADD x, $crate::$m!(VSET f32::NEG_INFINITY));
+        let low = $crate::$m!(VSEL $crate::$m!(VGT zero, x), $crate::$m!(VSET f32::NAN), pole);
+        $crate::$m!(VSEL $crate::$m!(VGT x, zero), y, low)
+    }};
+    // ln(x) + bias * ln 2 for positive normal x.
+    ($m:ident LOG_IN $x:ident, $bias:ident) => {{
+        let m = $crate::$m!(VMANT $x);
+        let e = $crate::$m!(VADD $crate::$m!(VEXPO $x), $bias);
+        let one = $crate::$m!(VSET 1.0f32);
+        let half = $crate::$m!(VSET 0.5f32);
+        let big = $crate::$m!(VGT m, $crate::$m!(VSET core::f32::consts::SQRT_2));
+        let m = $crate::$m!(VSEL big, $crate::$m!(VMUL m, half), m);
+        let e = $crate::$m!(VSEL big, $crate::$m!(VADD e, one), e);
+        let f = $crate::$m!(VSUB m, one);
+        let p = $crate::tile_math!($m POLY f [0.069_155_72, -0.117_902_96, 0.118_731_33, -0.123_842_8,
+            0.142_186_31, -0.166_692_54, 0.200_022_28, -0.249_999_87, 0.333_333_1]);
+        let s = $crate::$m!(VMUL f, f);
+        let y = $crate::$m!(VMUL $crate::$m!(VMUL s, f), p);
+        let y = $crate::$m!(VFMA e, $crate::$m!(VSET -2.121_944_4e-4f32), y);
+        let y = $crate::$m!(VFMA s, $crate::$m!(VSET -0.5f32), y);
+        $crate::$m!(VFMA e, $crate::$m!(VSET 0.693_359_4f32), $crate::$m!(VADD f, y))
+    }};
+    // ln(u) with u = 1 + x rounded, plus what the rounding lost: (x - (u - 1)) / u, whose divisor
+    // only needs two digits (3/2 - u/2 is within 13 % of 1/u on [1, 2]).
+    ($m:ident LOG1P01 $x:expr) => {{
+        let x = $x;
+        let one = $crate::$m!(VSET 1.0f32);
+        let zero = $crate::$m!(VZERO);
+        let u = $crate::$m!(VADD x, one);
+        let lost = $crate::$m!(VSUB x, $crate::$m!(VSUB u, one));
+        let w = $crate::$m!(VFMA u, $crate::$m!(VSET -0.5f32), $crate::$m!(VSET 1.5f32));
+        $crate::$m!(VFMA lost, w, $crate::tile_math!($m LOG_IN u, zero))
+    }};
+    // (e^2a - 1) / (e^2a + 1) with a = |x|, which is 1 beyond 10.
+    ($m:ident TANH $x:expr) => {{
+        let x = $x;
+        let a = $crate::$m!(VMIN $crate::$m!(VSET 10.0f32), $crate::$m!(VABS x));
+        let e = $crate::tile_math!($m EXPM1 $crate::$m!(VADD a, a));
+        let y = $crate::$m!(VDIV e, $crate::$m!(VADD e, $crate::$m!(VSET 2.0f32)));
+        $crate::$m!(VCOPYSIGN y, x)
+    }};
+    // With e = e^-|x|: 1 / (1 + e) for x >= 0, e / (1 + e) below.
+    ($m:ident SIGMOID $x:expr) => {{
+        let x = $x;
+        let one = $crate::$m!(VSET 1.0f32);
+        let e = $crate::tile_math!($m EXP_NEG_ABS x);
+        let above = $crate::$m!(VGT $crate::$m!(VZERO), x);
+        $crate::$m!(VDIV $crate::$m!(VSEL above, e, one), $crate::$m!(VADD e, one))
+    }};
+    ($m:ident EXP_NEG_ABS $x:ident) => {{
+        let a = $crate::$m!(VMIN $crate::$m!(VSET 104.0f32), $crate::$m!(VABS $x));
+        let a = $crate::$m!(VNEG a);
+        $crate::tile_math!($m EXP_IN a)
+    }};
+    // x P(x^2) up to 0.925, 1 - e^-(t R(t)) above; erf(4) rounds to 1.
+    ($m:ident ERF $x:expr) => {{
+        let x = $x;
+        let a = $crate::$m!(VABS x);
+        let s = $crate::$m!(VMUL x, x);
+        let p = $crate::tile_math!($m POLY s [8.215_427e-5, -0.000_810_596_6, 0.005_197_797_4, -0.026_858_104,
+            0.112_836_726, -0.376_126_32, 1.128_379_2]);
+        let small = $crate::$m!(VMUL x, p);
+        let t = $crate::$m!(VMIN $crate::$m!(VSET 4.0f32), a);
+        let r = $crate::tile_math!($m POLY t [1.043_290_4e-5, -0.000_314_856_1, 0.003_610_334_1, -0.023_694_55,
+            0.106_159_03, 0.635_198_06, 1.128_637_1]);
+        let e = $crate::$m!(VNEG $crate::$m!(VMUL t, r));
+        let big = $crate::$m!(VSUB $crate::$m!(VSET 1.0f32), $crate::tile_math!($m EXP_IN e));
+        let far = $crate::$m!(VGT a, $crate::$m!(VSET 0.925f32));
+        $crate::$m!(VSEL far, $crate::$m!(VCOPYSIGN big, x), small)
+    }};
+    ($m:ident CLAMP01 $x:expr) => {
+        $crate::$m!(VMAX $crate::$m!(VZERO), $crate::$m!(VMIN $crate::$m!(VSET 1.0f32), $x)) };
+    // Horner's scheme, highest coefficient first.
+    ($m:ident POLY $x:ident [$c:literal, $($r:literal),+]) => {{
+        let p = $crate::$m!(VSET $c);
+        $(let p = $crate::$m!(VFMA p, $x, $crate::$m!(VSET $r));)+
+        p
+    }};
+    ($m:ident $verb:ident $($r:tt)*) => { compile_error!(concat!("tile_math lacks ", stringify!($verb))); };
+}

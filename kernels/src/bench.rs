@@ -1,0 +1,197 @@
+//! What benches measure: typical shapes for each op, and a loop that shows the peak of the core.
+//!
+//! `cargo bench` and `tilewright bench --kernels` time the same [`cases`] and compare them with
+//! the same [`peak`]. Clocks are the caller's business.
+
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::hint::black_box;
+
+use crate::{ConvParams, ConvPlan, Isa, KernelError, MatmulParams, MatmulPlan};
+
+/// SMaLL's 18 shapes, all 3 x 3, stride 1, same padding: input channels, height = width, output
+/// channels.
+const CONV_3X3: [[usize; 3]; 18] = [
+    [16, 48, 16],
+    [32, 24, 32],
+    [32, 48, 32],
+    [64, 24, 64],
+    [128, 12, 128],
+    [16, 48, 32],
+    [32, 24, 64],
+    [64, 12, 128],
+    [128, 6, 256],
+    [128, 24, 128],
+    [256, 12, 256],
+    [512, 12, 512],
+    [1024, 6, 1024],
+    [32, 208, 64],
+    [64, 104, 128],
+    [128, 52, 256],
+    [256, 26, 512],
+    [512, 13, 1024],
+];
+
+/// Pointwise convolutions, in the same terms.
+const CONV_1X1: [[usize; 3]; 3] = [[64, 56, 128], [256, 14, 512], [512, 14, 512]];
+
+/// Products `m, k, n`.
+const MATMUL: [[usize; 3]; 8] = [
+    [1, 640, 128],
+    [1, 128, 640],
+    [1, 2048, 2048],
+    [4, 2048, 2048],
+    [32, 1024, 1024],
+    [128, 128, 128],
+    [256, 256, 256],
+    [512, 512, 512],
+];
+
+/// One op of one shape, ready to run on one thread. Operands are allocated when it runs first.
+pub struct Case {
+    /// The op with its window: `conv3x3`, `matmul`.
+    pub op: String,
+    /// Sizes: input channels, height = width and output channels, or m, k and n.
+    pub shape: [usize; 3],
+    /// The kernel that its plan chose.
+    pub kernel: &'static str,
+    /// Floating-point operations of one run, two per multiply-add.
+    pub flop: f64,
+    run: Box<dyn FnMut()>,
+}
+
+impl Case {
+    /// `<op>/<shape>/<kernel>`
+    pub fn name(&self) -> String {
+        let [a, b, c] = self.shape;
+        format!("{}/{a}x{b}x{c}/{}", self.op, self.kernel)
+    }
+
+    /// Does the work once.
+    pub fn run(&mut self) {
+        (self.run)();
+    }
+}
+
+/// The cases for an instruction set.
+///
+/// # Errors
+/// [`KernelError`] if this CPU or this build does not have it.
+pub fn cases(isa: Isa) -> Result<Vec<Case>, KernelError> {
+    let wide = CONV_3X3.iter().map(|&shape| conv(isa, shape, 3));
+    let pointwise = CONV_1X1.iter().map(|&shape| conv(isa, shape, 1));
+    wide.chain(pointwise).chain(MATMUL.iter().map(|&shape| matmul(isa, shape))).collect()
+}
+
+fn filled(len: usize) -> Vec<f32> {
+    (0..len).map(|i| (i % 17) as f32 * 0.125 - 1.0).collect()
+}
+
+fn conv(isa: Isa, shape: [usize; 3], window: usize) -> Result<Case, KernelError> {
+    let [c_in, size, c_out] = shape;
+    let params =
+        ConvParams::new([1, c_in, size, size], c_out, [window, window]).pads([window / 2; 4]);
+    let plan = ConvPlan::new(isa, &params)?;
+    let kernel = plan.kernel_name();
+    let mut operands = None;
+    Ok(Case {
+        op: format!("conv{window}x{window}"),
+        shape,
+        kernel,
+        flop: (2 * c_in * size * size * c_out * window * window) as f64,
+        run: Box::new(move || {
+            let (x, weights, bias, y) = operands.get_or_insert_with(|| {
+                let [x, w, b] = [plan.x_len(), plan.weights_len(), plan.bias_len()].map(filled);
+                (x, w, b, filled(plan.y_len()))
+            });
+            // The operands have the lengths that the plan asks for.
+            let _ = plan.compute(x, weights, bias, None, black_box(y));
+        }),
+    })
+}
+
+fn matmul(isa: Isa, shape: [usize; 3]) -> Result<Case, KernelError> {
+    let [m, k, n] = shape;
+    let plan = MatmulPlan::new(isa, &MatmulParams::new(m, k, n))?;
+    let kernel = plan.kernel_name();
+    let mut operands = None;
+    Ok(Case {
+        op: "matmul".into(),
+        shape,
+        kernel,
+        flop: (2 * m * k * n) as f64,
+        run: Box::new(move || {
+            let (a, weights, bias, c) = operands.get_or_insert_with(|| {
+                let [a, w, b] = [plan.a_len(), plan.weights_len(), plan.bias_len()].map(filled);
+                (a, w, b, filled(plan.c_len()))
+            });
+            // The operands have the lengths that the plan asks for.
+            let _ = plan.compute(a, weights, bias, None, black_box(c));
+        }),
+    })
+}
+
+macro_rules! peak_row {
+    ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, [$($f:tt)*], $($rest:tt)*) => {
+        mod $id {
+            /// Twelve chains of FMA, which hide the latency of any core: `12 * LANES * 2` FLOP per
+            /// step.
+            $(#[target_feature(enable = $f)])*
+            pub(super) fn chains(steps: usize, factor: f32) -> f32 {
+                use tilewright_intrinsics::$tile as tile;
+                let (a, b) = (tile!(VSET factor), tile!(VSET 0.5));
+                tile!(DEF t [1 x 12 x 1]);
+                for _ in 0..steps {
+                    tilewright_intrinsics::each!(i in 12 { t[i][0] = tile!(VFMA t[i][0], a, b); });
+                }
+                let mut sum = tile!(VZERO);
+                tilewright_intrinsics::each!(i in 12 { sum = tile!(VADD sum, t[i][0]); });
+                let mut lanes = [0.0f32; tile!(LANES)];
+                let p = lanes.as_mut_ptr();
+                tile!(VSTORE p, 0, sum);
+                lanes.iter().sum()
+            }
+        }
+    };
+}
+tilewright_intrinsics::for_each_tile!(peak_row);
+
+/// Runs `steps` steps of a loop that does nothing but independent multiply-adds in registers;
+/// returns the floating-point operations done.
+///
+/// # Errors
+/// [`KernelError`] if this CPU or this build does not have the instruction set.
+pub fn peak(isa: Isa, steps: usize) -> Result<f64, KernelError> {
+    isa.require()?;
+    let mut lanes = 0;
+    macro_rules! row {
+        ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
+            if isa == Isa::$isa {
+                lanes = tilewright_intrinsics::$tile!(LANES);
+                // SAFETY: `require` has checked that the CPU has the instruction set.
+                #[allow(unused_unsafe)]
+                black_box(unsafe { $id::chains(black_box(steps), black_box(0.5)) });
+            }
+        };
+    }
+    tilewright_intrinsics::for_each_tile!(row);
+    Ok((steps * 12 * 2 * lanes) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_available_instruction_set_has_cases_and_a_peak() {
+        for isa in Isa::available() {
+            assert!(peak(isa, 10).unwrap() > 0.0);
+            let mut cases = cases(isa).unwrap();
+            let small = cases.iter_mut().find(|c| c.shape == [128, 6, 256]).unwrap();
+            small.run();
+            assert!(small.name().starts_with("conv3x3/128x6x256/conv_f32"), "{}", small.name());
+        }
+    }
+}

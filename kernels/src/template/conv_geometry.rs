@@ -1,0 +1,368 @@
+//! How a convolution is divided: output channels into K tiles, outputs into phases, the plane of a
+//! phase into register tiles.
+//!
+//! A *phase* is a set of outputs that see the same filter taps: all of them in a convolution, those
+//! with equal `(y % stride, x % stride)` in a transposed one, which thereby becomes a few
+//! convolutions of stride 1 that write every `stride`-th pixel.
+
+use super::conv::{ConvParams, InputLayout};
+use super::conv_tile::{ConvKernel, TileShape};
+use crate::{C_BLOCK, KernelInfo};
+use crate::epilogue::TileActivation;
+use alloc::{boxed::Box, vec, vec::Vec};
+use core::ops::Range;
+
+/// A tile's worth of output channels and what they reduce over.
+#[derive(Clone, Debug)]
+pub(crate) struct KTile {
+    /// First output block.
+    pub(crate) block: usize,
+    /// Output channels, a multiple of the block.
+    pub(crate) width: usize,
+    /// Which of the tilings of a phase has kernels of this width.
+    pub(crate) tiling: usize,
+    /// First input channel.
+    pub(crate) c_first: usize,
+    /// Input channels from there on. All exist.
+    pub(crate) channels: usize,
+    /// Element offset of `c_first` in an image.
+    pub(crate) x_offset: usize,
+    /// Element offset in the packed weights.
+    pub(crate) weights: usize,
+}
+
+impl KTile {
+    /// Elements of its packed weights.
+    pub(crate) fn weights_len(&self, phases: &[Phase]) -> usize {
+        self.phase_weights(phases, phases.len())
+    }
+
+    /// Offset of a phase in its packed weights.
+    pub(crate) fn phase_weights(&self, phases: &[Phase], phase: usize) -> usize {
+        let taps: usize = phases[..phase].iter().map(Phase::taps).sum();
+        taps * self.channels * self.width
+    }
+}
+
+/// Outputs that see the same taps.
+#[derive(Clone, Debug)]
+pub(crate) struct Phase {
+    pub(crate) shape: TileShape,
+    /// Filter rows, in the order of `shape.dy`.
+    pub(crate) filter_rows: Vec<usize>,
+    /// Filter columns, in the order of `shape.dx`.
+    pub(crate) filter_cols: Vec<usize>,
+    /// Offset of the first output in a plane.
+    pub(crate) o_offset: usize,
+    /// One per tile width, widest first.
+    pub(crate) tilings: Vec<Tiling>,
+}
+
+impl Phase {
+    /// Taps of the filter that it uses.
+    pub(crate) fn taps(&self) -> usize {
+        self.filter_rows.len() * self.filter_cols.len()
+    }
+
+    /// Tiles of its finest tiling.
+    pub(crate) fn most_tiles(&self) -> usize {
+        self.tilings.iter().map(|t| t.tiles).max().unwrap_or(1)
+    }
+}
+
+/// A plane cut into register tiles.
+#[derive(Clone, Debug)]
+pub(crate) struct Tiling {
+    rows: Vec<RowTile>,
+    sets: Vec<Vec<ColTile>>,
+    pub(crate) row_masks: Vec<u32>,
+    pub(crate) col_masks: Vec<u32>,
+    pub(crate) tiles: usize,
+}
+
+/// One or more output rows.
+#[derive(Clone, Debug)]
+pub(crate) struct RowTile {
+    /// First row.
+    pub(crate) y: usize,
+    /// Index of its first mask in `row_masks`.
+    pub(crate) masks: usize,
+    set: usize,
+    first_tile: usize,
+}
+
+/// Some pixels of a row.
+#[derive(Clone, Debug)]
+pub(crate) struct ColTile {
+    /// First pixel.
+    pub(crate) x: usize,
+    /// Index of the microkernel.
+    pub(crate) kernel: usize,
+    /// Index of its first mask in `col_masks`.
+    pub(crate) masks: usize,
+    /// Whether no tap leaves the image sideways.
+    pub(crate) interior: bool,
+}
+
+impl Tiling {
+    /// Calls `f` for the tiles of a range.
+    pub(crate) fn for_each(&self, tiles: Range<usize>, mut f: impl FnMut(&RowTile, &ColTile)) {
+        let start = self.rows.partition_point(|row| row.first_tile <= tiles.start).max(1) - 1;
+        for row in &self.rows[start..] {
+            if row.first_tile >= tiles.end {
+                break;
+            }
+            let cols = &self.sets[row.set];
+            let from = tiles.start.saturating_sub(row.first_tile);
+            let to = cols.len().min(tiles.end - row.first_tile);
+            for col in &cols[from..to] {
+                f(row, col);
+            }
+        }
+    }
+
+    /// The kernel of its middle tile.
+    pub(crate) fn main_kernel(&self) -> usize {
+        let cols = &self.sets[self.rows[self.rows.len() / 2].set];
+        cols[cols.len() / 2].kernel
+    }
+}
+
+/// The widths of the kernels' tiles in output channels, widest first.
+fn widths(kernels: &[ConvKernel]) -> Vec<usize> {
+    let mut widths: Vec<usize> = kernels.iter().map(|k| k.info.c_ob).collect();
+    widths.sort_unstable_by(|a, b| b.cmp(a));
+    widths.dedup();
+    widths
+}
+
+/// Cuts the output channels into tiles; fills in everything but `weights`.
+pub(crate) fn k_tiles(p: &ConvParams, kernels: &[ConvKernel]) -> Vec<KTile> {
+    let widths = widths(kernels);
+    let (c_group, k_group) = (p.c_in / p.groups, p.c_out / p.groups);
+    let blocked = p.input == InputLayout::Blocked;
+    let plane = p.h_in * p.w_in;
+    let mut tiles = Vec::new();
+    let mut push = |block: usize, tiling: usize, channels: Range<usize>| {
+        let c_first = if blocked { channels.start / C_BLOCK * C_BLOCK } else { channels.start };
+        tiles.push(KTile {
+            block,
+            width: widths[tiling],
+            tiling,
+            c_first,
+            channels: channels.end - c_first,
+            x_offset: if blocked { c_first * plane } else { c_first },
+            weights: 0,
+        });
+    };
+    let aligned = k_group.is_multiple_of(C_BLOCK) && (!blocked || c_group.is_multiple_of(C_BLOCK));
+    if p.groups == 1 || aligned {
+        let blocks = k_group.div_ceil(C_BLOCK);
+        for group in 0..p.groups {
+            let mut block = 0;
+            while block < blocks {
+                let fits = |w: &usize| w / C_BLOCK <= blocks - block;
+                let tiling = widths.iter().position(fits).unwrap_or(widths.len() - 1);
+                push(group * blocks + block, tiling, group * c_group..(group + 1) * c_group);
+                block += widths[tiling] / C_BLOCK;
+            }
+        }
+    } else {
+        // Groups that do not fill blocks: a K tile reads the channels of all groups it touches,
+        // with zero weights between them. Narrow tiles touch the fewest.
+        for block in 0..p.c_out.div_ceil(C_BLOCK) {
+            let last = p.c_out.min((block + 1) * C_BLOCK) - 1;
+            let groups = block * C_BLOCK / k_group..last / k_group + 1;
+            push(block, widths.len() - 1, groups.start * c_group..groups.end * c_group);
+        }
+    }
+    tiles
+}
+
+/// The taps of one axis that outputs of one phase see: filter position and input offset in pixels,
+/// ascending.
+fn taps(p: &ConvParams, axis: usize, phase: usize) -> Vec<(usize, isize)> {
+    let (stride, dilation, pad) = (p.stride[axis], p.dilation[axis], p.pads[axis]);
+    let mut taps: Vec<(usize, isize)> = (0..p.kernel[axis])
+        .filter_map(|r| {
+            if !p.transposed {
+                return Some((r, (r * dilation) as isize - pad as isize));
+            }
+            let distance = (phase + pad) as isize - (r * dilation) as isize;
+            let stride = stride as isize;
+            (distance % stride == 0).then_some((r, distance / stride))
+        })
+        .collect();
+    taps.sort_unstable_by_key(|&(_, offset)| offset);
+    taps
+}
+
+/// Cuts the outputs into phases, and fills in the weight offsets of the K tiles.
+pub(crate) fn phases(p: &ConvParams, kernels: &[ConvKernel], k_tiles: &mut [KTile]) -> Vec<Phase> {
+    let steps = if p.transposed { p.stride } else { [1, 1] };
+    let mut list = Vec::new();
+    for y in 0..steps[0].min(p.h_out) {
+        for x in 0..steps[1].min(p.w_out) {
+            list.push(phase(p, kernels, [y, x], steps));
+        }
+    }
+    let mut weights = 0;
+    for tile in k_tiles {
+        tile.weights = weights;
+        weights += tile.weights_len(&list);
+    }
+    list
+}
+
+/// One phase, whose first output is at `at`, the next at a distance of `steps`.
+fn phase(
+    p: &ConvParams,
+    kernels: &[ConvKernel],
+    at: [usize; 2],
+    steps: [usize; 2],
+) -> Phase {
+    let (rows, cols) = (taps(p, 0, at[0]), taps(p, 1, at[1]));
+    let stride = if p.transposed { [1, 1] } else { p.stride };
+    let mut size = [0, 1].map(|i| ([p.h_out, p.w_out][i] - at[i]).div_ceil(steps[i]));
+    let mut input = [p.h_in, p.w_in];
+    let (pixel, c_step) = match p.input {
+        InputLayout::Blocked => (C_BLOCK, p.h_in * p.w_in * C_BLOCK),
+        InputLayout::Interleaved => (p.c_in, super::conv::CHUNK),
+    };
+    let offsets = |taps: &[(usize, isize)], distance: usize| -> Box<[isize]> {
+        taps.iter().map(|t| t.1 * distance as isize).collect()
+    };
+    let neighbours = cols.windows(2).all(|t| t[1].1 == t[0].1 + 1);
+    let shape = TileShape {
+        step: stride[1] * pixel,
+        row_step: stride[0] * p.w_in * pixel,
+        c_blk: match p.input {
+            InputLayout::Blocked => C_BLOCK,
+            InputLayout::Interleaved => super::conv::CHUNK,
+        },
+        c_step,
+        dy: offsets(&rows, p.w_in * pixel),
+        dx: offsets(&cols, pixel),
+        merge: if neighbours { pixel } else { 0 },
+        o_step: steps[1] * C_BLOCK,
+        o_row: steps[0] * p.w_out * C_BLOCK,
+        o_plane: p.h_out * p.w_out * C_BLOCK,
+        activation: p.epilogue.activation.in_tile().unwrap_or(TileActivation::None),
+    };
+    if p.kernel == [1, 1] && stride == [1, 1] && steps == [1, 1] && p.pads == [0; 4] {
+        // Every pixel sees just itself: the plane is one long row.
+        size = [1, size[0] * size[1]];
+        input = [1, input[0] * input[1]];
+    }
+    let axes = [Axis::new(&rows, stride[0], size[0], input[0]), Axis::new(&cols, stride[1], size[1], input[1])];
+    Phase {
+        shape,
+        filter_rows: rows.iter().map(|t| t.0).collect(),
+        filter_cols: cols.iter().map(|t| t.0).collect(),
+        o_offset: (at[0] * p.w_out + at[1]) * C_BLOCK,
+        tilings: widths(kernels).iter().map(|&width| tiling(&axes, kernels, width)).collect(),
+    }
+}
+
+/// One axis of a phase.
+struct Axis {
+    offsets: Vec<isize>,
+    stride: usize,
+    size: usize,
+    input: usize,
+}
+
+impl Axis {
+    fn new(taps: &[(usize, isize)], stride: usize, size: usize, input: usize) -> Self {
+        Self { offsets: taps.iter().map(|t| t.1).collect(), stride, size, input }
+    }
+
+    /// For each tap: bit `i * distance` is set if output `first + i` of `count` sees input.
+    fn masks(&self, first: usize, count: usize, distance: usize) -> impl Iterator<Item = u32> {
+        self.offsets.iter().map(move |offset| {
+            let seen = |i: &usize| {
+                let at = ((first + i) * self.stride) as isize + offset;
+                (0..self.input as isize).contains(&at)
+            };
+            (0..count).filter(seen).map(|i| 1 << (i * distance)).sum()
+        })
+    }
+}
+
+/// Time of one reduction step of a tile, in twentieths of a cycle: the greatest of what FMAs, loads,
+/// the latency of the chain and the weight stream take on two FMA and two load ports, and a share
+/// of what a tile costs once.
+pub(crate) fn cost(i: &KernelInfo) -> u64 {
+    let (pixels, vectors) = (i.rows * i.w_ob, i.c_vec);
+    let steps = (pixels * vectors).max(pixels + vectors).max(8) * 10;
+    steps.max(i.c_ob * i.dtype.size() * 10 / 12) as u64 + 6
+}
+
+/// The cheapest way to cut `0..size` into pieces, among equals the most even one: the lengths of the
+/// pieces and their cost.
+pub(crate) fn cut(size: usize, pieces: &[(usize, u64)]) -> (Vec<usize>, u64) {
+    // Per prefix: the last piece, the cost, the sum of squares of the lengths.
+    let mut best = vec![(0usize, 0u64, 0u64); size + 1];
+    for end in 1..=size {
+        best[end] = pieces
+            .iter()
+            .filter(|piece| piece.0 <= end)
+            .map(|&(length, cost)| {
+                let rest = best[end - length];
+                (length, rest.1 + cost, rest.2 + (length * length) as u64)
+            })
+            .min_by_key(|&(_, cost, squares)| (cost, squares))
+            .unwrap_or((1, u64::MAX / 2, 0));
+    }
+    let (mut lengths, mut end) = (Vec::new(), size);
+    while end > 0 {
+        lengths.push(best[end].0);
+        end -= best[end].0;
+    }
+    (lengths, best[size].1)
+}
+
+/// Cuts a plane into tiles of kernels of one width.
+fn tiling(axes: &[Axis; 2], kernels: &[ConvKernel], width: usize) -> Tiling {
+    let [vertical, horizontal] = axes;
+    let usable = || kernels.iter().enumerate().filter(|(_, k)| k.info.c_ob == width);
+    let index = |rows: usize, w_ob: usize| {
+        usable().find(|(_, k)| k.info.rows == rows && k.info.w_ob == w_ob).map_or(0, |(i, _)| i)
+    };
+    let singles: Vec<(usize, u64)> =
+        usable().filter(|(_, k)| k.info.rows == 1).map(|(_, k)| (k.info.w_ob, cost(&k.info))).collect();
+    let (cols, row_cost) = cut(horizontal.size, &singles);
+    // A tile of several rows pays where one row is too narrow to use all registers.
+    let mut heights: Vec<(usize, u64)> = usable()
+        .filter(|(_, k)| k.info.rows > 1 && k.info.w_ob == horizontal.size)
+        .map(|(_, k)| (k.info.rows, cost(&k.info)))
+        .collect();
+    heights.push((1, row_cost));
+    let (heights, _) = cut(vertical.size, &heights);
+
+    let mut t = Tiling { rows: vec![], sets: vec![], row_masks: vec![], col_masks: vec![], tiles: 0 };
+    let mut set_of = vec![usize::MAX; heights.iter().max().map_or(0, |h| h + 1)];
+    let mut y = 0;
+    for rows in heights {
+        if set_of[rows] == usize::MAX {
+            set_of[rows] = t.sets.len();
+            let widths: &[usize] = if rows == 1 { &cols } else { &[horizontal.size] };
+            let mut set = Vec::new();
+            let mut x = 0;
+            for &w in widths {
+                let masks = t.col_masks.len();
+                t.col_masks.extend(horizontal.masks(x, w, 1));
+                let interior = t.col_masks[masks..].iter().all(|m| m.count_ones() as usize == w);
+                set.push(ColTile { x, kernel: index(rows, w), masks, interior });
+                x += w;
+            }
+            t.sets.push(set);
+        }
+        let (set, masks) = (set_of[rows], t.row_masks.len());
+        t.row_masks.extend(vertical.masks(y, rows, horizontal.size));
+        t.rows.push(RowTile { y, masks, set, first_tile: t.tiles });
+        t.tiles += t.sets[set].len();
+        y += rows;
+    }
+    t
+}

@@ -1,0 +1,245 @@
+//! Softmax and its logarithm over one axis of `[outer, axis, inner]`.
+//!
+//! The maximum of the axis is subtracted first, so nothing overflows. With `inner` of 1 the vectors
+//! lie along the axis, else along `inner`. An axis with a NaN, with +inf, or of -inf only becomes
+//! NaN, as the formula gives.
+
+use crate::error::{check_len, checked_len};
+use crate::{Isa, KernelError};
+use core::ops::Range;
+
+/// Sizes of a softmax.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SoftmaxParams {
+    /// Product of the dimensions before the axis.
+    pub outer: usize,
+    /// Length of the axis.
+    pub axis: usize,
+    /// Product of the dimensions after the axis.
+    pub inner: usize,
+    /// `x - max - ln(sum)` instead of `e^(x - max) / sum`.
+    pub log: bool,
+}
+
+/// A softmax of fixed sizes.
+#[derive(Clone, Debug)]
+pub struct SoftmaxPlan {
+    isa: Isa,
+    params: SoftmaxParams,
+    kernel: SoftmaxFn,
+    name: &'static str,
+    len: usize,
+    /// Rows per unit (`inner` of 1), else elements of `inner` per unit.
+    per_unit: usize,
+}
+
+/// Elements of a unit, about.
+const UNIT: usize = 4096;
+
+impl SoftmaxPlan {
+    /// Plans a softmax.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::TooLarge`], [`KernelError::IsaUnavailable`].
+    pub fn new(isa: Isa, params: &SoftmaxParams) -> Result<Self, KernelError> {
+        isa.require()?;
+        let &SoftmaxParams { outer, axis, inner, log } = params;
+        let len = checked_len("softmax", &[outer, axis, inner])?;
+        checked_len("softmax", &[outer, inner])?;
+        let (kernel, name) = kernel(isa, inner == 1, log);
+        let per_unit = (UNIT / axis.max(1)).max(1);
+        let per_unit = if inner == 1 { per_unit } else { per_unit.next_multiple_of(64) };
+        Ok(Self { isa, params: *params, kernel, name, len, per_unit })
+    }
+
+    /// Elements of source and destination.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Independent units of work.
+    pub fn units(&self) -> usize {
+        match self.params.inner {
+            _ if self.len == 0 => 0,
+            1 => self.params.outer.div_ceil(self.per_unit),
+            inner => self.params.outer * inner.div_ceil(self.per_unit),
+        }
+    }
+
+    /// The instruction set.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// The kernel that does the work.
+    pub fn kernel_name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Computes units `units`.
+    ///
+    /// # Safety
+    ///
+    /// * `x` has [`len`](Self::len) readable elements, `y` as many writable ones; they are the
+    ///   same or do not overlap.
+    /// * `units` lies in `0..self.units()`, and no other thread runs any of them now.
+    pub unsafe fn run(&self, x: *const f32, y: *mut f32, units: Range<usize>) {
+        debug_assert!(units.end <= self.units());
+        let SoftmaxParams { outer, axis, inner, .. } = self.params;
+        let per_outer = inner.div_ceil(self.per_unit);
+        for unit in units {
+            let (at, len) = if inner == 1 {
+                let row = unit * self.per_unit;
+                (row * axis, self.per_unit.min(outer - row))
+            } else {
+                let (o, i) = (unit / per_outer, unit % per_outer * self.per_unit);
+                (o * axis * inner + i, self.per_unit.min(inner - i))
+            };
+            // SAFETY: the ISA is available; rows and columns lie in the operands by construction,
+            // and the caller owns the operands.
+            unsafe { (self.kernel)(x.wrapping_add(at), y.wrapping_add(at), axis, len, inner) };
+        }
+    }
+
+    /// Computes `y` from `x` on this thread.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::InvalidLength`] if a slice is too short.
+    pub fn compute(&self, x: &[f32], y: &mut [f32]) -> Result<(), KernelError> {
+        check_len("softmax", "x", self.len, x.len())?;
+        check_len("softmax", "y", self.len, y.len())?;
+        // SAFETY: the lengths were checked; slices do not overlap; this thread runs all units.
+        unsafe { self.run(x.as_ptr(), y.as_mut_ptr(), 0..self.units()) };
+        Ok(())
+    }
+}
+
+/// `(x, y, axis, len, inner)`: `len` rows of `axis` elements (`inner` of 1), or `len` columns whose
+/// elements are `inner` apart. `axis` is at least 1.
+///
+/// # Safety
+///
+/// The CPU has the instructions; those elements are readable at the first pointer and writable at
+/// the second, which may be the same.
+type SoftmaxFn = unsafe fn(*const f32, *mut f32, usize, usize, usize);
+
+/// Columns that are worked on together; their maxima and sums lie on the stack.
+const COLUMNS: usize = 64;
+
+macro_rules! softmax_row {
+    ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, [$($f:tt)*], lanes $l:tt, $($rest:tt)*) => {
+        mod $id {
+            use super::*;
+            use crate::template::reduce::$id::{log_sum_exp, max, sum};
+            use tilewright_intrinsics::$tile as tile;
+
+            pub(super) const KERNELS: [[(SoftmaxFn, &str); 2]; 2] = [
+                [
+                    (columns::<false>, concat!("softmax_f32_columns_", $l, "_", stringify!($isa_name))),
+                    (columns::<true>, concat!("log_softmax_f32_columns_", $l, "_", stringify!($isa_name))),
+                ],
+                [
+                    (rows::<false>, concat!("softmax_f32_rows_", $l, "_", stringify!($isa_name))),
+                    (rows::<true>, concat!("log_softmax_f32_rows_", $l, "_", stringify!($isa_name))),
+                ],
+            ];
+
+            $(#[target_feature(enable = $f)])*
+            unsafe fn rows<const LOG: bool>(x: *const f32, y: *mut f32, axis: usize, len: usize, _: usize) {
+                for row in 0..len {
+                    let (x, y) = (x.wrapping_add(row * axis), y.wrapping_add(row * axis));
+                    let mut value = 0.0;
+                    // SAFETY (and in the two calls below): a row of `axis` elements, one result.
+                    unsafe { max::rows(x, &raw mut value, axis, 1, 1) };
+                    let m = tile!(VSET value);
+                    if LOG {
+                        softmax_pass!($l axis, x y, |v, i| tile!(VSUB v, m));
+                        unsafe { log_sum_exp::rows(y, &raw mut value, axis, 1, 1) };
+                        let m = tile!(VSET value);
+                        softmax_pass!($l axis, y y, |v, i| tile!(VSUB v, m));
+                    } else {
+                        softmax_pass!($l axis, x y, |v, i| tile!(MATH EXP tile!(VSUB v, m)));
+                        unsafe { sum::rows(y, &raw mut value, axis, 1, 1) };
+                        let r = tile!(VSET 1.0 / value);
+                        softmax_pass!($l axis, y y, |v, i| tile!(VMUL v, r));
+                    }
+                }
+            }
+
+            $(#[target_feature(enable = $f)])*
+            unsafe fn columns<const LOG: bool>(x: *const f32, y: *mut f32, axis: usize, len: usize, inner: usize) {
+                for at in (0..len).step_by(COLUMNS) {
+                    let (x, y) = (x.wrapping_add(at), y.wrapping_add(at));
+                    let n = (len - at).min(COLUMNS);
+                    let mut values = [0.0; COLUMNS];
+                    let m = values.as_mut_ptr();
+                    // SAFETY (and in the two calls below): `n` columns of `axis` elements, `n` results.
+                    unsafe { max::columns(x, m, axis, n, inner) };
+                    if LOG {
+                        for k in (0..axis).map(|k| k * inner) {
+                            let (x, y) = (x.wrapping_add(k), y.wrapping_add(k));
+                            softmax_pass!($l n, x y, |v, i| tile!(VSUB v, tile!(VLOAD m, i)));
+                        }
+                        unsafe { log_sum_exp::columns(y, m, axis, n, inner) };
+                        for k in (0..axis).map(|k| k * inner) {
+                            let y = y.wrapping_add(k);
+                            softmax_pass!($l n, y y, |v, i| tile!(VSUB v, tile!(VLOAD m, i)));
+                        }
+                    } else {
+                        for k in (0..axis).map(|k| k * inner) {
+                            let (x, y) = (x.wrapping_add(k), y.wrapping_add(k));
+                            softmax_pass!($l n, x y, |v, i| tile!(MATH EXP tile!(VSUB v, tile!(VLOAD m, i))));
+                        }
+                        unsafe { sum::columns(y, m, axis, n, inner) };
+                        let one = tile!(VSET 1.0f32);
+                        softmax_pass!($l COLUMNS, m m, |v, i| tile!(VDIV one, v));
+                        for k in (0..axis).map(|k| k * inner) {
+                            let y = y.wrapping_add(k);
+                            softmax_pass!($l n, y y, |v, i| tile!(VMUL v, tile!(VLOAD m, i)));
+                        }
+                    }
+                }
+            }
+        }
+    };
+}
+
+/// Replaces each vector `v` (number `i`) of `n` elements by a value.
+macro_rules! softmax_pass {
+    ($l:tt $n:expr, $x:ident $y:ident, |$v:ident, $i:ident| $value:expr) => {{
+        let (whole, rest) = ($n / $l, $n % $l);
+        for $i in 0..whole {
+            let $v = tile!(VLOAD $x, $i);
+            let z = $value;
+            tile!(VSTORE $y, $i, z);
+        }
+        if rest > 0 {
+            let ($i, x, y) = (whole, $x.wrapping_add(whole * $l), $y.wrapping_add(whole * $l));
+            let _ = $i;
+            let $v = tile!(VLOAD_TAIL x, rest);
+            let z = $value;
+            tile!(VSTORE_TAIL y, rest, z);
+        }
+    }};
+}
+
+tilewright_intrinsics::for_each_tile!(softmax_row);
+
+fn kernel(isa: Isa, rows: bool, log: bool) -> (SoftmaxFn, &'static str) {
+    macro_rules! row {
+        ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
+            if isa == Isa::$isa {
+                return $id::KERNELS[usize::from(rows)][usize::from(log)];
+            }
+        };
+    }
+    tilewright_intrinsics::for_each_tile!(row);
+    scalar_f32::KERNELS[usize::from(rows)][usize::from(log)]
+}

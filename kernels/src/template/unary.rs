@@ -1,0 +1,359 @@
+//! Element-wise functions of one operand.
+//!
+//! One kernel per function, made from the body in `unary_list!` for every instruction set. The
+//! elementary functions are `tile!(MATH ...)`, whose accuracy `tilewright-intrinsics` states.
+//!
+//! NaN gives NaN, except in [`UnaryOp::Relu`] and [`UnaryOp::ThresholdedRelu`], which compare:
+//! there it gives 0. Functions of the form `x * f(x)` give NaN at -inf, as their definition does.
+
+use super::unary_list::unary_list;
+use crate::error::{check_len, checked_len};
+use crate::{Activation, Isa, KernelError};
+use core::ops::Range;
+
+/// A function of one number.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum UnaryOp {
+    /// `x > 0 ? x : 0`.
+    Relu,
+    /// `x > 0 ? x : alpha * x`.
+    LeakyRelu {
+        /// Slope below zero.
+        alpha: f32,
+    },
+    /// `min(max(x, min), max)`; a NaN stays.
+    Clip {
+        /// Lower bound.
+        min: f32,
+        /// Upper bound; wins over `min`.
+        max: f32,
+    },
+    /// `1 / (1 + e^-x)`. 4 ulp.
+    Sigmoid,
+    /// `max(0, min(1, alpha * x + beta))`.
+    HardSigmoid {
+        /// Slope.
+        alpha: f32,
+        /// Offset.
+        beta: f32,
+    },
+    /// `x * max(0, min(1, x / 6 + 1 / 2))`.
+    HardSwish,
+    /// `tanh x`. 4 ulp.
+    Tanh,
+    /// `e^x`. 2 ulp.
+    Exp,
+    /// `ln x`. 2 ulp.
+    Log,
+    /// Square root, correctly rounded.
+    Sqrt,
+    /// `1 / x`, correctly rounded.
+    Reciprocal,
+    /// `-x`.
+    Neg,
+    /// `|x|`.
+    Abs,
+    /// Largest integer not above `x`.
+    Floor,
+    /// Smallest integer not below `x`.
+    Ceil,
+    /// Nearest integer, ties to even.
+    Round,
+    /// -1, 0 or 1; NaN for NaN.
+    Sign,
+    /// `x * x`.
+    Square,
+    /// Error function. 4 ulp.
+    Erf,
+    /// `x / 2 * (1 + erf(x / sqrt 2))`. Within `3e-7 * max(1, |x|)`.
+    Gelu,
+    /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`. Within `3e-7 * max(1, |x|)`.
+    GeluTanh,
+    /// `x * sigmoid(x)`. 5 ulp, or `2^-149 * |x|` where the sigmoid is denormal.
+    Silu,
+    /// `ln(1 + e^x)`. 4 ulp.
+    Softplus,
+    /// `x / (1 + |x|)`.
+    Softsign,
+    /// `x * tanh(softplus(x))`. 8 ulp, or `2^-149 * |x|`.
+    Mish,
+    /// `x > 0 ? x : alpha * (e^x - 1)`. 4 ulp.
+    Elu {
+        /// Scale below zero.
+        alpha: f32,
+    },
+    /// `x > 0 ? x : alpha * (e^(x / alpha) - 1)`. 5 ulp.
+    Celu {
+        /// Scale below zero.
+        alpha: f32,
+    },
+    /// `gamma * (x > 0 ? x : alpha * (e^x - 1))`. 5 ulp.
+    Selu {
+        /// Scale below zero, before `gamma`.
+        alpha: f32,
+        /// Scale of everything.
+        gamma: f32,
+    },
+    /// `x > alpha ? x : 0`.
+    ThresholdedRelu {
+        /// The threshold.
+        alpha: f32,
+    },
+    /// `x * scale + shift`.
+    Affine {
+        /// Factor.
+        scale: f32,
+        /// Summand.
+        shift: f32,
+    },
+}
+
+impl UnaryOp {
+    /// The function of an activation; `None` for [`Activation::None`].
+    pub fn from_activation(activation: Activation) -> Option<Self> {
+        Some(match activation {
+            Activation::None => return None,
+            Activation::Relu => Self::Relu,
+            Activation::Clip { min, max } => Self::Clip { min, max },
+            Activation::LeakyRelu { alpha } => Self::LeakyRelu { alpha },
+            Activation::Sigmoid => Self::Sigmoid,
+            Activation::Tanh => Self::Tanh,
+            Activation::HardSigmoid { alpha, beta } => Self::HardSigmoid { alpha, beta },
+            Activation::HardSwish => Self::HardSwish,
+            Activation::Silu => Self::Silu,
+            Activation::Gelu => Self::Gelu,
+            Activation::GeluTanh => Self::GeluTanh,
+            Activation::Elu { alpha } => Self::Elu { alpha },
+        })
+    }
+
+    /// The two parameters of the kernel.
+    fn params(self) -> [f32; 2] {
+        match self {
+            Self::LeakyRelu { alpha } | Self::Elu { alpha } | Self::ThresholdedRelu { alpha } => [alpha, 0.0],
+            Self::Celu { alpha } => [alpha, 1.0 / alpha],
+            Self::Clip { min, max } => [min, max],
+            Self::HardSigmoid { alpha, beta } => [alpha, beta],
+            Self::Selu { alpha, gamma } => [alpha * gamma, gamma],
+            Self::Affine { scale, shift } => [scale, shift],
+            _ => [0.0; 2],
+        }
+    }
+}
+
+/// # Safety
+///
+/// The CPU has the instructions; `len` elements are readable at the first pointer and writable at
+/// the second; the two are equal or do not overlap.
+type UnaryFn = unsafe fn(*const f32, *mut f32, usize, &[f32; 2]);
+
+/// The microkernel of a function, with its parameters.
+#[derive(Clone, Copy, Debug)]
+pub struct UnaryKernel {
+    run: UnaryFn,
+    params: [f32; 2],
+    name: &'static str,
+}
+
+impl UnaryKernel {
+    /// The kernel of `op`.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::IsaUnavailable`].
+    pub fn new(isa: Isa, op: UnaryOp) -> Result<Self, KernelError> {
+        isa.require()?;
+        Ok(kernel(isa, op))
+    }
+
+    /// Its name, for instance `tanh_f32_16_u1_avx512`.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Applies the function to `len` elements at `x` and writes them to `y`.
+    ///
+    /// # Safety
+    ///
+    /// `x` has `len` readable elements and `y` `len` writable ones; they are the same or do not
+    /// overlap.
+    #[inline]
+    pub unsafe fn call(&self, x: *const f32, y: *mut f32, len: usize) {
+        // SAFETY: `new` checked the ISA; the caller owns the operands.
+        unsafe { (self.run)(x, y, len, &self.params) };
+    }
+}
+
+/// Sizes of an element-wise function.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct UnaryParams {
+    /// The function.
+    pub op: UnaryOp,
+    /// Elements. Of a blocked tensor, all of them: what is past the channels does no harm.
+    pub len: usize,
+}
+
+/// An element-wise function on a run of elements.
+#[derive(Clone, Debug)]
+pub struct UnaryPlan {
+    kernel: UnaryKernel,
+    isa: Isa,
+    len: usize,
+}
+
+/// Elements of a unit.
+const UNIT: usize = 4096;
+
+impl UnaryPlan {
+    /// Plans a function.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::TooLarge`], [`KernelError::IsaUnavailable`].
+    pub fn new(isa: Isa, params: &UnaryParams) -> Result<Self, KernelError> {
+        let len = checked_len("unary", &[params.len])?;
+        Ok(Self { kernel: UnaryKernel::new(isa, params.op)?, isa, len })
+    }
+
+    /// Elements of source and destination.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Independent units of work.
+    pub fn units(&self) -> usize {
+        self.len.div_ceil(UNIT)
+    }
+
+    /// The instruction set.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// The kernel that does the work.
+    pub fn kernel_name(&self) -> &'static str {
+        self.kernel.name
+    }
+
+    /// Computes units `units`.
+    ///
+    /// # Safety
+    ///
+    /// * `x` has [`len`](Self::len) readable elements, `y` as many writable ones; they are the
+    ///   same or do not overlap.
+    /// * `units` lies in `0..self.units()`, and no other thread runs any of them now.
+    #[inline]
+    pub unsafe fn run(&self, x: *const f32, y: *mut f32, units: Range<usize>) {
+        debug_assert!(units.end <= self.units());
+        let start = units.start * UNIT;
+        let len = (units.end * UNIT).min(self.len).saturating_sub(start);
+        // SAFETY: the run lies in the operands, which the caller owns.
+        unsafe { self.kernel.call(x.wrapping_add(start), y.wrapping_add(start), len) };
+    }
+
+    /// Computes `y` from `x` on this thread.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::InvalidLength`] if a slice is too short.
+    pub fn compute(&self, x: &[f32], y: &mut [f32]) -> Result<(), KernelError> {
+        check_len("unary", "x", self.len, x.len())?;
+        check_len("unary", "y", self.len, y.len())?;
+        // SAFETY: the lengths were checked; slices do not overlap; this thread runs all units.
+        unsafe { self.run(x.as_ptr(), y.as_mut_ptr(), 0..self.units()) };
+        Ok(())
+    }
+
+    /// Replaces `x` by the result on this thread.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::InvalidLength`] if the slice is too short.
+    pub fn compute_in_place(&self, x: &mut [f32]) -> Result<(), KernelError> {
+        check_len("unary", "x", self.len, x.len())?;
+        let x = x.as_mut_ptr();
+        // SAFETY: the length was checked; source and destination are the same.
+        unsafe { self.run(x, x, 0..self.units()) };
+        Ok(())
+    }
+}
+
+macro_rules! unary_row {
+    ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $l:tt, $($rest:tt)*) => {
+        mod $id {
+            use super::*;
+            use tilewright_intrinsics::{$tile as tile, each};
+            unary_list! { unary_kernels $feat $l $isa_name }
+        }
+    };
+}
+
+macro_rules! unary_kernels {
+    ($feat:tt $l:tt $isa_name:ident; $($name:ident $variant:ident x $u:tt |$x:ident, $a:ident, $b:ident| $body:expr;)*) => {
+        $(unary_kernel! { $name $feat $l $u |$x, $a, $b| $body })*
+
+        pub(super) fn kernel(op: UnaryOp) -> (UnaryFn, &'static str) {
+            match op {
+                $(UnaryOp::$variant { .. } => (
+                    $name,
+                    concat!(stringify!($name), "_f32_", $l, "_u", $u, "_", stringify!($isa_name)),
+                ),)*
+            }
+        }
+    };
+}
+
+macro_rules! unary_kernel {
+    ($name:ident [$($f:tt)*] $l:tt $u:tt |$x:ident, $a:ident, $b:ident| $body:expr) => {
+        $(#[target_feature(enable = $f)])*
+        unsafe fn $name(x: *const f32, y: *mut f32, len: usize, p: &[f32; 2]) {
+            let ($a, $b) = (tile!(VSET p[0]), tile!(VSET p[1]));
+            let _ = ($a, $b);
+            let mut i = 0;
+            while len - i >= $u * $l {
+                let (xs, ys) = (x.wrapping_add(i), y.wrapping_add(i));
+                let mut v = [tile!(VZERO); $u];
+                each!(k in $u { v[k] = tile!(VLOAD xs, k); });
+                each!(k in $u { let $x = v[k]; let z = $body; tile!(VSTORE ys, k, z); });
+                i += $u * $l;
+            }
+            while len - i >= $l {
+                let (xs, ys) = (x.wrapping_add(i), y.wrapping_add(i));
+                let $x = tile!(VLOAD xs, 0);
+                let z = $body;
+                tile!(VSTORE ys, 0, z);
+                i += $l;
+            }
+            if i < len {
+                let (xs, ys) = (x.wrapping_add(i), y.wrapping_add(i));
+                let $x = tile!(VLOAD_TAIL xs, (len - i));
+                let z = $body;
+                tile!(VSTORE_TAIL ys, (len - i), z);
+            }
+        }
+    };
+}
+
+tilewright_intrinsics::for_each_tile!(unary_row);
+
+/// The kernel of a function for an instruction set that the caller has found available.
+pub(crate) fn kernel(isa: Isa, op: UnaryOp) -> UnaryKernel {
+    let params = op.params();
+    macro_rules! row {
+        ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
+            if isa == Isa::$isa {
+                let (run, name) = $id::kernel(op);
+                return UnaryKernel { run, params, name };
+            }
+        };
+    }
+    tilewright_intrinsics::for_each_tile!(row);
+    let (run, name) = scalar_f32::kernel(op);
+    UnaryKernel { run, params, name }
+}

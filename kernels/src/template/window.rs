@@ -1,0 +1,243 @@
+//! What depthwise convolution and pooling share: where the taps of a sliding window lie, the tiles
+//! of an output row, and the template of their microkernels.
+//!
+//! An output row of a block of 16 channels is cut into tiles of up to `w_ob` pixels of nearly equal
+//! widths. For each output row the plan knows which filter rows lie in the image; a kernel
+//! walks the rows and the tiles of one width, and loads a tile's input columns once per filter row.
+//! Nothing is padded: rows outside are not visited, columns outside are not loaded.
+
+use crate::epilogue::TileActivation;
+use crate::error::checked_len;
+use crate::{C_BLOCK, KernelError, KernelInfo};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+/// Sizes of a windowed op on a blocked tensor, in pixels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WindowSizes {
+    pub(crate) n: usize,
+    pub(crate) c: usize,
+    pub(crate) input: [usize; 2],
+    pub(crate) output: [usize; 2],
+    pub(crate) kernel: [usize; 2],
+    pub(crate) stride: [usize; 2],
+    pub(crate) dilation: [usize; 2],
+    pub(crate) pads: [usize; 4],
+}
+
+/// Tiles of one width in an output row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TileRun {
+    /// First output column.
+    pub(crate) first: usize,
+    /// Pixels of a tile.
+    pub(crate) width: usize,
+    /// Number of tiles.
+    pub(crate) count: usize,
+}
+
+/// The planned geometry, as the kernels read it.
+#[derive(Clone, Debug)]
+pub(crate) struct Window {
+    pub(crate) sizes: WindowSizes,
+    pub(crate) x_len: usize,
+    pub(crate) y_len: usize,
+    /// Per output row: the filter rows that lie in the image.
+    pub(crate) rows: Box<[Range<usize>]>,
+    /// The tiles of a row; the second run is empty if all have one width.
+    pub(crate) runs: [TileRun; 2],
+    /// Per tile of a row and filter column: the pixels whose tap lies in the image.
+    pub(crate) cols: Box<[Range<u8>]>,
+    /// Output rows of a unit.
+    pub(crate) unit_rows: usize,
+    /// What is done before STORE.
+    pub(crate) activation: TileActivation,
+    /// Divisors of an average per output row and column; their product counts.
+    pub(crate) divisors: [Box<[f32]>; 2],
+}
+
+/// Positions `i` in `0..len` with `0 <= start + i * step < end`.
+fn inside(start: isize, step: usize, len: usize, end: usize) -> Range<usize> {
+    let from = (start.min(0).unsigned_abs()).div_ceil(step).min(len);
+    let to = (end as isize - start).max(0).unsigned_abs().div_ceil(step).min(len);
+    from..to.max(from)
+}
+
+impl Window {
+    /// Checks the sizes and plans tiles of up to `w_ob` pixels. `ceil` allows outputs rounded up.
+    pub(crate) fn new(op: &'static str, s: WindowSizes, ceil: bool, w_ob: usize) -> Result<Self, KernelError> {
+        let invalid = |param, expected| KernelError::InvalidParam { op, param, expected };
+        for axis in 0..2 {
+            if s.kernel[axis] == 0 || s.stride[axis] == 0 || s.dilation[axis] == 0 {
+                return Err(invalid("kernel, stride and dilation", "at least 1"));
+            }
+            if s.stride[axis] > isize::MAX as usize / 8 {
+                return Err(KernelError::TooLarge { op });
+            }
+            if s.input[axis] == 0 || s.output[axis] == 0 {
+                return Err(invalid("input and output size", "at least 1"));
+            }
+            let span = s.dilation[axis]
+                .checked_mul(s.kernel[axis] - 1)
+                .filter(|&n| n < isize::MAX as usize / 8)
+                .ok_or(KernelError::TooLarge { op })?;
+            let padded = s.input[axis]
+                .checked_add(s.pads[axis])
+                .and_then(|n| n.checked_add(s.pads[axis + 2]))
+                .filter(|&n| n < isize::MAX as usize / 8)
+                .ok_or(KernelError::TooLarge { op })?;
+            let room = padded
+                .checked_sub(span + 1)
+                .ok_or_else(|| invalid("kernel", "no larger than the padded input"))?;
+            let (floor, up) = (room / s.stride[axis] + 1, room.div_ceil(s.stride[axis]) + 1);
+            if s.output[axis] != floor && !(ceil && s.output[axis] == up) {
+                return Err(invalid("output size", "what input, kernel, stride and pads give"));
+            }
+        }
+        let blocks = s.c.div_ceil(C_BLOCK);
+        let x_len = checked_len(op, &[s.n, blocks, s.input[0], s.input[1], C_BLOCK])?;
+        let y_len = checked_len(op, &[s.n, blocks, s.output[0], s.output[1], C_BLOCK])?;
+        checked_len(op, &[s.kernel[0], s.kernel[1], C_BLOCK, blocks.max(1)])?;
+
+        let start = |o: usize, axis: usize| (o * s.stride[axis]) as isize - s.pads[axis] as isize;
+        let rows = (0..s.output[0])
+            .map(|y| inside(start(y, 0), s.dilation[0], s.kernel[0], s.input[0]))
+            .collect();
+        let tiles = s.output[1].div_ceil(w_ob);
+        let (narrow, wide) = (s.output[1] / tiles, s.output[1] % tiles);
+        let runs = [
+            TileRun { first: 0, width: (narrow + 1).min(w_ob), count: wide },
+            TileRun { first: wide * (narrow + 1), width: narrow, count: tiles - wide },
+        ];
+        let mut cols = Vec::with_capacity(tiles * s.kernel[1]);
+        for run in &runs {
+            for x in (0..run.count).map(|i| run.first + i * run.width) {
+                cols.extend((0..s.kernel[1]).map(|k| {
+                    let at = start(x, 1) + (k * s.dilation[1]) as isize;
+                    let pixels = inside(at, s.stride[1], run.width, s.input[1]);
+                    pixels.start as u8..pixels.end as u8
+                }));
+            }
+        }
+        // About 16 K vector operations on 16 lanes, and 32 KiB of output.
+        let row_work = s.output[1] * s.kernel[0].min(s.input[0]) * s.kernel[1].min(s.input[1]);
+        let unit_rows = (16384 / row_work).min(512 / s.output[1]).clamp(1, s.output[0]);
+        Ok(Self {
+            sizes: s,
+            x_len,
+            y_len,
+            rows,
+            runs,
+            cols: cols.into(),
+            unit_rows,
+            activation: TileActivation::None,
+            divisors: Default::default(),
+        })
+    }
+
+    /// Images times blocks of channels.
+    pub(crate) fn planes(&self) -> usize {
+        self.sizes.n * self.sizes.c.div_ceil(C_BLOCK)
+    }
+
+    /// Independent units of work.
+    pub(crate) fn units(&self) -> usize {
+        self.planes() * self.sizes.output[0].div_ceil(self.unit_rows)
+    }
+
+    /// Plane and output rows of a unit.
+    pub(crate) fn unit(&self, unit: usize) -> (usize, Range<usize>) {
+        let per_plane = self.sizes.output[0].div_ceil(self.unit_rows);
+        let y = unit % per_plane * self.unit_rows;
+        (unit / per_plane, y..(y + self.unit_rows).min(self.sizes.output[0]))
+    }
+
+    /// The divisors of an average: taps of each output row and column that count. Those in the
+    /// image, or with `padding` those in the padded image; at least 1.
+    pub(crate) fn count_taps(&mut self, padding: bool) {
+        let s = &self.sizes;
+        self.divisors = [0, 1].map(|axis| {
+            (0..s.output[axis])
+                .map(|o| {
+                    let first = (o * s.stride[axis]) as isize - s.pads[axis] as isize;
+                    let (first, end) = if padding {
+                        (first + s.pads[axis] as isize, s.input[axis] + s.pads[axis] + s.pads[axis + 2])
+                    } else {
+                        (first, s.input[axis])
+                    };
+                    inside(first, s.dilation[axis], s.kernel[axis], end).len().max(1) as f32
+                })
+                .collect()
+        });
+    }
+
+    /// The kernels of the two runs of tiles: made for the filter row if there are such.
+    pub(crate) fn kernels(&self, all: &'static [&'static [WindowKernel]]) -> [WindowKernel; 2] {
+        let s = &self.sizes;
+        self.runs.map(|run| {
+            // The last kernel of each width takes any window.
+            let list = all[run.width - 1];
+            let row = (s.dilation[1] == 1).then_some([s.kernel[1], s.stride[1]]);
+            *list.iter().find(|k| row.is_some() && k.made_for == row).unwrap_or(&list[list.len() - 1])
+        })
+    }
+
+    /// Runs the kernels of both runs of tiles. When there are two, few rows at a time, so that the
+    /// second finds the input rows in the first-level cache.
+    ///
+    /// # Safety
+    ///
+    /// That of [`WindowFn`], for the tiles of both runs.
+    pub(crate) unsafe fn run(&self, kernels: &[WindowKernel; 2], mut args: WindowArgs) {
+        let end = args.rows.end;
+        let step = if self.runs[0].count == 0 { end } else { 4 };
+        for y in args.rows.step_by(step) {
+            for run in 0..2 {
+                if self.runs[run].count > 0 {
+                    args = WindowArgs { rows: y..(y + step).min(end), run, ..args };
+                    // SAFETY: the caller's duties; the kernels were chosen for the runs' widths.
+                    unsafe { (kernels[run].run)(self, &args) };
+                }
+            }
+        }
+    }
+}
+
+/// What one call of a kernel works on: tiles of one width in some rows of a plane.
+pub(crate) struct WindowArgs {
+    /// The input plane, `[h, w, 16]`.
+    pub(crate) x: *const f32,
+    /// Weights of the channel block, `[f_h, f_w, 16]`.
+    pub(crate) weights: *const f32,
+    /// Bias of the channel block.
+    pub(crate) bias: *const f32,
+    /// The plane that is added, or null.
+    pub(crate) residual: *const f32,
+    /// The output plane.
+    pub(crate) y: *mut f32,
+    /// Output rows.
+    pub(crate) rows: Range<usize>,
+    /// Which of the two runs of tiles.
+    pub(crate) run: usize,
+}
+
+/// A microkernel.
+///
+/// # Safety
+///
+/// * The CPU has the instructions of the kernel's ISA.
+/// * The planes have the sizes that the window says; `x` (and, for a convolution, `residual`
+///   unless null, `weights` and `bias`) are readable, `y` is writable in the rows of the call and
+///   the columns of its tiles, and no other thread writes there.
+/// * The tiles of the run have the kernel's width; its taps and step are the window's.
+pub(crate) type WindowFn = unsafe fn(&Window, &WindowArgs);
+
+/// A microkernel and what it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WindowKernel {
+    pub(crate) info: KernelInfo,
+    /// Filter columns (neighbours) and column stride it is made for; `None` if any.
+    pub(crate) made_for: Option<[usize; 2]>,
+    pub(crate) run: WindowFn,
+}

@@ -1,0 +1,108 @@
+//! `cargo xtask ci`: what continuous integration checks.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use crate::{asm, cargo, finish, tidy};
+
+const ARM: &str = "aarch64-unknown-linux-gnu";
+
+/// Combinations of features that must build: package, features.
+const FEATURES: [(&str, &str); 10] = [
+    ("tilewright-intrinsics", ""),
+    ("tilewright-kernels", ""),
+    ("tilewright-kernels", "std"),
+    ("tilewright", ""),
+    ("tilewright", "avx2"),
+    ("tilewright", "avx512"),
+    ("tilewright", "neon"),
+    ("tilewright", "media"),
+    ("tilewright", "cli"),
+    ("tilewright", "cli,avx2"),
+];
+
+/// All checks in turn; stops at the first that fails.
+///
+/// # Errors
+/// The command that failed.
+pub(crate) fn run(args: &[String]) -> Result<(), String> {
+    let tests = match args {
+        [] => true,
+        [only] if only == "--no-tests" => false,
+        _ => return Err(format!("ci: unknown arguments {args:?}")),
+    };
+    let begin = Instant::now();
+    step("format", || cargo_run(&["fmt", "--all", "--check"]))?;
+    step("tidy", || tidy::run(&[]))?;
+    step("lints", || {
+        cargo_run(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"])
+    })?;
+    step("documentation", || {
+        let mut command = cargo();
+        command.args(["doc", "--quiet", "--workspace", "--no-deps"]);
+        finish(command.env("RUSTDOCFLAGS", "-D warnings -D missing_docs"))
+    })?;
+    for (package, features) in FEATURES {
+        step(&format!("{package} with only these features: {features:?}"), || {
+            let args = ["check", "--quiet", "-p", package, "--no-default-features", "--features"];
+            cargo_run(&[&args[..], &[features]].concat())
+        })?;
+    }
+    if tests {
+        step("tests", || cargo_run(&["test", "--release", "--workspace"]))?;
+    }
+    step("every bench once", || {
+        cargo_run(&["test", "--quiet", "--release", "-p", "tilewright-kernels", "--benches"])
+    })?;
+    step("instructions", || asm::run(&[]))?;
+    arm()?;
+    println!("ci: all passed in {:.0} s", begin.elapsed().as_secs_f64());
+    Ok(())
+}
+
+/// The kernels' tests on NEON under an emulator. A machine without cross compiler, emulator or
+/// target says so, loudly, and goes on.
+fn arm() -> Result<(), String> {
+    let lacking: Vec<&str> = [
+        ("the Rust target aarch64-unknown-linux-gnu", has_target()),
+        ("aarch64-linux-gnu-gcc", has_program("aarch64-linux-gnu-gcc")),
+        ("qemu-aarch64", has_program("qemu-aarch64")),
+    ]
+    .iter()
+    .filter(|(_, there)| !there)
+    .map(|(name, _)| *name)
+    .collect();
+    if !lacking.is_empty() {
+        println!("\n!!! ci: SKIPPED: tests on NEON, for lack of: {}\n", lacking.join(", "));
+        return Ok(());
+    }
+    step("tests on NEON", || {
+        let test = ["test", "--release", "--target", ARM, "-p"];
+        cargo_run(&[&test[..], &["tilewright-kernels", "--lib"]].concat())
+    })
+}
+
+fn has_target() -> bool {
+    let mut rustc = Command::new("rustc");
+    let output = rustc.args(["--print", "target-libdir", "--target", ARM]).output();
+    output.is_ok_and(|o| Path::new(String::from_utf8_lossy(&o.stdout).trim()).is_dir())
+}
+
+fn has_program(name: &str) -> bool {
+    let mut command = Command::new(name);
+    command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+    command.status().is_ok_and(|s| s.success())
+}
+
+fn cargo_run(args: &[&str]) -> Result<(), String> {
+    finish(cargo().args(args))
+}
+
+fn step(name: &str, work: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+    println!("\n=== {name}");
+    let begin = Instant::now();
+    work().map_err(|e| format!("ci: {name}: {e}"))?;
+    println!("=== {name}: ok, {:.0} s", begin.elapsed().as_secs_f64());
+    Ok(())
+}

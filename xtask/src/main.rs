@@ -1,0 +1,53 @@
+//! The project's own commands: `cargo xtask <command>`.
+
+mod asm;
+mod bench;
+mod ci;
+mod tidy;
+
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+const USAGE: &str = "\
+usage: cargo xtask <command>
+  ci              everything that CI checks: format, lints, docs, tests, features, tidy, asm, NEON
+  ci --no-tests   the same without the release tests, which .ci/run runs itself
+  tidy            layers, SAFETY comments, file sizes, leftovers, links
+  asm [MODEL...]  the hot loop of every microkernel keeps its tile in registers
+  bench [FILTER]  times of the kernels whose names contain FILTER, against the peak of the core";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    // Commands name files from the root of the workspace, wherever they are started.
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let result = std::env::set_current_dir(&root)
+        .map_err(|e| format!("{}: {e}", root.display()))
+        .and_then(|()| match args.split_first() {
+            Some((command, rest)) => match command.as_str() {
+                "ci" => ci::run(rest),
+                "tidy" => tidy::run(rest),
+                "asm" => asm::run(rest),
+                "bench" => bench::run(rest),
+                _ => Err(USAGE.into()),
+            },
+            None => Err(USAGE.into()),
+        });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Cargo, the one that runs us.
+fn cargo() -> Command {
+    Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// Runs a command to its end.
+fn finish(command: &mut Command) -> Result<(), String> {
+    let status = command.status().map_err(|e| format!("{command:?}: {e}"))?;
+    if status.success() { Ok(()) } else { Err(format!("failed ({status}): {command:?}")) }
+}
