@@ -1,0 +1,273 @@
+"""From a picture of one line of text to the network's input.
+
+This file is the specification that the Rust program ports (task input
+"line-image"): every step is written as plain integer/float arithmetic on a
+histogram, a mask or a profile, so that it can be done the same way anywhere.
+
+    prepare(picture) -> float32 [1, 1, 32, W], ink = 1, paper = 0, W % 4 == 0
+
+1  alpha    composited over white:  (c*a + 255*(255-a) + 127) div 255
+2  grey     a grey picture is used as it is; a coloured one is projected on the
+            principal axis of its colours and stretched to 0..255
+3  levels   paper = median; ink = a far percentile on the side that lies farther
+            from the median; the picture's rim decides when half of it is "ink"
+4  flatten  a paper level that drifts along the line is evened out (levels again)
+5  slope    the shear (in rows per column) that packs the rows of ink best
+6  box      rows of the text line (bits of neighbour lines cut off), columns of
+            the ink in these rows
+7  levels   again, from the pixels of the box
+8  resize   the box and a margin to height 32, antialiased triangle filter
+
+"Mask" below is the set of ink pixels, lone ones removed (despeckle).
+"""
+import numpy as np
+from PIL import Image
+
+HEIGHT = 32
+SIDE = 8            # columns of paper added left and right
+MAX_WIDTH = 4096    # of the resized line, before the sides are added
+
+
+def percentile(hist, share):
+    """Smallest level whose cumulative count exceeds share/100000 of all (floor)."""
+    total = int(hist.sum())
+    return int(np.searchsorted(np.cumsum(hist), total * share // 100000, side="right"))
+
+
+def to_grey(picture):
+    """Steps 1 and 2: PIL picture -> uint8 [H, W]."""
+    if picture.mode in ("1", "L"):
+        return np.asarray(picture.convert("L"))
+    rgba = np.asarray(picture.convert("RGBA")).astype(np.int32)
+    alpha = rgba[..., 3:]
+    rgb = (rgba[..., :3] * alpha + 255 * (255 - alpha) + 127) // 255
+    if (rgb[..., 0] == rgb[..., 1]).all() and (rgb[..., 1] == rgb[..., 2]).all():
+        return rgb[..., 0].astype(np.uint8)
+    flat = rgb.reshape(-1, 3).astype(np.float64)
+    centred = flat - flat.mean(axis=0)
+    cov = centred.T @ centred / len(flat)
+    axis = np.array([0.299, 0.587, 0.114])
+    for _ in range(16):                       # power iteration
+        product = cov @ axis
+        norm = np.sqrt((product * product).sum())
+        if norm < 1e-6:                       # one flat colour: luma
+            axis = np.array([0.299, 0.587, 0.114])
+            break
+        axis = product / norm
+    value = flat @ axis
+    low, high = value.min(), value.max()
+    if high - low < 1e-6:
+        return np.zeros(rgb.shape[:2], np.uint8)
+    scaled = np.floor((value - low) * (255.0 / (high - low)) + 0.5)
+    return scaled.reshape(rgb.shape[:2]).astype(np.uint8)
+
+
+def ink_levels(grey):
+    """Step 3: (paper, ink) of the whole picture, or None when it is blank."""
+    hist = np.bincount(grey.ravel(), minlength=256)
+    paper = percentile(hist, 50000)
+
+    def farther(tail):
+        low, high = percentile(hist, tail), percentile(hist, 100000 - tail)
+        return low if paper - low >= high - paper else high
+
+    def hangs_together(ink):
+        """At least half of the mask's pixels outlive the removal of lone ones."""
+        mask = ink_mask(grey, paper, ink)
+        return 2 * int(despeckle(mask).sum()) >= int(mask.sum())
+
+    ink, extreme = farther(500), farther(50)
+    if 2 * abs(ink - paper) < abs(extreme - paper) and hangs_together(extreme):
+        ink = extreme               # a small line on a large sheet: under 0.5 % is ink
+    elif not hangs_together(ink):   # salt noise stronger than the ink: take the first
+        for tail in (2000, 5000):   # larger tail that looks like strokes
+            if farther(tail) != paper and hangs_together(farther(tail)):
+                ink = farther(tail)
+                break
+    if abs(ink - paper) < 6:
+        return None
+
+    # Letters cut close cover so much that the median may be theirs, or a grey
+    # between: more than 35 % ink, or fewer than 30 % of the pixels within an
+    # eighth of the contrast of the median.  Paper is then what the rim shows.
+    near = abs(ink - paper) // 8
+    around = int(hist[max(paper - near, 0):paper + near + 1].sum())
+    mask = ink_mask(grey, paper, ink)
+    if 20 * int(mask.sum()) > 7 * mask.size or 10 * around < 3 * grey.size:
+        rim = np.concatenate((grey[0], grey[-1], grey[:, 0], grey[:, -1]))
+        paper = percentile(np.bincount(rim, minlength=256), 50000)
+        ink = farther(500)
+    return None if abs(ink - paper) < 6 else (paper, ink)
+
+
+def ink_mask(grey, paper, ink, twentieths=10):
+    """Pixels that lie at least twentieths/20 of the way from paper to ink."""
+    sign = 1 if ink < paper else -1
+    return 20 * sign * (paper - grey.astype(np.int32)) >= twentieths * sign * (paper - ink)
+
+
+def despeckle(mask):
+    """Keep the mask pixels that have at least two of their eight neighbours set."""
+    padded = np.pad(mask, 1).astype(np.uint8)
+    rows = padded[:, :-2] + padded[:, 1:-1] + padded[:, 2:]
+    around = rows[:-2] + rows[1:-1] + rows[2:]          # includes the pixel itself
+    return mask & (around >= 3)
+
+
+def flatten(grey, paper, ink):
+    """Step 4: even out the paper along x; the same picture when it hardly drifts.
+
+    The paper of a block of columns is the level that 65 % of its pixels (from
+    the ink's side) do not exceed; it is interpolated linearly between the blocks'
+    centres and constant outside the first and the last centre.
+    """
+    height, width = grey.shape
+    count = width // max(32, 2 * height)
+    if count < 2:
+        return grey
+    edges = [i * width // count for i in range(count + 1)]
+    share = 65000 if ink < paper else 35000
+    levels = [percentile(np.bincount(grey[:, a:b].ravel(), minlength=256), share)
+              for a, b in zip(edges, edges[1:])]
+    if (max(levels) - min(levels)) * 8 < abs(paper - ink):
+        return grey
+    centres = [(a + b) / 2 for a, b in zip(edges, edges[1:])]
+    drift = np.interp(np.arange(width) + 0.5, centres, levels) - paper
+    return np.clip(np.floor(grey - drift[None, :] + 0.5), 0, 255).astype(np.uint8)
+
+
+def find_slope(mask):
+    """Step 5: slope k/128 rows per column, k in -10..10, 0 unless clearly better.
+
+    Score of a slope: the sum over rows of (mask pixels in the sheared row)^2.
+    """
+    ys, xs = np.nonzero(mask)                 # row by row
+    if len(ys) == 0:
+        return 0
+    xs = xs - xs.min()
+    span = int(xs.max())
+    if span < 48 or span < 3 * (int(ys.max()) - int(ys.min()) + 1):
+        return 0
+    step = 1 + len(ys) // 4096                # every step-th pixel is enough
+    ys, xs = ys[::step].astype(np.int32), xs[::step].astype(np.int32)
+    offset = (10 * span + 64) // 128          # keeps the rows >= 0
+    scores = {}
+    for k in range(-10, 11):
+        count = np.bincount(ys + ((k * xs + 64) >> 7) + offset).astype(np.int64)
+        scores[k] = int((count * count).sum())
+    best = max(range(-10, 11), key=lambda k: (scores[k], -abs(k), k))
+    return best if scores[best] * 100 > scores[0] * 104 else 0
+
+
+def shear(grey, k, paper):
+    """Move column x down by k*x/128 rows (linear interpolation), paper outside."""
+    if k == 0:
+        return grey
+    height, width = grey.shape
+    extra = (abs(k) * (width - 1) + 127) // 128
+    shift = k * np.arange(width) + (0 if k > 0 else 128 * extra)   # in 1/128 row, >= 0
+    whole, part = shift // 128, shift % 128
+    padded = np.full((height + extra + 2, width), paper, np.int32)
+    padded[1:height + 1] = grey
+    rows = np.arange(height + extra)[:, None] - whole[None, :]     # source row
+    upper = np.clip(rows, -1, height) + 1
+    lower = np.clip(rows - 1, -1, height) + 1
+    cols = np.arange(width)[None, :]
+    mixed = padded[upper, cols] * (128 - part) + padded[lower, cols] * part
+    return ((mixed + 64) // 128).astype(np.uint8)
+
+
+def text_box(mask):
+    """Step 6: (top, bottom, left, right), ends exclusive, or None."""
+    height = mask.shape[0]
+    profile = mask.sum(axis=1)
+    peak = int(profile.max(initial=0))
+    if peak == 0:
+        return None
+    active = profile >= max(1, min(peak, 1 + peak // 100))
+    edges = np.flatnonzero(np.diff(np.concatenate(([0], active.view(np.int8), [0]))))
+    runs = [(int(a), int(b), int(profile[a:b].sum())) for a, b in edges.reshape(-1, 2)]
+    main = max(range(len(runs)), key=lambda i: (runs[i][2], -i))
+    top, bottom, mass = runs[main]
+    gap = max(2, (bottom - top) * 2 // 5)
+    cut = (bottom - top) * 2 // 5      # a thinner run at the picture's edge is a neighbour's
+    for a, b, m in reversed(runs[:main]):
+        if top - b > gap or (a == 0 and b - a <= cut) or 200 * m < mass:
+            break
+        top = a
+    for a, b, m in runs[main + 1:]:
+        if a - bottom > gap or (b == height and b - a <= cut) or 200 * m < mass:
+            break
+        bottom = b
+    columns = np.flatnonzero(mask[top:bottom].any(axis=0))
+    return top, bottom, int(columns[0]), int(columns[-1]) + 1
+
+
+def box_levels(region, paper, ink):
+    """Step 7: paper and ink measured inside the box."""
+    mask = ink_mask(region, paper, ink)
+    inside = np.bincount(region[mask], minlength=256)
+    outside = np.bincount(region[~mask], minlength=256)
+    if outside.sum():
+        paper_here = percentile(outside, 50000)
+    else:
+        paper_here = paper
+    # the level that the strongest quarter of the ink pixels reach
+    ink_here = percentile(inside, 25000 if ink < paper else 75000)
+    if (ink_here < paper_here) != (ink < paper) or ink_here == paper_here:
+        return paper, ink
+    return paper_here, ink_here
+
+
+def blank():
+    return np.zeros((1, 1, HEIGHT, 2 * SIDE + 16), np.float32)
+
+
+def prepare(picture, jitter=(0.0, 0.0)):
+    """The network's input; `jitter` moves the top and bottom margin (training)."""
+    grey = to_grey(picture)
+    if grey.size == 0:
+        return blank()
+    levels = ink_levels(grey)
+    if levels is None:
+        return blank()
+    flat = flatten(grey, *levels)
+    if flat is not grey:
+        grey, levels = flat, ink_levels(flat)
+        if levels is None:
+            return blank()
+    paper, ink = levels
+    k = find_slope(despeckle(ink_mask(grey, paper, ink)))
+    grey = shear(grey, k, paper)
+    box = text_box(despeckle(ink_mask(grey, paper, ink, 7)))
+    if box is None:
+        return blank()
+    top, bottom, left, right = box
+    paper, ink = box_levels(grey[top:bottom, left:right], paper, ink)
+
+    # Step 8.  Margins: a sixteenth of the height above and below, a quarter at
+    # the sides; at least 8 rows; paper where the box leaves the picture.
+    tall = bottom - top
+    side = max(1, (tall + 2) // 4)
+    margin = max(1, (tall + 8) // 16)
+    top -= margin + int(round(jitter[0] * tall))
+    bottom += margin + int(round(jitter[1] * tall))
+    if bottom - top < 8:
+        lack = 8 - (bottom - top)
+        top -= lack // 2
+        bottom += lack - lack // 2
+    left -= side
+    right += side
+    height, width = grey.shape
+    crop = np.zeros((bottom - top, right - left), np.float32)
+    y0, y1, x0, x1 = max(top, 0), min(bottom, height), max(left, 0), min(right, width)
+    amount = (paper - grey[y0:y1, x0:x1].astype(np.float32)) / np.float32(paper - ink)
+    crop[y0 - top:y1 - top, x0 - left:x1 - left] = np.clip(amount, 0.0, 1.0)
+
+    # ceil-free rounding: W = floor(width * 32 / height + 1/2)
+    wide = ((right - left) * HEIGHT * 2 + (bottom - top)) // (2 * (bottom - top))
+    wide = min(max(wide, 8), MAX_WIDTH)
+    line = np.asarray(Image.fromarray(crop).resize((wide, HEIGHT), Image.BILINEAR))
+    out = np.zeros((1, 1, HEIGHT, (wide + 2 * SIDE + 3) // 4 * 4), np.float32)
+    out[0, 0, :, SIDE:SIDE + wide] = line
+    return out

@@ -1,0 +1,3 @@
+//! Where graphs run.
+
+pub mod cpu;

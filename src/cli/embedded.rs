@@ -1,0 +1,13 @@
+//! What `tilewright run` works on when it is given nothing.
+
+/// Name that stands for the embedded network in results.
+pub(super) const NAME: &str = "textline (embedded)";
+
+/// The text-line reader; its model card is in `models/textline`.
+pub(super) const MODEL: &[u8] = include_bytes!("../../models/textline/textline.onnx");
+
+/// Name that stands for the embedded picture in messages.
+pub(super) const PICTURE_NAME: &str = "the embedded picture";
+
+/// A picture of a line of text.
+pub(super) const PICTURE: &[u8] = include_bytes!("../../models/textline/sample.png");

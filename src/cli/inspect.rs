@@ -1,0 +1,157 @@
+//! `tilewright inspect`: what a network consists of, and the steps it becomes on this machine.
+
+use serde::Serialize;
+use tilewright::task::{Input, Output};
+use tilewright::{Dim, NodeInfo, PlanInfo, ValueInfo};
+
+use super::args::{Format, InspectArgs, MachineArgs};
+use super::model::Network;
+use super::report::{self, Table};
+use super::run::borrowed;
+use super::{Failure, inputs};
+
+#[derive(Serialize)]
+struct Json<'a> {
+    model: &'a str,
+    inputs: Vec<JsonValue<'a>>,
+    outputs: Vec<JsonValue<'a>>,
+    nodes: Vec<JsonNode<'a>>,
+    parameters: usize,
+    macs: u64,
+    arena_bytes: usize,
+    weight_bytes: usize,
+    isa: &'static str,
+    metadata: &'a std::collections::BTreeMap<String, String>,
+}
+
+#[derive(Serialize)]
+struct JsonValue<'a> {
+    name: &'a str,
+    dtype: &'static str,
+    /// A number, a symbol, or null; all of it null when the rank is unknown.
+    shape: Option<Vec<serde_json::Value>>,
+}
+
+#[derive(Serialize)]
+struct JsonNode<'a> {
+    name: &'a str,
+    op: &'a str,
+    kernel: &'a str,
+    dtype: &'static str,
+    layout: &'a str,
+    shape: &'a [usize],
+    macs: u64,
+}
+
+/// The command.
+pub(super) fn inspect(args: &InspectArgs) -> Result<(), Failure> {
+    let network = Network::load(args.model.as_deref())?;
+    let machine = MachineArgs { threads: Some(1), backend: "cpu".into() };
+    let mut session = network.session(&machine, false)?;
+    let given = if network.is_embedded && args.shapes.is_empty() {
+        vec![inputs::embedded_input(&network)?]
+    } else {
+        inputs::random(&network, &args.shapes)?
+    };
+    let plan = session.prepare(&borrowed(&given))?;
+    match args.format {
+        Format::Json => report::print_json(&Json {
+            model: &network.name,
+            inputs: network.model.inputs().iter().map(json_value).collect(),
+            outputs: network.model.outputs().iter().map(json_value).collect(),
+            nodes: plan.nodes.iter().map(json_node).collect(),
+            parameters: plan.parameters,
+            macs: plan.macs,
+            arena_bytes: plan.arena_bytes,
+            weight_bytes: plan.weight_bytes,
+            isa: session.isa().name(),
+            metadata: network.model.metadata(),
+        }),
+        Format::Text => {
+            let shapes: Vec<String> =
+                given.iter().map(|(name, t)| format!("{name} {:?}", t.dims())).collect();
+            report::print(&text(&network, &plan, &shapes.join(", "), session.isa().name()))
+        }
+    }
+}
+
+fn json_value(info: &ValueInfo) -> JsonValue<'_> {
+    let dim = |d: &Dim| match d {
+        Dim::Fixed(n) => (*n).into(),
+        Dim::Symbol(s) => s.as_str().into(),
+        Dim::Unknown => serde_json::Value::Null,
+    };
+    JsonValue {
+        name: &info.name,
+        dtype: info.dtype.name(),
+        shape: info.dims.as_ref().map(|dims| dims.iter().map(dim).collect()),
+    }
+}
+
+fn json_node(node: &NodeInfo) -> JsonNode<'_> {
+    JsonNode {
+        name: &node.name,
+        op: &node.op,
+        kernel: &node.kernel,
+        dtype: node.dtype.name(),
+        layout: &node.layout,
+        shape: &node.dims,
+        macs: node.macs,
+    }
+}
+
+fn text(network: &Network, plan: &PlanInfo, shapes: &str, isa: &str) -> String {
+    let values = |infos: &[ValueInfo]| {
+        let text = |i: &ValueInfo| format!("{} {} {}", i.name, i.dtype, i.shape_text());
+        infos.iter().map(text).collect::<Vec<_>>().join("\n              ")
+    };
+    let mut out = format!(
+        "model         {}\ninputs        {}\noutputs       {}\n",
+        network.name,
+        values(network.model.inputs()),
+        values(network.model.outputs()),
+    );
+    if let Some(task) = task_text(network) {
+        out.push_str(&format!("task          {task}\n"));
+    }
+    out.push_str(&format!(
+        "parameters    {}\nplanned for   {shapes} on {isa}\nmultiply-adds {}\nweights       {}\n\
+         arena         {}\n\n",
+        report::count(plan.parameters as f64),
+        report::count(plan.macs as f64),
+        report::bytes(plan.weight_bytes),
+        report::bytes(plan.arena_bytes),
+    ));
+    let mut table =
+        Table::new(&["operator", "name", "shape", "layout", "kernel", ">multiply-adds"]);
+    for node in &plan.nodes {
+        let macs = if node.macs == 0 { "-".into() } else { report::count(node.macs as f64) };
+        table.row([
+            node.op.clone(),
+            node.name.clone(),
+            format!("{} {}", node.dtype, report::shape(&node.dims)),
+            node.layout.clone(),
+            node.kernel.clone(),
+            macs,
+        ]);
+    }
+    out + &table.text()
+}
+
+fn task_text(network: &Network) -> Option<String> {
+    let input = match network.task.input {
+        Some(Input::LineImage { height }) => format!("a line of text, {height} rows high"),
+        Some(Input::Image { range: [low, high] }) => format!("a picture, {low} to {high}"),
+        _ => String::new(),
+    };
+    let output = match &network.task.output {
+        Some(Output::Text { ctc, .. }) => format!("text of {} characters", ctc.classes() - 1),
+        Some(Output::Labels(labels)) => format!("one of {} labels", labels.len()),
+        _ => String::new(),
+    };
+    match (input.is_empty(), output.is_empty()) {
+        (true, true) => None,
+        (false, false) => Some(format!("{input} -> {output}")),
+        _ => Some(input + &output),
+    }
+}

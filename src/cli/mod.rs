@@ -1,0 +1,80 @@
+//! The command line. It sees only what the library makes public.
+
+mod args;
+mod batch;
+mod bench;
+mod doctor;
+mod embedded;
+mod inputs;
+mod inspect;
+mod kernels;
+mod model;
+mod output;
+mod report;
+mod run;
+
+use core::fmt;
+use std::panic::{self, PanicHookInfo};
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{Args, Command};
+
+/// What is written after `error: `: one sentence, lower case, no full stop.
+#[derive(Debug)]
+struct Failure(String);
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Messages may quote names from files; they stay on one line.
+        for c in self.0.chars() {
+            if c.is_control() { f.write_str(" ")? } else { write!(f, "{c}")? }
+        }
+        Ok(())
+    }
+}
+
+impl<E: std::error::Error> From<E> for Failure {
+    fn from(e: E) -> Self {
+        Self(e.to_string())
+    }
+}
+
+impl Failure {
+    /// A failure to do something with a named thing.
+    fn new(context: impl fmt::Display, cause: impl fmt::Display) -> Self {
+        Self(format!("{context}: {cause}"))
+    }
+}
+
+/// Runs the program: status 0 when done, 1 when it failed, 2 for bad usage.
+pub(crate) fn main() -> ExitCode {
+    panic::set_hook(Box::new(report_panic));
+    let args = Args::parse();
+    let result = panic::catch_unwind(|| match args.command {
+        Command::Run(args) => run::run(&args),
+        Command::Batch(args) => batch::batch(&args),
+        Command::Bench(args) => bench::bench(&args),
+        Command::Inspect(args) => inspect::inspect(&args),
+        Command::Doctor(args) => doctor::doctor(&args),
+    });
+    match result {
+        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Err(failure)) => {
+            report::note(&format!("error: {failure}"));
+            ExitCode::FAILURE
+        }
+        // The hook has said what happened.
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn report_panic(info: &PanicHookInfo<'_>) {
+    let message = info.payload_as_str().unwrap_or("no message");
+    let place = info.location().map(ToString::to_string).unwrap_or_default();
+    let text = Failure(format!(
+        "internal error at {place}, please report it with the command line: {message}"
+    ));
+    report::note(&format!("error: {text}"));
+}

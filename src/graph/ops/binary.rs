@@ -1,0 +1,296 @@
+//! Element-wise operators of two operands, with broadcasting.
+
+use core::ops::Range;
+
+use tilewright_kernels::template::binary::{BinaryOp, BinaryParams, BinaryPlan};
+use tilewright_kernels::{Activation, C_BLOCK};
+
+use super::{LayoutRule, Operator, RuleCx, expect_operands};
+use crate::graph::{GraphError, Info, Layout, LowerCx, Step, View, ViewMut};
+use crate::tensor::{AlignedBytes, DType, Element, broadcast};
+use std::sync::Arc;
+
+/// `activation(op(a, b))`, broadcasting as ONNX does. Integers wrap around; division of integers
+/// truncates, and by zero it is an error.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Binary {
+    /// What is computed.
+    pub op: BinaryOp,
+    /// Applied to the result; f32 only.
+    pub activation: Activation,
+}
+
+impl Binary {
+    /// The operator without an activation.
+    pub fn new(op: BinaryOp) -> Self {
+        Self { op, activation: Activation::None }
+    }
+
+    /// In a blocked layout: which operand is a constant that repeats over batch and space.
+    fn channel_operand(&self, dst: &Info, src: &[Info], constant: &[bool]) -> Option<usize> {
+        (0..2).find(|&i| {
+            constant[i] && per_channel(&src[i].dims, &dst.dims) && src[1 - i].dims == dst.dims
+        })
+    }
+}
+
+/// Whether `dims` broadcasts to `full` by repeating over everything but the channel axis.
+fn per_channel(dims: &[usize], full: &[usize]) -> bool {
+    let Some(missing) = full.len().checked_sub(dims.len()) else { return false };
+    dims.iter().enumerate().all(|(i, &d)| d == 1 || (i + missing == 1 && d == full[1]))
+}
+
+/// The function from its definition, in double precision. Comparisons are false for NaN, so min
+/// and max give the second operand then, as the kernels do.
+fn apply(op: BinaryOp, a: f64, b: f64) -> f64 {
+    match op {
+        BinaryOp::Add => a + b,
+        BinaryOp::Sub => a - b,
+        BinaryOp::Mul => a * b,
+        BinaryOp::Div => a / b,
+        BinaryOp::Min => if a < b { a } else { b },
+        BinaryOp::Max => if a > b { a } else { b },
+        BinaryOp::Pow => a.powf(b),
+        BinaryOp::PRelu => if a > 0.0 { a } else { a * b },
+        _ => f64::NAN,
+    }
+}
+
+impl Operator for Binary {
+    fn name(&self) -> &'static str {
+        match self.op {
+            BinaryOp::Add => "add",
+            BinaryOp::Sub => "sub",
+            BinaryOp::Mul => "mul",
+            BinaryOp::Div => "div",
+            BinaryOp::Min => "min",
+            BinaryOp::Max => "max",
+            BinaryOp::Pow => "pow",
+            _ => "binary",
+        }
+    }
+
+    fn infer(&self, src: &[Info]) -> Result<Info, GraphError> {
+        expect_operands(self.name(), src, 2..=2, "2")?;
+        let (a, b) = (&src[0], &src[1]);
+        if a.dtype != b.dtype || !a.dtype.is_plain() || a.dtype == DType::Bool {
+            return Err(GraphError::UnsupportedDType { op: self.name(), dtype: b.dtype });
+        }
+        let dims = broadcast(&a.dims, &b.dims).ok_or_else(|| {
+            let rule = "the operands' shapes must broadcast";
+            GraphError::mismatch(self.name(), rule, &[("a", &a.dims), ("b", &b.dims)])
+        })?;
+        Ok(Info::plain(a.dtype, dims))
+    }
+
+    fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
+        let (name, op) = (self.name(), self.op);
+        macro_rules! floats {
+            ($t:ty, $to:expr, $from:expr) => {
+                zip::<$t>(name, src, dst, |a, b| Some($from(apply(op, $to(a), $to(b)))))
+            };
+        }
+        macro_rules! integers {
+            ($t:ty) => {
+                zip::<$t>(name, src, dst, |a, b| match op {
+                    BinaryOp::Add => Some(a.wrapping_add(b)),
+                    BinaryOp::Sub => Some(a.wrapping_sub(b)),
+                    BinaryOp::Mul => Some(a.wrapping_mul(b)),
+                    BinaryOp::Div => (b != 0).then(|| a.wrapping_div(b)),
+                    BinaryOp::Min => Some(a.min(b)),
+                    BinaryOp::Max => Some(a.max(b)),
+                    BinaryOp::Pow => u32::try_from(b).ok().map(|b| a.wrapping_pow(b)),
+                    _ => None,
+                })
+            };
+        }
+        match src[0].dtype {
+            DType::F32 => zip::<f32>(name, src, dst, |a, b| {
+                let value = apply(op, f64::from(a), f64::from(b)) as f32;
+                Some(super::unary::activate(self.activation, value))
+            }),
+            DType::F64 => floats!(f64, |v: f64| v, |v: f64| v),
+            DType::F16 => floats!(half::f16, f64::from, half::f16::from_f64),
+            DType::BF16 => floats!(half::bf16, f64::from, half::bf16::from_f64),
+            DType::I8 => integers!(i8),
+            DType::U8 => integers!(u8),
+            DType::I16 => integers!(i16),
+            DType::U16 => integers!(u16),
+            DType::I32 => integers!(i32),
+            DType::U32 => integers!(u32),
+            DType::I64 => integers!(i64),
+            DType::U64 => integers!(u64),
+            dtype => Err(GraphError::UnsupportedDType { op: name, dtype }),
+        }
+    }
+
+    fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
+        if cx.dst.dtype != DType::F32 || cx.dst.elements() == 0 {
+            return Ok(None);
+        }
+        let (mut dims, mut packed) = ([cx.src[0].dims.clone(), cx.src[1].dims.clone()], None);
+        if cx.dst.layout == Layout::Blocked {
+            let (n, c, space) = cx.dst.ncs();
+            let blocks = c.div_ceil(C_BLOCK);
+            dims = [vec![n, blocks, space, C_BLOCK], vec![n, blocks, space, C_BLOCK]];
+            let constant = [cx.values[0].is_some(), cx.values[1].is_some()];
+            if let Some(i) = self.channel_operand(cx.dst, cx.src, &constant) {
+                dims[i] = vec![1, blocks, 1, C_BLOCK];
+                let pack = |from: &[f32], to: &mut [f32]| {
+                    if from.len() == 1 {
+                        to.fill(from[0]);
+                    } else {
+                        to[..from.len()].copy_from_slice(from);
+                    }
+                    Ok(())
+                };
+                packed = Some((i, cx.pack_f32(i, "channels", blocks * C_BLOCK, pack)?));
+            }
+        }
+        let [a, b] = &dims;
+        let params = BinaryParams { op: self.op, a, b, activation: self.activation };
+        Ok(Some(Box::new(Run { plan: BinaryPlan::new(cx.isa, &params)?, packed })))
+    }
+
+    fn layout_rule(&self, cx: &RuleCx<'_>) -> LayoutRule {
+        if cx.dst.dtype != DType::F32 || cx.dst.dims.len() < 3 {
+            return LayoutRule::Plain;
+        }
+        if cx.src[0].dims == cx.src[1].dims {
+            LayoutRule::Follow(vec![0, 1])
+        } else if let Some(i) = self.channel_operand(cx.dst, cx.src, cx.constant) {
+            LayoutRule::Follow(vec![1 - i])
+        } else {
+            LayoutRule::Plain
+        }
+    }
+}
+
+/// Applies `f` to each pair of broadcast elements; `None` from it is a division by zero or an
+/// exponent out of range.
+fn zip<T: Element + bytemuck::Pod>(
+    op: &'static str,
+    src: &[View<'_>],
+    dst: &mut ViewMut<'_>,
+    f: impl Fn(T, T) -> Option<T>,
+) -> Result<(), GraphError> {
+    let (a, b) = (src[0].slice::<T>(op)?, src[1].slice::<T>(op)?);
+    let dims = dst.dims;
+    let (ia, ib) = (Broadcast::new(src[0].dims, dims), Broadcast::new(src[1].dims, dims));
+    for (i, y) in dst.slice::<T>(op)?.iter_mut().enumerate() {
+        *y = f(a[ia.index(i)], b[ib.index(i)]).ok_or_else(|| GraphError::Unsupported {
+            op,
+            what: "a zero divisor or a negative exponent of integers".to_owned(),
+        })?;
+    }
+    Ok(())
+}
+
+/// Maps positions in a broadcast result to positions in an operand.
+pub(crate) struct Broadcast {
+    /// Extent of the result and stride in the operand, fastest first.
+    axes: Vec<(usize, usize)>,
+}
+
+impl Broadcast {
+    /// For an operand of extents `from` that broadcasts to `to`.
+    pub(crate) fn new(from: &[usize], to: &[usize]) -> Self {
+        let mut stride = 1;
+        let axes = to.iter().rev().enumerate().map(|(i, &extent)| {
+            let own = from.len().checked_sub(i + 1).map_or(1, |j| from[j]);
+            let step = if own == 1 { 0 } else { stride };
+            stride *= own;
+            (extent, step)
+        });
+        Self { axes: axes.collect() }
+    }
+
+    /// Position in the operand for position `i` of the result.
+    pub(crate) fn index(&self, mut i: usize) -> usize {
+        let mut at = 0;
+        for &(extent, step) in &self.axes {
+            at += i % extent * step;
+            i /= extent;
+        }
+        at
+    }
+}
+
+struct Run {
+    plan: BinaryPlan,
+    /// An operand that was spread over channel blocks ahead.
+    packed: Option<(usize, Arc<AlignedBytes>)>,
+}
+
+impl Step for Run {
+    fn kernel(&self) -> String {
+        self.plan.kernel_name().to_owned()
+    }
+
+    fn units(&self) -> usize {
+        self.plan.units()
+    }
+
+    fn may_overwrite(&self, _i: usize) -> bool {
+        true
+    }
+
+    fn reads(&self, i: usize) -> bool {
+        self.packed.as_ref().is_none_or(|(p, _)| *p != i)
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn run(
+        &self,
+        src: &[*const u8],
+        dst: *mut u8,
+        _scratch: *mut u8,
+        units: Range<usize>,
+    ) -> Result<(), GraphError> {
+        let operand = |i: usize| match &self.packed {
+            Some((p, bytes)) if *p == i => bytes.as_ptr().cast(),
+            _ => src[i].cast(),
+        };
+        // SAFETY: the plan was made for the operands' and the result's extents, so their buffers
+        // have its lengths; units and CPU are as the caller of this function promises.
+        unsafe { self.plan.run(operand(0), operand(1), dst.cast(), units) };
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Context;
+    use crate::tensor::Tensor;
+
+    fn ints(op: BinaryOp, a: &[i64], b: &[i64]) -> Result<Vec<i64>, GraphError> {
+        let mut cx = Context::new();
+        let a = cx.constant(Tensor::from_slice(&[a.len()], a).unwrap()).unwrap();
+        let b = cx.constant(Tensor::from_slice(&[b.len()], b).unwrap()).unwrap();
+        let y = cx.op(Binary::new(op), &[a, b])?;
+        Ok(cx.constant_value(y).unwrap().as_slice().unwrap().to_vec())
+    }
+
+    #[test]
+    fn integers_wrap_and_refuse_zero_divisors() {
+        assert_eq!(ints(BinaryOp::Add, &[i64::MAX], &[1]).unwrap(), [i64::MIN]);
+        assert_eq!(ints(BinaryOp::Div, &[-7, i64::MIN], &[2, -1]).unwrap(), [-3, i64::MIN]);
+        assert!(ints(BinaryOp::Div, &[1], &[0]).is_err());
+        assert!(ints(BinaryOp::Pow, &[2], &[-1]).is_err());
+    }
+
+    #[test]
+    fn broadcasting_names_both_shapes() {
+        let mut cx = Context::new();
+        let a = cx.constant(Tensor::from_slice(&[2, 1], &[1f32, 2.0]).unwrap()).unwrap();
+        let b = cx.constant(Tensor::from_slice(&[3], &[10f32, 20.0, 30.0]).unwrap()).unwrap();
+        let y = cx.op(Binary::new(BinaryOp::Mul), &[a, b]).unwrap();
+        let value = cx.constant_value(y).unwrap();
+        assert_eq!(value.dims(), [2, 3]);
+        assert_eq!(value.as_slice::<f32>().unwrap()[..], [10.0, 20.0, 30.0, 20.0, 40.0, 60.0]);
+        let c = cx.constant(Tensor::from_slice(&[4], &[0f32; 4]).unwrap()).unwrap();
+        let text = cx.op(Binary::new(BinaryOp::Add), &[b, c]).unwrap_err().to_string();
+        assert!(text.contains("add") && text.contains("[3]") && text.contains("[4]"), "{text}");
+    }
+}

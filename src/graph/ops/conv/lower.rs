@@ -1,0 +1,159 @@
+//! The convolution kernels.
+
+use core::ops::Range;
+use core::ptr;
+use std::sync::Arc;
+
+use tilewright_kernels::template::depthwise::{DepthwiseParams, DepthwisePlan};
+use tilewright_kernels::{ConvParams, ConvPlan, Epilogue, InputLayout, KernelError};
+
+use super::{Conv, Sizes};
+use crate::graph::{GraphError, Layout, LowerCx, Step};
+use crate::tensor::AlignedBytes;
+
+pub(super) fn lower(op: &Conv, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
+    if cx.dst.layout != Layout::Blocked {
+        return Ok(None);
+    }
+    let s = op.sizes(&cx.src[0].dims, &cx.src[1].dims)?;
+    let plan = if op.is_depthwise(&s) {
+        Plan::Depthwise(DepthwisePlan::new(cx.isa, &depthwise_params(op, &s))?)
+    } else {
+        Plan::Conv(ConvPlan::new(cx.isa, &conv_params(op, &s, cx.src[0].layout))?)
+    };
+    let format = format!("{} g{} {}", plan.kernel_name(), op.groups, op.stride_key());
+    let weights = cx.pack_f32(1, &format, plan.weights_len(), |from, to| {
+        Ok(plan.pack_weights(from, to)?)
+    })?;
+    let bias = if op.bias {
+        cx.pack_f32(2, "bias", plan.bias_len(), |from, to| Ok(plan.pack_bias(from, to)?))?
+    } else {
+        Arc::new(AlignedBytes::zeroed(plan.bias_len() * size_of::<f32>())?)
+    };
+    Ok(Some(Box::new(Run { plan, weights, bias, residual: op.residual_operand() })))
+}
+
+impl Conv {
+    fn epilogue(&self) -> Epilogue {
+        Epilogue { activation: self.activation, residual: self.residual }
+    }
+
+    /// What the packed order of a transposed convolution's weights depends on besides the tile.
+    fn stride_key(&self) -> String {
+        match self.transposed {
+            Some(_) => format!("t{:?}{:?}{:?}", self.stride, self.dilation, self.pads),
+            None => String::new(),
+        }
+    }
+}
+
+fn depthwise_params(op: &Conv, s: &Sizes) -> DepthwiseParams {
+    DepthwiseParams {
+        n: s.n,
+        c: s.c,
+        h_in: s.input[0],
+        w_in: s.input[1],
+        h_out: s.output[0],
+        w_out: s.output[1],
+        kernel: s.window,
+        stride: op.stride,
+        dilation: op.dilation,
+        pads: op.pads,
+        epilogue: op.epilogue(),
+    }
+}
+
+fn conv_params(op: &Conv, s: &Sizes, x: Layout) -> ConvParams {
+    ConvParams {
+        n: s.n,
+        c_in: s.c,
+        c_out: s.k,
+        groups: op.groups,
+        h_in: s.input[0],
+        w_in: s.input[1],
+        h_out: s.output[0],
+        w_out: s.output[1],
+        kernel: s.window,
+        stride: op.stride,
+        dilation: op.dilation,
+        pads: op.pads,
+        transposed: op.transposed.is_some(),
+        input: if x == Layout::Interleaved { InputLayout::Interleaved } else { InputLayout::Blocked },
+        epilogue: op.epilogue(),
+    }
+}
+
+enum Plan {
+    Conv(ConvPlan),
+    Depthwise(DepthwisePlan),
+}
+
+macro_rules! each {
+    ($self:expr, $plan:ident => $body:expr) => {
+        match $self {
+            Plan::Conv($plan) => $body,
+            Plan::Depthwise($plan) => $body,
+        }
+    };
+}
+
+impl Plan {
+    fn kernel_name(&self) -> &'static str {
+        each!(self, p => p.kernel_name())
+    }
+
+    fn weights_len(&self) -> usize {
+        each!(self, p => p.weights_len())
+    }
+
+    fn bias_len(&self) -> usize {
+        each!(self, p => p.bias_len())
+    }
+
+    fn pack_weights(&self, from: &[f32], to: &mut [f32]) -> Result<(), KernelError> {
+        each!(self, p => p.pack_weights(from, to))
+    }
+
+    fn pack_bias(&self, from: &[f32], to: &mut [f32]) -> Result<(), KernelError> {
+        each!(self, p => p.pack_bias(from, to))
+    }
+}
+
+struct Run {
+    plan: Plan,
+    weights: Arc<AlignedBytes>,
+    bias: Arc<AlignedBytes>,
+    residual: Option<usize>,
+}
+
+impl Step for Run {
+    fn kernel(&self) -> String {
+        self.plan.kernel_name().to_owned()
+    }
+
+    fn units(&self) -> usize {
+        each!(&self.plan, p => p.units())
+    }
+
+    fn reads(&self, i: usize) -> bool {
+        i == 0 || Some(i) == self.residual
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn run(
+        &self,
+        src: &[*const u8],
+        dst: *mut u8,
+        _scratch: *mut u8,
+        units: Range<usize>,
+    ) -> Result<(), GraphError> {
+        let x = src[0].cast();
+        let (weights, bias) = (self.weights.as_ptr().cast(), self.bias.as_ptr().cast());
+        let residual = self.residual.map_or(ptr::null(), |i| src[i].cast());
+        // SAFETY: the plan was made for the extents and layouts of operands and result, and packed
+        // weights and bias itself, so every buffer has the length it asks for; units and CPU are
+        // as the caller of this function promises.
+        unsafe { each!(&self.plan, p => p.run(x, weights, bias, residual, dst.cast(), units)) };
+        Ok(())
+    }
+}

@@ -1,0 +1,328 @@
+//! Matrix products.
+
+use core::ops::Range;
+use core::ptr;
+use std::sync::Arc;
+
+use tilewright_kernels::{Activation, Epilogue, MatmulParams, MatmulPlan};
+
+use super::binary::Broadcast;
+use super::{Operator, expect_operands};
+use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
+use crate::tensor::{AlignedBytes, DType, broadcast};
+
+/// `activation(a * b + bias)` over the last two dimensions; the dimensions before them broadcast.
+///
+/// Operands: `a [..., m, k]`, `b [..., k, n]` (or `[..., n, k]`, see [`MatMul::transposed_b`]),
+/// then `bias [n]` if [`MatMul::bias`]. Result: `[..., m, n]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MatMul {
+    /// Whether `b` holds its columns as rows. This is ggml's order of a weight matrix.
+    pub transposed_b: bool,
+    /// Whether there is a bias.
+    pub bias: bool,
+    /// Applied last.
+    pub activation: Activation,
+}
+
+impl Default for MatMul {
+    fn default() -> Self {
+        Self { transposed_b: false, bias: false, activation: Activation::None }
+    }
+}
+
+const OP: &str = "matmul";
+
+/// Sizes of a product: `batch` is the broadcast of the leading dimensions.
+struct Sizes {
+    batch: Vec<usize>,
+    m: usize,
+    n: usize,
+    k: usize,
+}
+
+impl MatMul {
+    fn sizes(&self, a: &[usize], b: &[usize]) -> Result<Sizes, GraphError> {
+        let mismatch = |rule| GraphError::mismatch(OP, rule, &[("a", a), ("b", b)]);
+        let ([abatch @ .., m, k], [bbatch @ .., rows, cols]) = (a, b) else {
+            return Err(mismatch("operands must have 2 or more dimensions"));
+        };
+        let (kb, n) = if self.transposed_b { (cols, rows) } else { (rows, cols) };
+        if k != kb {
+            return Err(mismatch("contraction lengths must be equal"));
+        }
+        let batch = broadcast(abatch, bbatch)
+            .ok_or_else(|| mismatch("leading dimensions must broadcast"))?;
+        Ok(Sizes { batch, m: *m, n: *n, k: *k })
+    }
+}
+
+impl Operator for MatMul {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn infer(&self, src: &[Info]) -> Result<Info, GraphError> {
+        expect_operands(OP, src, 2..=3, "a, b and a bias as flagged")?;
+        let (a, b) = (&src[0], &src[1]);
+        let known = matches!(
+            a.dtype,
+            DType::F32 | DType::F64 | DType::I32 | DType::I64 | DType::U32 | DType::U64
+        );
+        if let Some(bad) = src.iter().find(|s| s.dtype != a.dtype || !known) {
+            return Err(GraphError::UnsupportedDType { op: OP, dtype: bad.dtype });
+        }
+        if self.activation != Activation::None && a.dtype != DType::F32 {
+            return Err(GraphError::UnsupportedDType { op: OP, dtype: a.dtype });
+        }
+        let s = self.sizes(&a.dims, &b.dims)?;
+        if self.bias && src[2].dims != [s.n] {
+            return Err(GraphError::mismatch(
+                OP,
+                "the bias must have one element per column",
+                &[("b", &b.dims), ("bias", &src[2].dims)],
+            ));
+        }
+        let mut dims = s.batch;
+        dims.extend([s.m, s.n]);
+        Ok(Info::plain(a.dtype, dims))
+    }
+
+    fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
+        macro_rules! product {
+            ($t:ty, $sum:ty, $finish:expr) => {{
+                let bias = if self.bias { Some(src[2].slice::<$t>(OP)?) } else { None };
+                let (a, b) = (src[0].slice::<$t>(OP)?, src[1].slice::<$t>(OP)?);
+                let s = self.sizes(src[0].dims, src[1].dims)?;
+                let (ab, bb) = batches(src[0].dims, src[1].dims, &s.batch);
+                let plane = s.m * s.n;
+                for (i, y) in dst.slice::<$t>(OP)?.iter_mut().enumerate() {
+                    let (row, col, p) = (i % plane / s.n, i % s.n, i / plane);
+                    let a = &a[(ab.index(p) * s.m + row) * s.k..][..s.k];
+                    let b = &b[bb.index(p) * s.k * s.n..][..s.k * s.n];
+                    let at = |k: usize| if self.transposed_b { col * s.k + k } else { k * s.n + col };
+                    let sum = a.iter().enumerate().fold(<$sum>::default(), |sum, (k, &x)| {
+                        multiply_add(sum, x, b[at(k)])
+                    });
+                    *y = $finish(sum, bias.map(|v| v[col]).unwrap_or_default());
+                }
+                Ok(())
+            }};
+        }
+        match dst.dtype {
+            DType::F32 => product!(f32, f64, |sum: f64, bias: f32| super::unary::activate(
+                self.activation,
+                (sum + f64::from(bias)) as f32
+            )),
+            DType::F64 => product!(f64, f64, |sum: f64, bias: f64| sum + bias),
+            DType::I32 => product!(i32, i32, i32::wrapping_add),
+            DType::I64 => product!(i64, i64, i64::wrapping_add),
+            DType::U32 => product!(u32, u32, u32::wrapping_add),
+            DType::U64 => product!(u64, u64, u64::wrapping_add),
+            dtype => Err(GraphError::UnsupportedDType { op: OP, dtype }),
+        }
+    }
+
+    fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
+        let (a, b) = (&cx.src[0].dims, &cx.src[1].dims);
+        let s = self.sizes(a, b)?;
+        let bias_known = !self.bias || cx.values[2].is_some();
+        if cx.dst.dtype != DType::F32 || cx.dst.elements() == 0 || s.k == 0 || !bias_known {
+            return Ok(None);
+        }
+        let constant = cx.values[1].is_some() && b.len() == 2;
+        // One B for all: the products are one tall product.
+        let rows = if constant { s.batch.iter().product::<usize>() * s.m } else { s.m };
+        let mut params = MatmulParams::new(rows, s.k, s.n)
+            .epilogue(Epilogue { activation: self.activation, residual: false });
+        if self.transposed_b {
+            params = params.b_transposed();
+        }
+        let plan = MatmulPlan::new(cx.isa, &params)?;
+        let bias = if self.bias {
+            cx.pack_f32(2, "bias", plan.bias_len(), |from, to| Ok(plan.pack_bias(from, to)?))?
+        } else {
+            Arc::new(AlignedBytes::zeroed(plan.bias_len() * size_of::<f32>())?)
+        };
+        if constant {
+            let format = format!("{} t{}", plan.kernel_name(), self.transposed_b);
+            let weights = cx.pack_f32(1, &format, plan.weights_len(), |from, to| {
+                Ok(plan.pack_weights(from, to)?)
+            })?;
+            return Ok(Some(Box::new(Packed { plan, weights, bias })));
+        }
+        let (ab, bb) = batches(a, b, &s.batch);
+        let offsets = (0..s.batch.iter().product())
+            .map(|p| (ab.index(p) * s.m * s.k, bb.index(p) * s.k * s.n, p * s.m * s.n))
+            .collect();
+        Ok(Some(Box::new(Batched { plan, bias, offsets })))
+    }
+
+    fn macs(&self, src: &[Info], dst: &Info) -> u64 {
+        let k = src[0].dims.last().copied().unwrap_or(0);
+        dst.elements() as u64 * k as u64
+    }
+}
+
+/// Which matrix of `a` and of `b` each product takes.
+fn batches(a: &[usize], b: &[usize], batch: &[usize]) -> (Broadcast, Broadcast) {
+    (Broadcast::new(&a[..a.len() - 2], batch), Broadcast::new(&b[..b.len() - 2], batch))
+}
+
+/// Accumulation in a wider type for floats, wrapping for integers.
+trait MultiplyAdd<T> {
+    fn multiply_add(self, a: T, b: T) -> Self;
+}
+
+fn multiply_add<S: MultiplyAdd<T>, T>(sum: S, a: T, b: T) -> S {
+    sum.multiply_add(a, b)
+}
+
+impl MultiplyAdd<f32> for f64 {
+    fn multiply_add(self, a: f32, b: f32) -> Self {
+        self + Self::from(a) * Self::from(b)
+    }
+}
+
+macro_rules! multiply_adds {
+    ($($t:ty: $e:expr),*) => { $(impl MultiplyAdd<$t> for $t {
+        fn multiply_add(self, a: Self, b: Self) -> Self { $e(self, a, b) }
+    })* };
+}
+multiply_adds! {
+    f64: |s, a, b| s + a * b,
+    i32: |s: i32, a: i32, b| s.wrapping_add(a.wrapping_mul(b)),
+    i64: |s: i64, a: i64, b| s.wrapping_add(a.wrapping_mul(b)),
+    u32: |s: u32, a: u32, b| s.wrapping_add(a.wrapping_mul(b)),
+    u64: |s: u64, a: u64, b| s.wrapping_add(a.wrapping_mul(b))
+}
+
+/// A product with a constant `b`, packed ahead.
+struct Packed {
+    plan: MatmulPlan,
+    weights: Arc<AlignedBytes>,
+    bias: Arc<AlignedBytes>,
+}
+
+impl Step for Packed {
+    fn kernel(&self) -> String {
+        self.plan.kernel_name().to_owned()
+    }
+
+    fn units(&self) -> usize {
+        self.plan.units()
+    }
+
+    fn reads(&self, i: usize) -> bool {
+        i == 0
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn run(
+        &self,
+        src: &[*const u8],
+        dst: *mut u8,
+        _scratch: *mut u8,
+        units: Range<usize>,
+    ) -> Result<(), GraphError> {
+        let (weights, bias) = (self.weights.as_ptr().cast(), self.bias.as_ptr().cast());
+        // SAFETY: the plan was made for the operands' extents and packed weights and bias itself,
+        // so every buffer has the length it asks for; units and CPU are as the caller promises.
+        unsafe { self.plan.run(src[0].cast(), weights, bias, ptr::null(), dst.cast(), units) };
+        Ok(())
+    }
+}
+
+/// Products whose `b` is known only at run time. A unit is one product: it packs its `b` into the
+/// thread's scratch memory, then multiplies.
+struct Batched {
+    plan: MatmulPlan,
+    bias: Arc<AlignedBytes>,
+    /// Elements from the start of a, b and the result to those of each product.
+    offsets: Vec<(usize, usize, usize)>,
+}
+
+impl Step for Batched {
+    fn kernel(&self) -> String {
+        self.plan.kernel_name().to_owned()
+    }
+
+    fn units(&self) -> usize {
+        self.offsets.len()
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        self.plan.weights_len() * size_of::<f32>()
+    }
+
+    fn reads(&self, i: usize) -> bool {
+        i < 2
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn run(
+        &self,
+        src: &[*const u8],
+        dst: *mut u8,
+        scratch: *mut u8,
+        units: Range<usize>,
+    ) -> Result<(), GraphError> {
+        let bias = self.bias.as_ptr().cast();
+        for &(a, b, c) in &self.offsets[units] {
+            // SAFETY: the offsets lead to whole matrices inside operands and result; scratch is
+            // this thread's own and has the packed length; results of products do not overlap.
+            unsafe {
+                let a = src[0].cast::<f32>().add(a);
+                let b = src[1].cast::<f32>().add(b);
+                let c = dst.cast::<f32>().add(c);
+                self.plan.run_pack(b, scratch.cast(), 0..self.plan.pack_units());
+                let all = 0..self.plan.units();
+                self.plan.run(a, scratch.cast_const().cast(), bias, ptr::null(), c, all);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Context;
+    use crate::tensor::Tensor;
+
+    fn product(op: MatMul, a: (&[usize], &[f32]), b: (&[usize], &[f32])) -> (Vec<usize>, Vec<f32>) {
+        let mut cx = Context::new();
+        let a = cx.constant(Tensor::from_slice(a.0, a.1).unwrap()).unwrap();
+        let b = cx.constant(Tensor::from_slice(b.0, b.1).unwrap()).unwrap();
+        let y = cx.op(op, &[a, b]).unwrap();
+        let value = cx.constant_value(y).unwrap();
+        (value.dims(), value.as_slice::<f32>().unwrap().to_vec())
+    }
+
+    #[test]
+    fn products_by_hand() {
+        let a: (&[usize], &[f32]) = (&[2, 2], &[1.0, 2.0, 3.0, 4.0]);
+        let b: (&[usize], &[f32]) = (&[2, 2], &[5.0, 6.0, 7.0, 8.0]);
+        assert_eq!(product(MatMul::default(), a, b).1, [19.0, 22.0, 43.0, 50.0]);
+        let t = MatMul { transposed_b: true, ..MatMul::default() };
+        assert_eq!(product(t, a, b).1, [17.0, 23.0, 39.0, 53.0]);
+    }
+
+    #[test]
+    fn leading_dimensions_broadcast() {
+        let a: Vec<f32> = (0..4).map(|v| v as f32).collect();
+        let (dims, y) =
+            product(MatMul::default(), (&[2, 1, 1, 2], &a), (&[3, 2, 1], &[1.0, 0.0, 0.0, 1.0, 1.0, 1.0]));
+        assert_eq!(dims, [2, 3, 1, 1]);
+        assert_eq!(y, [0.0, 1.0, 1.0, 2.0, 3.0, 5.0]);
+    }
+
+    #[test]
+    fn contraction_must_agree() {
+        let mut cx = Context::new();
+        let a = cx.input("a", DType::F32, &[2, 3]).unwrap();
+        let b = cx.input("b", DType::F32, &[2, 3]).unwrap();
+        let text = cx.op(MatMul::default(), &[a, b]).unwrap_err().to_string();
+        assert!(text.contains("matmul") && text.contains("[2, 3]"), "{text}");
+    }
+}

@@ -1,0 +1,153 @@
+//! The operators: one file each, with attributes, shape rule, reference and choice of kernel.
+//!
+//! An operator is a value that holds its attributes and implements [`Operator`]. Adding one means
+//! writing its file and naming it in the list at the end of this one. Importers then need one row
+//! to reach it.
+
+use super::{GraphError, Info, Layout, LowerCx, Step, View, ViewMut};
+
+/// What a graph needs to know of an operator.
+///
+/// Operands are contiguous: the planner puts a [`cont::Cont`] in front of operands that are not.
+/// All shapes are slowest first.
+pub trait Operator: core::fmt::Debug {
+    /// Name in errors, profiles and listings.
+    fn name(&self) -> &'static str;
+
+    /// Type, shape and layout of the result.
+    ///
+    /// # Errors
+    /// Operand types, shapes or attributes that the operator does not allow.
+    fn infer(&self, src: &[Info]) -> Result<Info, GraphError>;
+
+    /// The reference: computes the result from its definition, on operands in
+    /// [`Layout::Plain`]. Also folds constants, and computes where [`Operator::lower`] has no
+    /// kernel.
+    ///
+    /// # Errors
+    /// Types without an implementation, and data (indices) that are out of range.
+    fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError>;
+
+    /// The kernel that computes the operator for these operands, or `None` to use the reference.
+    ///
+    /// # Errors
+    /// Parameters that a kernel refuses.
+    fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
+        let _ = cx;
+        Ok(None)
+    }
+
+    /// In which layouts the operator wants its operands, and gives its result.
+    fn layout_rule(&self, cx: &RuleCx<'_>) -> LayoutRule {
+        let _ = cx;
+        LayoutRule::Plain
+    }
+
+    /// Multiply-adds for these operands; 0 for operators that only move or map elements.
+    fn macs(&self, src: &[Info], dst: &Info) -> u64 {
+        let _ = (src, dst);
+        0
+    }
+}
+
+/// What an operator sees when it states its wish for layouts.
+pub struct RuleCx<'a> {
+    /// The operands, in the layouts they have now.
+    pub src: &'a [Info],
+    /// The result.
+    pub dst: &'a Info,
+    /// Which operands are constants.
+    pub constant: &'a [bool],
+}
+
+/// An operator's wish for layouts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LayoutRule {
+    /// All operands and the result are plain.
+    Plain,
+    /// The listed operands must have these layouts (the others stay plain); the result is in
+    /// [`Layout::Blocked`].
+    Blocked(Vec<(usize, Layout)>),
+    /// Element by element: if one of the listed operands is blocked, the others of the list are
+    /// made so and the result is blocked; otherwise all is plain.
+    Follow(Vec<usize>),
+}
+
+macro_rules! ops {
+    ($($file:ident :: $name:ident),* $(,)?) => {
+        $(pub mod $file;)*
+
+        /// An operator with its attributes.
+        #[derive(Clone, Debug, PartialEq)]
+        #[allow(missing_docs, reason = "each variant is documented at the type it holds")]
+        #[non_exhaustive]
+        pub enum Op {
+            /// Data from outside: an input, a constant, a parameter.
+            Leaf,
+            /// Another tensor's data under other extents and strides.
+            View(&'static str),
+            $($name($file::$name),)*
+        }
+
+        impl Op {
+            /// The operator's behaviour; `None` for leaves and views, which compute nothing.
+            pub fn operator(&self) -> Option<&dyn Operator> {
+                match self {
+                    Self::Leaf | Self::View(_) => None,
+                    $(Self::$name(op) => Some(op),)*
+                }
+            }
+        }
+
+        $(impl From<$file::$name> for Op {
+            fn from(op: $file::$name) -> Self { Self::$name(op) }
+        })*
+    };
+}
+
+impl Op {
+    /// Name in errors, profiles and listings.
+    pub fn name(&self) -> &'static str {
+        match self.operator() {
+            Some(op) => op.name(),
+            None => match self {
+                Self::View(what) => what,
+                _ => "leaf",
+            },
+        }
+    }
+}
+
+/// Checks the number of operands.
+pub(crate) fn expect_operands(
+    op: &'static str,
+    src: &[Info],
+    range: core::ops::RangeInclusive<usize>,
+    expected: &'static str,
+) -> Result<(), GraphError> {
+    if range.contains(&src.len()) {
+        Ok(())
+    } else {
+        Err(GraphError::OperandCount { op, expected, found: src.len() })
+    }
+}
+
+ops! {
+    binary::Binary,
+    cast::Cast,
+    compare::Compare,
+    concat::Concat,
+    cont::Cont,
+    conv::Conv,
+    dequantize::Dequantize,
+    gather::Gather,
+    matmul::MatMul,
+    pad::Pad,
+    pool::Pool,
+    reduce::Reduce,
+    relayout::Relayout,
+    resize::Resize,
+    select::Select,
+    softmax::Softmax,
+    unary::Unary,
+}

@@ -1,0 +1,96 @@
+//! Padding with one value.
+
+use super::{Operator, expect_operands};
+use crate::graph::{GraphError, Info, View, ViewMut};
+
+/// Surrounds the first operand with copies of the second, a single element of the same type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pad {
+    /// Elements in front, per axis from the slowest.
+    pub before: Vec<usize>,
+    /// Elements behind.
+    pub after: Vec<usize>,
+}
+
+const OP: &str = "pad";
+
+impl Operator for Pad {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn infer(&self, src: &[Info]) -> Result<Info, GraphError> {
+        expect_operands(OP, src, 2..=2, "2")?;
+        let (x, value) = (&src[0], &src[1]);
+        if value.dtype != x.dtype || !x.dtype.is_plain() {
+            return Err(GraphError::UnsupportedDType { op: OP, dtype: value.dtype });
+        }
+        let rank = x.dims.len();
+        if value.elements() != 1 || self.before.len() != rank || self.after.len() != rank {
+            let rule = "there must be one value, and two pads per dimension";
+            let shapes = [("x", &x.dims[..]), ("value", &value.dims), ("pads", &self.before)];
+            return Err(GraphError::mismatch(OP, rule, &shapes));
+        }
+        let dims = x.dims.iter().zip(&self.before).zip(&self.after);
+        let dims = dims.map(|((d, b), a)| d.checked_add(*b)?.checked_add(*a));
+        let dims = dims.collect::<Option<Vec<_>>>().ok_or_else(|| {
+            GraphError::mismatch(OP, "sizes must not overflow", &[("x", &x.dims)])
+        })?;
+        Ok(Info::plain(x.dtype, dims))
+    }
+
+    fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
+        let (x, size) = (&src[0], dst.dtype.block_bytes());
+        dst.bytes.chunks_exact_mut(size).for_each(|y| y.copy_from_slice(src[1].bytes));
+        let Some((&row, outer)) = x.dims.split_last() else {
+            dst.bytes.copy_from_slice(x.bytes);
+            return Ok(());
+        };
+        if row == 0 {
+            return Ok(());
+        }
+        for (i, from) in x.bytes.chunks_exact(row * size).enumerate() {
+            // Position of the row's first element in the result.
+            let (mut rest, mut at, mut stride) = (i, self.before[outer.len()], 1);
+            stride *= dst.dims[outer.len()];
+            for axis in (0..outer.len()).rev() {
+                at += (rest % outer[axis] + self.before[axis]) * stride;
+                rest /= outer[axis];
+                stride *= dst.dims[axis];
+            }
+            dst.bytes[at * size..][..row * size].copy_from_slice(from);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Context;
+    use crate::tensor::Tensor;
+
+    fn pad(x: Tensor, value: Tensor, before: &[usize], after: &[usize]) -> Result<Tensor, GraphError> {
+        let mut cx = Context::new();
+        let (x, value) = (cx.constant(x)?, cx.constant(value)?);
+        let op = Pad { before: before.to_vec(), after: after.to_vec() };
+        let y = cx.op(op, &[x, value])?;
+        Ok(cx.constant_value(y).unwrap().clone())
+    }
+
+    #[test]
+    fn every_axis() {
+        let x = Tensor::from_slice(&[2, 2], &[1i16, 2, 3, 4]).unwrap();
+        let value = || Tensor::from_slice(&[], &[9i16]).unwrap();
+        let y = pad(x.clone(), value(), &[1, 0], &[0, 2]).unwrap();
+        assert_eq!(y.dims(), [3, 4]);
+        assert_eq!(y.as_slice::<i16>().unwrap()[..], [9, 9, 9, 9, 1, 2, 9, 9, 3, 4, 9, 9]);
+        let none = Tensor::from_slice::<i16>(&[0, 2], &[]).unwrap();
+        assert_eq!(pad(none, value(), &[1, 0], &[0, 0]).unwrap().bytes(), [9, 0, 9, 0]);
+        let scalar = pad(value(), value(), &[], &[]).unwrap();
+        assert_eq!(scalar.dims(), [0usize; 0]);
+        assert!(pad(x.clone(), value(), &[1], &[0]).is_err());
+        assert!(pad(x.clone(), x.clone(), &[1, 0], &[0, 0]).is_err());
+        assert!(pad(x, value(), &[usize::MAX, 0], &[0, 0]).is_err());
+    }
+}

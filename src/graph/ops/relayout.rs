@@ -1,0 +1,88 @@
+//! Changes of layout. Passes insert them; importers never do.
+
+use core::ops::Range;
+
+use tilewright_kernels::template::layout::{LayoutOp, LayoutParams, LayoutPlan};
+
+use super::{Operator, expect_operands};
+use crate::graph::{GraphError, Info, Layout, LowerCx, Step, View, ViewMut};
+use crate::tensor::DType;
+
+/// Brings a tensor of rank 2 or more into another layout; f32 only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Relayout {
+    /// The layout of the result.
+    pub to: Layout,
+}
+
+impl Operator for Relayout {
+    fn name(&self) -> &'static str {
+        match self.to {
+            Layout::Plain => "to_plain",
+            Layout::Blocked => "to_blocked",
+            Layout::Interleaved => "to_interleaved",
+        }
+    }
+
+    fn infer(&self, src: &[Info]) -> Result<Info, GraphError> {
+        expect_operands(self.name(), src, 1..=1, "1")?;
+        if src[0].dtype != DType::F32 {
+            return Err(GraphError::UnsupportedDType { op: self.name(), dtype: src[0].dtype });
+        }
+        Ok(Info { layout: self.to, ..src[0].clone() })
+    }
+
+    fn eval(&self, _src: &[View<'_>], _dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
+        Err(GraphError::Unsupported { op: self.name(), what: "a reference".to_owned() })
+    }
+
+    fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
+        let op = match (cx.src[0].layout, self.to) {
+            (Layout::Plain, Layout::Blocked) => LayoutOp::NchwToBlocked,
+            (Layout::Blocked, Layout::Plain) => LayoutOp::BlockedToNchw,
+            (Layout::Plain, Layout::Interleaved) => LayoutOp::NchwToNhwc,
+            (Layout::Interleaved, Layout::Plain) => LayoutOp::NhwcToNchw,
+            (Layout::Interleaved, Layout::Blocked) => LayoutOp::NhwcToBlocked,
+            (Layout::Blocked, Layout::Interleaved) => LayoutOp::BlockedToNhwc,
+            (from, to) => {
+                let what = format!("from {from} to {to}");
+                return Err(GraphError::Unsupported { op: self.name(), what });
+            }
+        };
+        let (n, c, space) = cx.dst.ncs();
+        if n * c * space == 0 {
+            return Err(GraphError::Unsupported {
+                op: self.name(),
+                what: "an empty tensor".to_owned(),
+            });
+        }
+        let params = LayoutParams { op, n, c, h: 1, w: space };
+        Ok(Some(Box::new(Run(LayoutPlan::new(cx.isa, &params)?))))
+    }
+}
+
+struct Run(LayoutPlan);
+
+impl Step for Run {
+    fn kernel(&self) -> String {
+        self.0.kernel_name().to_owned()
+    }
+
+    fn units(&self) -> usize {
+        self.0.units()
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn run(
+        &self,
+        src: &[*const u8],
+        dst: *mut u8,
+        _scratch: *mut u8,
+        units: Range<usize>,
+    ) -> Result<(), GraphError> {
+        // SAFETY: the plan was made for the operand's extents, so both buffers have its lengths;
+        // units and CPU are as the caller of this function promises.
+        unsafe { self.0.run(src[0].cast(), dst.cast(), units) };
+        Ok(())
+    }
+}

@@ -1,0 +1,128 @@
+//! Resampling along an axis.
+
+use super::{Operator, expect_operands};
+use crate::graph::{GraphError, Info, View, ViewMut};
+use crate::tensor::DType;
+
+/// Replaces an axis by weighted sums of its elements (f32), from a table: element `i` of the
+/// result is the sum over `t` of `weight[i * taps + t] * x[index[i * taps + t]]`. Interpolation in
+/// several dimensions is a chain of these.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Resize {
+    /// The axis, from the slowest.
+    pub axis: usize,
+    /// Elements that are summed up, not 0.
+    pub taps: usize,
+    /// Which elements; `u32::MAX` as the first stands for [`Resize::fill`].
+    pub index: Vec<u32>,
+    /// Their weights.
+    pub weight: Vec<f32>,
+    /// The value of elements that lie outside of the operand.
+    pub fill: f32,
+}
+
+const OP: &str = "resize";
+
+impl Resize {
+    /// Indices and weights of each element of the result.
+    fn rows(&self) -> impl Iterator<Item = (&[u32], &[f32])> {
+        self.index.chunks_exact(self.taps).zip(self.weight.chunks_exact(self.taps))
+    }
+}
+
+impl Operator for Resize {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn infer(&self, src: &[Info]) -> Result<Info, GraphError> {
+        expect_operands(OP, src, 1..=1, "1")?;
+        let x = &src[0];
+        if x.dtype != DType::F32 {
+            return Err(GraphError::UnsupportedDType { op: OP, dtype: x.dtype });
+        }
+        let mut dims = x.dims.clone();
+        let Some(axis) = dims.get_mut(self.axis) else {
+            return Err(GraphError::mismatch(OP, "the axis must exist", &[("x", &x.dims)]));
+        };
+        let inside = |rows: &[u32]| rows[0] == u32::MAX || rows.iter().all(|&i| (i as usize) < *axis);
+        let fits = self.taps > 0
+            && self.index.len() == self.weight.len()
+            && self.index.len().is_multiple_of(self.taps)
+            && self.rows().all(|(rows, _)| inside(rows));
+        if !fits {
+            return Err(GraphError::InvalidAttribute {
+                op: OP,
+                attribute: "index",
+                reason: format!("the table does not fit an axis of {axis}"),
+            });
+        }
+        *axis = self.index.len() / self.taps;
+        Ok(Info::plain(DType::F32, dims))
+    }
+
+    fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
+        let (dims, x) = (src[0].dims, src[0].slice::<f32>(OP)?);
+        let inner: usize = dims[self.axis + 1..].iter().product();
+        let plane = dims[self.axis] * inner;
+        let (out, y) = (self.index.len() / self.taps * inner, dst.slice::<f32>(OP)?);
+        if out == 0 {
+            return Ok(());
+        }
+        for (o, y) in y.chunks_exact_mut(out).enumerate() {
+            let x = &x[o * plane..][..plane];
+            for ((index, weight), y) in self.rows().zip(y.chunks_exact_mut(inner)) {
+                if index[0] == u32::MAX {
+                    y.fill(self.fill);
+                    continue;
+                }
+                y.fill(0.0);
+                for (&i, &w) in index.iter().zip(weight) {
+                    let row = &x[i as usize * inner..][..inner];
+                    y.iter_mut().zip(row).for_each(|(y, &x)| *y += w * x);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn macs(&self, src: &[Info], _dst: &Info) -> u64 {
+        let Some(&axis) = src[0].dims.get(self.axis) else { return 0 };
+        let others = src[0].elements().checked_div(axis).unwrap_or(0);
+        (others as u64).saturating_mul(self.index.len() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Context;
+    use crate::tensor::Tensor;
+
+    #[test]
+    fn table_of_weighted_sums() {
+        let mut cx = Context::new();
+        let x = Tensor::from_slice(&[2, 2, 2], &[1f32, 2.0, 3.0, 4.0, 10.0, 20.0, 30.0, 40.0]);
+        let x = cx.constant(x.unwrap()).unwrap();
+        let op = Resize {
+            axis: 1,
+            taps: 2,
+            index: vec![0, 0, 0, 1, u32::MAX, u32::MAX],
+            weight: vec![1.0, 0.0, 0.25, 0.75, 0.0, 0.0],
+            fill: -1.0,
+        };
+        let y = cx.op(op.clone(), &[x]).unwrap();
+        let y = cx.constant_value(y).unwrap();
+        assert_eq!(y.dims(), [2, 3, 2]);
+        let want = [1.0, 2.0, 2.5, 3.5, -1.0, -1.0, 10.0, 20.0, 25.0, 35.0, -1.0, -1.0];
+        assert_eq!(y.as_slice::<f32>().unwrap()[..], want);
+        for bad in [
+            Resize { index: vec![0, 2], weight: vec![0.5; 2], ..op.clone() },
+            Resize { weight: vec![0.5; 2], ..op.clone() },
+            Resize { taps: 0, ..op.clone() },
+            Resize { axis: 3, ..op },
+        ] {
+            assert!(cx.op(bad, &[x]).is_err());
+        }
+    }
+}

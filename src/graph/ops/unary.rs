@@ -1,0 +1,250 @@
+//! Element-wise functions of one operand.
+
+use core::ops::Range;
+
+pub use tilewright_kernels::template::unary::UnaryOp;
+use tilewright_kernels::template::unary::{UnaryParams, UnaryPlan};
+use tilewright_kernels::Activation;
+
+use super::{LayoutRule, Operator, RuleCx, expect_operands};
+use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
+use crate::tensor::DType;
+
+/// Applies a function to each element. Floats of any width; integers where the function is
+/// defined on them (neg, abs, relu, sign, square), wrapping.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Unary {
+    /// The function.
+    pub op: UnaryOp,
+}
+
+impl Unary {
+    /// The operator for a function.
+    pub fn new(op: UnaryOp) -> Self {
+        Self { op }
+    }
+}
+
+/// The activation that is the same function, if there is one.
+pub(crate) fn as_activation(op: UnaryOp) -> Option<Activation> {
+    Some(match op {
+        UnaryOp::Relu => Activation::Relu,
+        UnaryOp::Clip { min, max } => Activation::Clip { min, max },
+        UnaryOp::LeakyRelu { alpha } => Activation::LeakyRelu { alpha },
+        UnaryOp::Sigmoid => Activation::Sigmoid,
+        UnaryOp::Tanh => Activation::Tanh,
+        UnaryOp::HardSigmoid { alpha, beta } => Activation::HardSigmoid { alpha, beta },
+        UnaryOp::HardSwish => Activation::HardSwish,
+        UnaryOp::Silu => Activation::Silu,
+        UnaryOp::Gelu => Activation::Gelu,
+        UnaryOp::GeluTanh => Activation::GeluTanh,
+        UnaryOp::Elu { alpha } => Activation::Elu { alpha },
+        _ => return None,
+    })
+}
+
+/// The reference of an activation.
+pub(crate) fn activate(activation: Activation, x: f32) -> f32 {
+    UnaryOp::from_activation(activation).map_or(x, |op| apply(op, f64::from(x)) as f32)
+}
+
+/// The function from its definition, in double precision.
+fn apply(op: UnaryOp, x: f64) -> f64 {
+    let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+    let positive = |x: f64| if x > 0.0 { x } else { 0.0 };
+    let softplus = |x: f64| positive(x) + (-x.abs()).exp().ln_1p();
+    let elu = |x: f64, alpha: f64| if x > 0.0 { x } else { alpha * x.exp_m1() };
+    let clip = |x: f64, min: f32, max: f32| {
+        let low = if x < f64::from(min) { f64::from(min) } else { x };
+        if low > f64::from(max) { f64::from(max) } else { low }
+    };
+    match op {
+        UnaryOp::Relu => positive(x),
+        UnaryOp::LeakyRelu { alpha } => {
+            if x > 0.0 {
+                x
+            } else {
+                x * f64::from(alpha)
+            }
+        }
+        UnaryOp::Clip { min, max } => clip(x, min, max),
+        UnaryOp::Sigmoid => sigmoid(x),
+        UnaryOp::HardSigmoid { alpha, beta } => {
+            clip(f64::from(alpha) * x + f64::from(beta), 0.0, 1.0)
+        }
+        UnaryOp::HardSwish => x * clip(x / 6.0 + 0.5, 0.0, 1.0),
+        UnaryOp::Tanh => x.tanh(),
+        UnaryOp::Exp => x.exp(),
+        UnaryOp::Log => x.ln(),
+        UnaryOp::Sqrt => x.sqrt(),
+        UnaryOp::Reciprocal => 1.0 / x,
+        UnaryOp::Neg => -x,
+        UnaryOp::Abs => x.abs(),
+        UnaryOp::Floor => x.floor(),
+        UnaryOp::Ceil => x.ceil(),
+        UnaryOp::Round => x.round_ties_even(),
+        UnaryOp::Sign => match x.partial_cmp(&0.0) {
+            Some(order) => f64::from(order as i8),
+            None => x,
+        },
+        UnaryOp::Square => x * x,
+        UnaryOp::Erf => libm::erf(x),
+        UnaryOp::Gelu => x / 2.0 * (1.0 + libm::erf(x * core::f64::consts::FRAC_1_SQRT_2)),
+        UnaryOp::GeluTanh => {
+            let inner = (2.0 / core::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
+            x / 2.0 * (1.0 + inner.tanh())
+        }
+        UnaryOp::Silu => x * sigmoid(x),
+        UnaryOp::Softplus => softplus(x),
+        UnaryOp::Softsign => x / (1.0 + x.abs()),
+        UnaryOp::Mish => x * softplus(x).tanh(),
+        UnaryOp::Elu { alpha } => elu(x, f64::from(alpha)),
+        UnaryOp::Celu { alpha } => {
+            let alpha = f64::from(alpha);
+            if x > 0.0 { x } else { alpha * (x / alpha).exp_m1() }
+        }
+        UnaryOp::Selu { alpha, gamma } => f64::from(gamma) * elu(x, f64::from(alpha)),
+        UnaryOp::ThresholdedRelu { alpha } => {
+            if x > f64::from(alpha) {
+                x
+            } else {
+                0.0
+            }
+        }
+        UnaryOp::Affine { scale, shift } => x * f64::from(scale) + f64::from(shift),
+        _ => f64::NAN,
+    }
+}
+
+fn name(op: UnaryOp) -> &'static str {
+    match op {
+        UnaryOp::Relu => "relu",
+        UnaryOp::LeakyRelu { .. } => "leaky_relu",
+        UnaryOp::Clip { .. } => "clip",
+        UnaryOp::Sigmoid => "sigmoid",
+        UnaryOp::HardSigmoid { .. } => "hard_sigmoid",
+        UnaryOp::HardSwish => "hard_swish",
+        UnaryOp::Tanh => "tanh",
+        UnaryOp::Exp => "exp",
+        UnaryOp::Log => "log",
+        UnaryOp::Sqrt => "sqrt",
+        UnaryOp::Reciprocal => "reciprocal",
+        UnaryOp::Neg => "neg",
+        UnaryOp::Abs => "abs",
+        UnaryOp::Floor => "floor",
+        UnaryOp::Ceil => "ceil",
+        UnaryOp::Round => "round",
+        UnaryOp::Sign => "sign",
+        UnaryOp::Square => "square",
+        UnaryOp::Erf => "erf",
+        UnaryOp::Gelu => "gelu",
+        UnaryOp::GeluTanh => "gelu_tanh",
+        UnaryOp::Silu => "silu",
+        UnaryOp::Softplus => "softplus",
+        UnaryOp::Softsign => "softsign",
+        UnaryOp::Mish => "mish",
+        UnaryOp::Elu { .. } => "elu",
+        UnaryOp::Celu { .. } => "celu",
+        UnaryOp::Selu { .. } => "selu",
+        UnaryOp::ThresholdedRelu { .. } => "thresholded_relu",
+        UnaryOp::Affine { .. } => "affine",
+        _ => "unary",
+    }
+}
+
+impl Operator for Unary {
+    fn name(&self) -> &'static str {
+        name(self.op)
+    }
+
+    fn infer(&self, src: &[Info]) -> Result<Info, GraphError> {
+        expect_operands(self.name(), src, 1..=1, "1")?;
+        let dtype = src[0].dtype;
+        let integral = matches!(
+            self.op,
+            UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Relu | UnaryOp::Sign | UnaryOp::Square
+        );
+        let integer = matches!(dtype, DType::I8 | DType::I16 | DType::I32 | DType::I64);
+        if !(dtype.is_float() || (integral && integer)) {
+            return Err(GraphError::UnsupportedDType { op: self.name(), dtype });
+        }
+        Ok(Info::plain(dtype, src[0].dims.clone()))
+    }
+
+    fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
+        let (name, op) = (self.name(), self.op);
+        macro_rules! map {
+            ($t:ty, $f:expr) => {{
+                let x = src[0].slice::<$t>(name)?;
+                for (y, &x) in dst.slice::<$t>(name)?.iter_mut().zip(x) {
+                    *y = $f(x);
+                }
+                Ok(())
+            }};
+        }
+        macro_rules! integers {
+            ($t:ty) => {
+                map!($t, |x: $t| match op {
+                    UnaryOp::Neg => x.wrapping_neg(),
+                    UnaryOp::Abs => x.wrapping_abs(),
+                    UnaryOp::Relu => x.max(0),
+                    UnaryOp::Sign => x.signum(),
+                    _ => x.wrapping_mul(x),
+                })
+            };
+        }
+        match dst.dtype {
+            DType::F32 => map!(f32, |x| apply(op, f64::from(x)) as f32),
+            DType::F64 => map!(f64, |x| apply(op, x)),
+            DType::F16 => map!(half::f16, |x| half::f16::from_f64(apply(op, f64::from(x)))),
+            DType::BF16 => map!(half::bf16, |x| half::bf16::from_f64(apply(op, f64::from(x)))),
+            DType::I8 => integers!(i8),
+            DType::I16 => integers!(i16),
+            DType::I32 => integers!(i32),
+            DType::I64 => integers!(i64),
+            dtype => Err(GraphError::UnsupportedDType { op: name, dtype }),
+        }
+    }
+
+    fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
+        if cx.dst.dtype != DType::F32 || cx.dst.elements() == 0 {
+            return Ok(None);
+        }
+        let len = cx.dst.stored_elements().expect("the result has a buffer");
+        Ok(Some(Box::new(Run(UnaryPlan::new(cx.isa, &UnaryParams { op: self.op, len })?))))
+    }
+
+    fn layout_rule(&self, cx: &RuleCx<'_>) -> LayoutRule {
+        if cx.dst.dtype == DType::F32 { LayoutRule::Follow(vec![0]) } else { LayoutRule::Plain }
+    }
+}
+
+struct Run(UnaryPlan);
+
+impl Step for Run {
+    fn kernel(&self) -> String {
+        self.0.kernel_name().to_owned()
+    }
+
+    fn units(&self) -> usize {
+        self.0.units()
+    }
+
+    fn may_overwrite(&self, _i: usize) -> bool {
+        true
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn run(
+        &self,
+        src: &[*const u8],
+        dst: *mut u8,
+        _scratch: *mut u8,
+        units: Range<usize>,
+    ) -> Result<(), GraphError> {
+        // SAFETY: operand and result have the plan's length and may be one buffer; units and CPU
+        // are as the caller of this function promises.
+        unsafe { self.0.run(src[0].cast(), dst.cast(), units) };
+        Ok(())
+    }
+}

@@ -1,0 +1,236 @@
+//! Fusion of what follows a convolution or a matrix product into its epilogue.
+
+use tilewright_kernels::Activation;
+use tilewright_kernels::template::binary::BinaryOp;
+
+use super::super::ops::binary::Binary;
+use super::super::ops::conv::Conv;
+use super::super::ops::matmul::MatMul;
+use super::super::ops::unary;
+use super::super::{Context, GraphError, Op, TensorId};
+use super::use_counts;
+
+/// Folds constants added to or multiplied with a convolution or matrix product into weights and
+/// bias, zero padding into a convolution's, and lets the epilogue add a residual and apply an
+/// activation.
+///
+/// Folding changes results by rounding only; the rest keeps every bit.
+///
+/// # Errors
+/// What the operators refuse; an error here is a mistake of the pass.
+pub fn fuse(cx: &mut Context, outputs: &[TensorId]) -> Result<(), GraphError> {
+    let order = cx.build_forward(outputs)?;
+    let mut uses = use_counts(cx, &order, outputs);
+    for id in order {
+        if cx.record(id).value().is_some() {
+            continue;
+        }
+        let fused = match cx.record(id).op().clone() {
+            Op::Binary(op) => fuse_binary(cx, id, op, &uses)?,
+            Op::Unary(op) => match unary::as_activation(op.op) {
+                Some(activation) => fuse_activation(cx, id, activation, &uses)?,
+                None => None,
+            },
+            Op::Conv(conv) => fuse_pad(cx, id, &conv, &uses)?,
+            _ => None,
+        };
+        if let Some((op, src)) = fused {
+            // New constants have no entry yet, and need none: they are never fused into.
+            uses.resize(cx.len(), 1);
+            for &s in &src {
+                uses[s.index()] += 1;
+            }
+            for s in cx.record(id).src().to_vec() {
+                uses[s.index()] -= 1;
+            }
+            cx.rewrite(id, op, src)?;
+        }
+    }
+    Ok(())
+}
+
+type Fused = Option<(Op, Vec<TensorId>)>;
+
+/// The producer of `id` if nobody else uses it.
+fn sole(cx: &Context, id: TensorId, uses: &[usize]) -> Option<Op> {
+    let alone = uses[id.index()] == 1 && cx.record(id).value().is_none();
+    alone.then(|| cx.record(id).op().clone())
+}
+
+fn fuse_activation(
+    cx: &Context,
+    id: TensorId,
+    activation: Activation,
+    uses: &[usize],
+) -> Result<Fused, GraphError> {
+    let x = cx.record(id).src()[0];
+    let src = cx.record(x).src().to_vec();
+    let f32_only = cx.dtype(x) == crate::tensor::DType::F32;
+    Ok(match sole(cx, x, uses) {
+        Some(Op::Conv(op)) if op.activation == Activation::None => {
+            Some((Conv { activation, ..op }.into(), src))
+        }
+        Some(Op::MatMul(op)) if op.activation == Activation::None => {
+            Some((MatMul { activation, ..op }.into(), src))
+        }
+        Some(Op::Binary(op)) if op.activation == Activation::None && f32_only => {
+            Some((Binary { activation, ..op }.into(), src))
+        }
+        _ => None,
+    })
+}
+
+fn fuse_binary(
+    cx: &mut Context,
+    id: TensorId,
+    op: Binary,
+    uses: &[usize],
+) -> Result<Fused, GraphError> {
+    let src = cx.record(id).src().to_vec();
+    for (x, other) in [(src[0], src[1]), (src[1], src[0])] {
+        // `c - x` and `c / x` are not affine in x.
+        if x == src[1] && !matches!(op.op, BinaryOp::Add | BinaryOp::Mul) {
+            continue;
+        }
+        if cx.dims(x) != cx.dims(id) {
+            continue;
+        }
+        let fused = match sole(cx, x, uses) {
+            Some(Op::Conv(conv)) => fuse_into_conv(cx, x, conv, other, op)?,
+            Some(Op::MatMul(product)) => fuse_into_matmul(cx, x, product, other, op)?,
+            _ => None,
+        };
+        if fused.is_some() {
+            return Ok(fused);
+        }
+    }
+    Ok(None)
+}
+
+fn fuse_into_conv(
+    cx: &mut Context,
+    x: TensorId,
+    conv: Conv,
+    other: TensorId,
+    op: Binary,
+) -> Result<Fused, GraphError> {
+    if conv.activation != Activation::None || conv.residual {
+        return Ok(None);
+    }
+    let mut src = cx.record(x).src().to_vec();
+    let dims = cx.dims(x);
+    let k = dims[1];
+    if let Some(channels) = channel_constant(cx, other, &dims)? {
+        if cx.constant_value(src[1]).is_none() || (conv.bias && cx.constant_value(src[2]).is_none())
+        {
+            return Ok(None);
+        }
+        match op.op {
+            BinaryOp::Add | BinaryOp::Sub => {
+                let bias = match src.get(2) {
+                    Some(&bias) => cx.op(Binary::new(op.op), &[bias, channels])?,
+                    None if op.op == BinaryOp::Add => channels,
+                    None => cx.op(unary::Unary::new(unary::UnaryOp::Neg), &[channels])?,
+                };
+                src.truncate(2);
+                src.push(bias);
+            }
+            BinaryOp::Mul => {
+                // Weights are [k, c / g, window] or, transposed, [c, k / g, window].
+                let mut wdims = vec![1; cx.dims(src[1]).len()];
+                if conv.transposed.is_some() {
+                    if conv.groups != 1 {
+                        return Ok(None);
+                    }
+                    wdims[1] = k;
+                } else {
+                    wdims[0] = k;
+                }
+                let scale = cx.reshape(channels, &wdims)?;
+                src[1] = cx.op(Binary::new(BinaryOp::Mul), &[src[1], scale])?;
+                if conv.bias {
+                    src[2] = cx.op(Binary::new(BinaryOp::Mul), &[src[2], channels])?;
+                }
+            }
+            _ => return Ok(None),
+        }
+        let bias = src.len() > 2;
+        return Ok(Some((Conv { bias, activation: op.activation, ..conv }.into(), src)));
+    }
+    if op.op == BinaryOp::Add && cx.constant_value(other).is_none() && cx.dims(other) == dims {
+        src.push(other);
+        return Ok(Some((Conv { residual: true, activation: op.activation, ..conv }.into(), src)));
+    }
+    Ok(None)
+}
+
+fn fuse_into_matmul(
+    cx: &mut Context,
+    x: TensorId,
+    product: MatMul,
+    other: TensorId,
+    op: Binary,
+) -> Result<Fused, GraphError> {
+    if product.activation != Activation::None || op.op != BinaryOp::Add || product.bias {
+        return Ok(None);
+    }
+    let dims = cx.dims(x);
+    let n = *dims.last().expect("a product has two dimensions or more");
+    let mut src = cx.record(x).src().to_vec();
+    let row = cx.dims(other);
+    let is_row = row.iter().rev().enumerate().all(|(i, &d)| d == if i == 0 { n } else { 1 });
+    if cx.constant_value(other).is_none() || !is_row || row.len() > dims.len() || row.is_empty() {
+        return Ok(None);
+    }
+    src.push(cx.reshape(other, &[n])?);
+    Ok(Some((MatMul { bias: true, activation: op.activation, ..product }.into(), src)))
+}
+
+/// Zero padding of the spatial dimensions becomes the convolution's own.
+fn fuse_pad(
+    cx: &Context,
+    id: TensorId,
+    conv: &Conv,
+    uses: &[usize],
+) -> Result<Fused, GraphError> {
+    let mut src = cx.record(id).src().to_vec();
+    let Some(Op::Pad(pad)) = sole(cx, src[0], uses) else { return Ok(None) };
+    let rank = cx.dims(src[0]).len();
+    let spatial_only = pad.before[..2] == [0, 0] && pad.after[..2] == [0, 0];
+    let &[x, value] = cx.record(src[0]).src() else { return Ok(None) };
+    let zero = cx.constant_value(value).is_some_and(|v| v.bytes().iter().all(|&b| b == 0));
+    if !zero || !spatial_only || conv.transposed.is_some() {
+        return Ok(None);
+    }
+    let amounts = |v: &[usize]| if rank == 3 { [0, v[2]] } else { [v[2], v[3]] };
+    let (begin, end) = (amounts(&pad.before), amounts(&pad.after));
+    let mut pads = conv.pads;
+    for (pad, more) in pads.iter_mut().zip(begin.into_iter().chain(end)) {
+        let Some(sum) = pad.checked_add(more) else { return Ok(None) };
+        *pad = sum;
+    }
+    src[0] = x;
+    Ok(Some((Conv { pads, ..conv.clone() }.into(), src)))
+}
+
+/// A constant that repeats over everything but the channel axis of `dims`, as one element per
+/// channel.
+fn channel_constant(
+    cx: &mut Context,
+    id: TensorId,
+    dims: &[usize],
+) -> Result<Option<TensorId>, GraphError> {
+    let own = cx.dims(id);
+    let Some(missing) = dims.len().checked_sub(own.len()) else { return Ok(None) };
+    let fits = own.iter().enumerate().all(|(i, &d)| d == 1 || (i + missing == 1 && d == dims[1]));
+    if cx.constant_value(id).is_none() || !fits {
+        return Ok(None);
+    }
+    let count = own.iter().product();
+    let flat = cx.reshape(id, &[count])?;
+    if count == dims[1] {
+        return Ok(Some(flat));
+    }
+    let wide = cx.expand(flat, &[dims[1]])?;
+    Ok(Some(cx.cont(wide)?))
+}

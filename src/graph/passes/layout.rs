@@ -1,0 +1,156 @@
+//! Layouts of activations, and the conversions at the borders.
+
+use std::collections::HashMap;
+
+use super::super::ops::relayout::Relayout;
+use super::super::ops::{LayoutRule, RuleCx};
+use super::super::{Context, GraphError, Info, Layout, Op, TensorId};
+use crate::tensor::DType;
+use tilewright_kernels::C_BLOCK;
+
+/// Chooses the layout of each tensor and inserts conversions where producer and consumer differ.
+///
+/// Operators with blocked kernels get blocked operands; element-wise operators follow their
+/// operands; all else, and every output, is plain. A tensor is converted to a layout once, however
+/// many want it so. Returns the outputs, some of which may now be conversions.
+///
+/// # Errors
+/// [`GraphError::Full`].
+pub fn assign_layouts(
+    cx: &mut Context,
+    outputs: &[TensorId],
+) -> Result<Vec<TensorId>, GraphError> {
+    let mut pass = Pass { converted: HashMap::new() };
+    for id in cx.build_forward(outputs)? {
+        let record = cx.record(id);
+        if record.value().is_some() {
+            continue;
+        }
+        let src = record.src().to_vec();
+        let Some(operator) = record.op().operator() else {
+            if !src.is_empty() {
+                let plain = pass.convert(cx, src[0], Layout::Plain)?;
+                cx.records[id.index()].src[0] = plain;
+            }
+            continue;
+        };
+        let infos: Vec<Info> = src.iter().map(|&s| cx.record(s).info()).collect();
+        let constant: Vec<bool> = src.iter().map(|&s| cx.record(s).is_constant()).collect();
+        let rule = RuleCx { src: &infos, dst: &record.info(), constant: &constant };
+        let (wishes, result) = match operator.layout_rule(&rule) {
+            LayoutRule::Plain => (Vec::new(), Layout::Plain),
+            LayoutRule::Blocked(wishes) => (wishes, Layout::Blocked),
+            LayoutRule::Follow(list) => {
+                if list.iter().any(|&i| infos[i].layout == Layout::Blocked) {
+                    (list.into_iter().map(|i| (i, Layout::Blocked)).collect(), Layout::Blocked)
+                } else {
+                    (Vec::new(), Layout::Plain)
+                }
+            }
+        };
+        for (i, &s) in src.iter().enumerate() {
+            let wish = wishes.iter().find(|w| w.0 == i).map_or(Layout::Plain, |w| w.1);
+            let converted = pass.convert(cx, s, wish)?;
+            cx.records[id.index()].src[i] = converted;
+        }
+        cx.records[id.index()].layout = result;
+    }
+    outputs.iter().map(|&id| pass.convert(cx, id, Layout::Plain)).collect()
+}
+
+struct Pass {
+    converted: HashMap<(TensorId, Layout), TensorId>,
+}
+
+impl Pass {
+    fn convert(
+        &mut self,
+        cx: &mut Context,
+        id: TensorId,
+        to: Layout,
+    ) -> Result<TensorId, GraphError> {
+        let record = cx.record(id);
+        if record.layout() == to {
+            return Ok(id);
+        }
+        if let Some(&found) = self.converted.get(&(id, to)) {
+            return Ok(found);
+        }
+        let made = match same_bytes(cx, id, to) {
+            Some(source) => cx.alias(source, id, to)?,
+            None => cx.relayout(id, to)?,
+        };
+        self.converted.insert((id, to), made);
+        Ok(made)
+    }
+}
+
+/// A tensor whose memory, read in layout `to`, already is `id`: nothing has to move.
+fn same_bytes(cx: &Context, id: TensorId, to: Layout) -> Option<TensorId> {
+    let record = cx.record(id);
+    let info = record.info();
+    let (n, c, space) = info.ncs();
+    match (info.layout, to) {
+        // One channel, or one pixel: both orders are the same.
+        (Layout::Plain, Layout::Interleaved) if c == 1 || space == 1 => Some(id),
+        // One pixel: blocks follow each other as channels do; unused lanes lie behind the last
+        // channel, where only one image may be.
+        (Layout::Blocked, Layout::Plain) if space == 1 && (n == 1 || c % C_BLOCK == 0) => Some(id),
+        (Layout::Plain, Layout::Blocked) if space == 1 && c % C_BLOCK == 0 => Some(id),
+        // A copy that undoes a picture's channels-last order: use the picture as it came.
+        (Layout::Plain, Layout::Interleaved) if matches!(record.op(), Op::Cont(_)) => {
+            let view = cx.record(record.src()[0]);
+            let source = *view.src().first()?;
+            let from = cx.record(source);
+            let rank = info.dims.len();
+            let mut last = from.dims_of_plain()?;
+            last.rotate_right(1);
+            last.swap(0, 1);
+            let moved = *view.op() == Op::View("transpose")
+                && last == info.dims
+                && (3..=4).contains(&rank)
+                && view.shape().strides()[1] == from.dtype().block_bytes()
+                && view.shape().strides()[rank - 1] == from.dtype().block_bytes() * c;
+            moved.then_some(source)
+        }
+        _ => None,
+    }
+}
+
+impl super::super::Record {
+    /// Extents of a plain, contiguous tensor of rank 3 or more.
+    fn dims_of_plain(&self) -> Option<Vec<usize>> {
+        let dims = self.shape().dims();
+        (self.layout() == Layout::Plain && self.is_contiguous() && dims.len() >= 3).then_some(dims)
+    }
+}
+
+impl Context {
+    /// A record that reads the memory of `source` as the tensor `id` in another layout.
+    fn alias(
+        &mut self,
+        source: TensorId,
+        id: TensorId,
+        layout: Layout,
+    ) -> Result<TensorId, GraphError> {
+        let mut record = self.record(id).clone();
+        record.op = Op::View("relabel");
+        (record.src, record.offset, record.layout) = (vec![source], 0, layout);
+        record.shape = crate::tensor::Shape::contiguous(record.dtype, &record.shape.dims())
+            .map_err(super::super::shape_error("relabel"))?;
+        (record.value, record.constant) = (None, false);
+        record.name = String::new();
+        self.push(record)
+    }
+
+    /// A record that converts a tensor.
+    fn relayout(&mut self, id: TensorId, to: Layout) -> Result<TensorId, GraphError> {
+        let mut record = self.record(id).clone();
+        debug_assert_eq!(record.dtype, DType::F32, "only f32 has layouts");
+        record.op = Relayout { to }.into();
+        (record.src, record.offset, record.layout) = (vec![id], 0, to);
+        (record.value, record.constant) = (None, false);
+        record.name = String::new();
+        self.push(record)
+    }
+}

@@ -1,0 +1,107 @@
+//! What an operator becomes once it is lowered.
+
+use core::ops::Range;
+use std::sync::Arc;
+
+use super::{ConstCache, GraphError, Info};
+use crate::tensor::{AlignedBytes, Shape, Tensor};
+use tilewright_kernels::Isa;
+
+/// One operation of a plan, ready to run: a kernel with its parameters and packed weights.
+///
+/// A step is split into units that threads share. It allocates nothing while it runs.
+pub trait Step: Send + Sync {
+    /// The kernel, as registry, profile and benches name it.
+    fn kernel(&self) -> String;
+
+    /// Independent units of work. No two write the same bytes, and the result does not depend on
+    /// how they are shared out.
+    fn units(&self) -> usize {
+        1
+    }
+
+    /// Bytes of scratch memory each thread needs.
+    fn scratch_bytes(&self) -> usize {
+        0
+    }
+
+    /// Whether the step reads operand `i` from memory. One that was packed at planning time is not.
+    fn reads(&self, i: usize) -> bool {
+        let _ = i;
+        true
+    }
+
+    /// Whether the result may lie in the memory of operand `i`, if both have the same size.
+    fn may_overwrite(&self, i: usize) -> bool {
+        let _ = i;
+        false
+    }
+
+    /// Computes `units`.
+    ///
+    /// # Errors
+    /// Data (an index, say) that the operator does not allow. The result is then unspecified.
+    ///
+    /// # Safety
+    /// - Each `src[i]` that [`Step::reads`] points to the whole of operand `i`, `dst` to the whole
+    ///   of the result, both as the [`Info`]s that the step was made from say, at addresses that
+    ///   are multiples of 64; `scratch` points to [`Step::scratch_bytes`] writable bytes, too.
+    /// - `dst` overlaps no operand, save that it may equal one that the step
+    ///   [may overwrite](Step::may_overwrite).
+    /// - `units` lies within `0..self.units()`, and no other thread runs one of the same units or
+    ///   uses `scratch` meanwhile.
+    /// - The CPU has the instruction set that the step was lowered for.
+    #[allow(unsafe_code, reason = "kernels take pointers; the duties are above")]
+    unsafe fn run(
+        &self,
+        src: &[*const u8],
+        dst: *mut u8,
+        scratch: *mut u8,
+        units: Range<usize>,
+    ) -> Result<(), GraphError>;
+}
+
+/// What an operator sees when it chooses its kernel.
+pub struct LowerCx<'a> {
+    /// Instruction set to use.
+    pub isa: Isa,
+    /// Threads that will share the step.
+    pub threads: usize,
+    /// The operands.
+    pub src: &'a [Info],
+    /// Shapes with strides of the operands; only [`super::ops::cont::Cont`] sees ones that are not
+    /// contiguous.
+    pub shapes: &'a [Shape],
+    /// Values of the operands that are constants.
+    pub values: &'a [Option<&'a Tensor>],
+    /// The result.
+    pub dst: &'a Info,
+    /// Where packed weights are kept.
+    pub cache: &'a ConstCache,
+}
+
+impl LowerCx<'_> {
+    /// Packs a constant operand of f32 elements into `len` elements with `pack(source, packed)`.
+    /// `format` tells packings of one source apart.
+    ///
+    /// # Errors
+    /// What `pack` refuses, and lack of memory.
+    ///
+    /// # Panics
+    /// If operand `i` is not a constant of f32 elements.
+    pub fn pack_f32(
+        &self,
+        i: usize,
+        format: &str,
+        len: usize,
+        pack: impl FnOnce(&[f32], &mut [f32]) -> Result<(), GraphError>,
+    ) -> Result<Arc<AlignedBytes>, GraphError> {
+        let source = self.values[i].expect("a constant operand");
+        self.cache.packed(format!("{format} {:?} {len}", source.dims()), source.storage(), || {
+            let mut out = AlignedBytes::zeroed(len * size_of::<f32>())?;
+            let elements = source.as_slice::<f32>()?;
+            pack(&elements, bytemuck::cast_slice_mut(&mut out))?;
+            Ok(out)
+        })
+    }
+}

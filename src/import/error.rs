@@ -1,0 +1,537 @@
+//! What can be wrong with a file, or with the inputs given to its network.
+
+use core::fmt;
+use std::path::PathBuf;
+
+use crate::graph::GraphError;
+use crate::tensor::{DType, TensorError};
+
+/// An error of an importer.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum ImportError {
+    /// A file cannot be read.
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
+    /// There is not a single byte.
+    Empty,
+    /// The bytes are not a message of the format: another kind of file, or a damaged one.
+    Decode(String),
+    /// The message is complete, but not a network.
+    Structure(StructureError),
+    /// The elements of a constant are wrong.
+    Data {
+        /// The tensor's name.
+        tensor: String,
+        /// What is wrong with it.
+        source: DataError,
+    },
+    /// The file is right, but needs what is not supported: all of it, sorted.
+    Unsupported(Vec<Missing>),
+    /// The inputs do not fit the network.
+    Input {
+        /// The input's name.
+        input: String,
+        /// What is wrong with it.
+        source: InputError,
+    },
+    /// A node cannot be built for the given input shapes.
+    Node {
+        /// The node's name.
+        node: String,
+        /// Its operator.
+        op: &'static str,
+        /// What is wrong with it.
+        source: NodeError,
+    },
+    /// The graph refuses something that belongs to no node.
+    Graph(GraphError),
+}
+
+/// What is wrong with the structure of a network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StructureError {
+    /// The model has no graph.
+    NoGraph,
+    /// The version of the file format is missing or not known.
+    IrVersion {
+        /// The version, 0 if missing.
+        found: i64,
+        /// The oldest that is read.
+        oldest: i64,
+        /// The newest that is read.
+        newest: i64,
+    },
+    /// The model does not say which operator set it uses.
+    NoOpset,
+    /// The version of the operator set is not known.
+    Opset {
+        /// The version.
+        found: i64,
+        /// The oldest that is read.
+        oldest: i64,
+        /// The newest that is read.
+        newest: i64,
+    },
+    /// The model names two versions of one operator set.
+    OpsetTwice(String),
+    /// The graph has no outputs.
+    NoOutputs,
+    /// Something that needs a name has none.
+    NoName(&'static str),
+    /// Two things that must differ have one name.
+    DuplicateName(String),
+    /// A value is read that nothing produces.
+    NoProducer {
+        /// The value.
+        value: String,
+        /// Who reads it: a node, or `graph output`.
+        reader: String,
+    },
+    /// Nodes wait for each other.
+    Cycle(Vec<String>),
+    /// A declared extent is negative.
+    NegativeDim {
+        /// The input or output.
+        value: String,
+        /// The extent.
+        dim: i64,
+    },
+    /// A node has too few or too many inputs or outputs.
+    Arity {
+        /// The node.
+        node: String,
+        /// The operator.
+        op: &'static str,
+        /// `inputs` or `outputs`.
+        what: &'static str,
+        /// How many there are.
+        found: usize,
+        /// The fewest there may be.
+        least: usize,
+        /// The most there may be.
+        most: usize,
+    },
+    /// An attribute has another type than its operator wants.
+    AttributeType {
+        /// The node.
+        node: String,
+        /// The operator.
+        op: &'static str,
+        /// The attribute.
+        attribute: String,
+        /// The type it must have.
+        expected: &'static str,
+        /// The type it has.
+        found: &'static str,
+    },
+    /// A node lacks an attribute that its operator needs.
+    NoAttribute {
+        /// The node.
+        node: String,
+        /// The operator.
+        op: &'static str,
+        /// The attribute.
+        attribute: &'static str,
+    },
+}
+
+/// What is wrong with the elements of a tensor in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DataError {
+    /// The element type is not known or cannot be held.
+    Type(String),
+    /// The tensor is one segment of a larger one.
+    Segment,
+    /// An extent is negative.
+    NegativeDim(Vec<i64>),
+    /// More or fewer elements than the shape asks for.
+    Count {
+        /// Extents, slowest first.
+        dims: Vec<usize>,
+        /// Elements the shape needs.
+        expected: usize,
+        /// Elements there are.
+        found: usize,
+    },
+    /// The elements are in more than one field.
+    Ambiguous,
+    /// The elements are in a field that does not belong to their type.
+    WrongField {
+        /// The field.
+        field: &'static str,
+        /// The element type.
+        dtype: DType,
+    },
+    /// An element does not fit its type.
+    Range {
+        /// The element.
+        value: i64,
+        /// The element type.
+        dtype: DType,
+    },
+    /// The reference to another file is wrong.
+    External {
+        /// `location`, `offset` or `length`, with what is wrong about it.
+        reason: String,
+    },
+    /// The shape is not possible, or the bytes do not fill it.
+    Tensor(TensorError),
+}
+
+/// Something a network needs that is not supported.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Missing {
+    /// What is missing.
+    pub kind: MissingKind,
+    /// How often it is needed.
+    pub count: usize,
+    /// The first nodes or values that need it.
+    pub users: Vec<String>,
+}
+
+/// Kinds of things that can be missing.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum MissingKind {
+    /// An operator, in the given version of its set.
+    Operator {
+        /// The operator set; empty is ONNX itself.
+        domain: String,
+        /// The operator.
+        op: String,
+        /// The version of the set, 0 if the model does not name the set.
+        opset: i64,
+    },
+    /// An attribute that the operator does not have (in this version) or that is not supported.
+    Attribute {
+        /// The operator.
+        op: &'static str,
+        /// The attribute.
+        attribute: String,
+        /// The version of the operator set.
+        opset: i64,
+    },
+    /// A value of an attribute.
+    AttributeValue {
+        /// The operator.
+        op: &'static str,
+        /// The attribute.
+        attribute: &'static str,
+        /// The value.
+        value: String,
+    },
+    /// An output of an operator.
+    Output {
+        /// The operator.
+        op: &'static str,
+        /// Its number, from 0.
+        index: usize,
+    },
+    /// A type of an input, output or constant.
+    Type(String),
+}
+
+/// What is wrong with an input given to a network.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum InputError {
+    /// The network has no such input.
+    Unknown {
+        /// The inputs it has.
+        known: Vec<String>,
+    },
+    /// The input is not given.
+    NotGiven,
+    /// The input is given twice.
+    Twice,
+    /// The number of dimensions differs.
+    Rank {
+        /// Extents given.
+        found: Vec<usize>,
+        /// The declared shape, as text.
+        expected: String,
+    },
+    /// An extent differs from the declared one.
+    Extent {
+        /// The axis, from the slowest.
+        axis: usize,
+        /// Extents given.
+        found: Vec<usize>,
+        /// The declared shape, as text.
+        expected: String,
+    },
+    /// Two uses of one symbol have different values.
+    Symbol {
+        /// The symbol.
+        symbol: String,
+        /// The value here.
+        found: usize,
+        /// The value at an earlier axis or input.
+        expected: usize,
+    },
+}
+
+/// Why a node cannot be built.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum NodeError {
+    /// A required input is absent.
+    NoInput(usize),
+    /// An input must be known before the network runs, but is computed by it.
+    NotConstant {
+        /// The input's number, from 0.
+        input: usize,
+        /// The value's name.
+        value: String,
+    },
+    /// An input, attribute or combination of them is not allowed by the operator.
+    Invalid(String),
+    /// An input, attribute or combination of them is allowed, but not supported.
+    Unsupported(String),
+    /// The graph refuses the operation.
+    Graph(GraphError),
+}
+
+/// A name from a file, fit for one line of a message.
+pub(crate) fn short(name: &str) -> String {
+    const LIMIT: usize = 80;
+    let mut out = String::new();
+    for c in name.chars() {
+        if out.len() >= LIMIT {
+            out.push_str("...");
+            break;
+        }
+        out.extend(c.escape_debug().filter(|_| c != '\'' && c != '"'));
+    }
+    out
+}
+
+impl NodeError {
+    /// An [`NodeError::Invalid`].
+    pub(crate) fn invalid(what: impl Into<String>) -> Self {
+        Self::Invalid(what.into())
+    }
+
+    /// An [`NodeError::Unsupported`].
+    pub(crate) fn unsupported(what: impl Into<String>) -> Self {
+        Self::Unsupported(what.into())
+    }
+}
+
+impl fmt::Display for ImportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io { path, reason } => write!(f, "cannot read {}: {reason}", path.display()),
+            Self::Empty => f.write_str("the file is empty"),
+            Self::Decode(reason) => write!(f, "not an ONNX file, or a damaged one: {reason}"),
+            Self::Structure(e) => e.fmt(f),
+            Self::Data { tensor, source } => write!(f, "tensor \"{tensor}\": {source}"),
+            Self::Unsupported(missing) => {
+                f.write_str("the model needs what is not supported: ")?;
+                for (i, m) in missing.iter().enumerate() {
+                    write!(f, "{}{m}", if i == 0 { "" } else { "; " })?;
+                }
+                Ok(())
+            }
+            Self::Input { input, source } => write!(f, "input \"{input}\": {source}"),
+            Self::Node { node, op, source } => write!(f, "{op} node \"{node}\": {source}"),
+            Self::Graph(e) => e.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for StructureError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoGraph => f.write_str("not an ONNX model: it has no graph"),
+            Self::IrVersion { found: 0, .. } => {
+                f.write_str("not an ONNX model: it has no IR version")
+            }
+            Self::IrVersion { found, oldest, newest } => {
+                write!(f, "IR version {found} is not supported, only {oldest} to {newest}")
+            }
+            Self::NoOpset => f.write_str("the model names no version of the ONNX operator set"),
+            Self::Opset { found, oldest, newest } => {
+                write!(f, "operator set {found} is not supported, only {oldest} to {newest}")
+            }
+            Self::OpsetTwice(domain) => {
+                write!(f, "the model names two versions of operator set \"{domain}\"")
+            }
+            Self::NoOutputs => f.write_str("the graph has no outputs"),
+            Self::NoName(what) => write!(f, "{what} has no name"),
+            Self::DuplicateName(name) => write!(f, "value \"{name}\" is defined twice"),
+            Self::NoProducer { value, reader } => {
+                write!(f, "{reader} needs value \"{value}\", which nothing produces")
+            }
+            Self::Cycle(nodes) => write!(f, "nodes wait for each other: {}", nodes.join(" -> ")),
+            Self::NegativeDim { value, dim } => {
+                write!(f, "value \"{value}\" has an extent of {dim}")
+            }
+            Self::Arity { node, op, what, found, least, most } => {
+                write!(f, "{op} node \"{node}\" has {found} {what}, ")?;
+                match (least, most) {
+                    (l, &usize::MAX) => write!(f, "expected at least {l}"),
+                    (l, m) if l == m => write!(f, "expected {l}"),
+                    (l, m) => write!(f, "expected {l} to {m}"),
+                }
+            }
+            Self::AttributeType { node, op, attribute, expected, found } => write!(
+                f,
+                "{op} node \"{node}\": attribute \"{attribute}\" must be {expected}, found {found}"
+            ),
+            Self::NoAttribute { node, op, attribute } => {
+                write!(f, "{op} node \"{node}\" lacks attribute \"{attribute}\"")
+            }
+        }
+    }
+}
+
+impl fmt::Display for DataError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Type(name) => write!(f, "element type {name} is not supported"),
+            Self::Segment => f.write_str("segments of tensors are not supported"),
+            Self::NegativeDim(dims) => write!(f, "shape {dims:?} has a negative extent"),
+            Self::Count { dims, expected, found } => {
+                write!(f, "shape {dims:?} needs {expected} elements, found {found}")
+            }
+            Self::Ambiguous => f.write_str("the elements are given in more than one field"),
+            Self::WrongField { field, dtype } => {
+                write!(f, "elements of type {dtype} cannot be in {field}")
+            }
+            Self::Range { value, dtype } => write!(f, "element {value} does not fit {dtype}"),
+            Self::External { reason } => write!(f, "external data: {reason}"),
+            Self::Tensor(e) => e.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.kind.fmt(f)?;
+        let (n, users) = (self.count, self.users.join(", "));
+        let more = if n > self.users.len() { ", ..." } else { "" };
+        write!(f, " ({n}x: {users}{more})")
+    }
+}
+
+impl fmt::Display for MissingKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Operator { domain, op, .. } if !domain.is_empty() => {
+                write!(f, "operator {op} of {domain}")
+            }
+            Self::Operator { op, opset, .. } => write!(f, "operator {op} (opset {opset})"),
+            Self::Attribute { op, attribute, opset } => {
+                write!(f, "attribute {attribute} of {op} (opset {opset})")
+            }
+            Self::AttributeValue { op, attribute, value } => {
+                write!(f, "{attribute} = {value} of {op}")
+            }
+            Self::Output { op, index } => write!(f, "output {index} of {op}"),
+            Self::Type(name) => write!(f, "type {name}"),
+        }
+    }
+}
+
+impl fmt::Display for InputError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown { known } => {
+                write!(f, "the model has no such input, only {}", known.join(", "))
+            }
+            Self::NotGiven => f.write_str("not given"),
+            Self::Twice => f.write_str("given twice"),
+            Self::Rank { found, expected } => {
+                write!(f, "expected shape {expected}, found {found:?}")
+            }
+            Self::Extent { axis, found, expected } => {
+                write!(f, "expected shape {expected}, found {found:?} (axis {axis} differs)")
+            }
+            Self::Symbol { symbol, found, expected } => {
+                write!(f, "extent \"{symbol}\" is {found} here and {expected} elsewhere")
+            }
+        }
+    }
+}
+
+impl fmt::Display for NodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoInput(i) => write!(f, "input {i} is absent"),
+            Self::NotConstant { input, value } => write!(
+                f,
+                "input {input} (\"{value}\") must be known before the run, but is computed by it"
+            ),
+            Self::Invalid(what) => f.write_str(what),
+            Self::Unsupported(what) => write!(f, "{what} is not supported"),
+            Self::Graph(e) => e.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ImportError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Structure(e) => Some(e),
+            Self::Data { source, .. } => Some(source),
+            Self::Input { source, .. } => Some(source),
+            Self::Node { source, .. } => Some(source),
+            Self::Graph(e) => Some(e),
+            _ => None,
+        }
+    }
+}
+
+impl std::error::Error for StructureError {}
+
+impl std::error::Error for DataError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Tensor(e) => Some(e),
+            _ => None,
+        }
+    }
+}
+
+impl std::error::Error for InputError {}
+
+impl std::error::Error for NodeError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Graph(e) => Some(e),
+            _ => None,
+        }
+    }
+}
+
+impl From<StructureError> for ImportError {
+    fn from(e: StructureError) -> Self {
+        Self::Structure(e)
+    }
+}
+
+impl From<TensorError> for DataError {
+    fn from(e: TensorError) -> Self {
+        Self::Tensor(e)
+    }
+}
+
+impl From<GraphError> for ImportError {
+    fn from(e: GraphError) -> Self {
+        Self::Graph(e)
+    }
+}
+
+impl From<GraphError> for NodeError {
+    fn from(e: GraphError) -> Self {
+        Self::Graph(e)
+    }
+}

@@ -1,0 +1,34 @@
+//! Files as shared bytes.
+
+use std::fs::File;
+use std::path::Path;
+
+use bytes::Bytes;
+
+use super::ImportError;
+
+/// Maps a regular file into memory. An empty file gives no bytes.
+///
+/// The mapping is private and read-only. As with every mapped file, a program that truncates the
+/// file while it is in use ends this one.
+pub(super) fn map_file(path: &Path) -> Result<Bytes, ImportError> {
+    let io = |e: std::io::Error| ImportError::Io { path: path.into(), reason: e.to_string() };
+    // Asked before opening: opening a pipe would wait for its other end.
+    let meta = std::fs::metadata(path).map_err(io)?;
+    if !meta.is_file() {
+        return Err(ImportError::Io { path: path.into(), reason: "not a regular file".into() });
+    }
+    let file = File::open(path).map_err(io)?;
+    if file.metadata().map_err(io)?.len() == 0 {
+        return Ok(Bytes::new());
+    }
+    Ok(Bytes::from_owner(map(&file).map_err(io)?))
+}
+
+#[allow(unsafe_code)]
+fn map(file: &File) -> std::io::Result<memmap2::Mmap> {
+    // SAFETY: the mapping is read-only and no part of this program writes to the file. A change by
+    // another program could alter bytes after they were checked: every use of mapped bytes after
+    // loading is as plain numbers, for which each bit pattern is valid.
+    unsafe { memmap2::Mmap::map(file) }
+}

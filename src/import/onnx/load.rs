@@ -1,0 +1,450 @@
+//! From the bytes of a file to a checked model.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
+use std::sync::Mutex;
+
+use bytes::Bytes;
+use prost::Message;
+
+use super::attr::Attrs;
+use super::data::{External, tensor_from_proto};
+use super::missing::MissingList;
+use super::model::{Dim, Node, OnnxModel, ValueId, ValueInfo};
+use super::proto::{
+    GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, data_type, dimension,
+    type_proto,
+};
+use super::{NEWEST_IR, NEWEST_OPSET, OLDEST_IR, OLDEST_OPSET, ops, order};
+use crate::import::error::short;
+use crate::import::map::map_file;
+use crate::import::{DataError, ImportError, MissingKind, StructureError};
+use crate::tensor::Tensor;
+
+impl OnnxModel {
+    /// Loads a file. Constants stay in the mapped file, and in the files beside it that it names.
+    ///
+    /// # Errors
+    /// Any [`ImportError`] but those of inputs and nodes. What is not supported comes as one
+    /// [`ImportError::Unsupported`] that lists all of it.
+    pub fn load(path: &Path) -> Result<Self, ImportError> {
+        Self::from_bytes(map_file(path)?, path.parent())
+    }
+
+    /// Loads a model from memory. `folder` is where external data are looked for; without one they
+    /// are refused.
+    ///
+    /// # Errors
+    /// As [`OnnxModel::load`].
+    pub fn from_bytes(bytes: Bytes, folder: Option<&Path>) -> Result<Self, ImportError> {
+        if bytes.is_empty() {
+            return Err(ImportError::Empty);
+        }
+        let proto = ModelProto::decode(bytes).map_err(|e| ImportError::Decode(e.to_string()))?;
+        Self::from_proto(proto, folder)
+    }
+
+    /// Checks a decoded message.
+    ///
+    /// # Errors
+    /// As [`OnnxModel::load`].
+    pub fn from_proto(proto: ModelProto, folder: Option<&Path>) -> Result<Self, ImportError> {
+        let found = proto.ir_version.unwrap_or(0);
+        let Some(graph) = proto.graph else { return Err(StructureError::NoGraph.into()) };
+        if !(OLDEST_IR..=NEWEST_IR).contains(&found) {
+            let e = StructureError::IrVersion { found, oldest: OLDEST_IR, newest: NEWEST_IR };
+            return Err(e.into());
+        }
+        let mut opsets: BTreeMap<String, i64> = BTreeMap::new();
+        for o in proto.opset_import {
+            let domain = domain_name(o.domain.as_deref());
+            let version = o.version.unwrap_or(0);
+            if opsets.insert(domain.to_owned(), version).is_some_and(|v| v != version) {
+                return Err(StructureError::OpsetTwice(short(domain)).into());
+            }
+        }
+        let opset = *opsets.get("").ok_or(StructureError::NoOpset)?;
+        if !(OLDEST_OPSET..=NEWEST_OPSET).contains(&opset) {
+            let (oldest, newest) = (OLDEST_OPSET, NEWEST_OPSET);
+            return Err(StructureError::Opset { found: opset, oldest, newest }.into());
+        }
+        let producer = [proto.producer_name, proto.producer_version];
+        let producer: Vec<String> =
+            producer.into_iter().flatten().filter(|s| !s.is_empty()).collect();
+        let metadata = proto.metadata_props.into_iter();
+        let metadata =
+            metadata.map(|e| (e.key.unwrap_or_default(), e.value.unwrap_or_default())).collect();
+        let mut model = Loader::new(opset, opsets, folder).graph(graph)?;
+        model.producer = producer.join(" ");
+        model.metadata = metadata;
+        Ok(model)
+    }
+}
+
+fn domain_name(domain: Option<&str>) -> &str {
+    match domain.unwrap_or_default() {
+        "ai.onnx" => "",
+        other => other,
+    }
+}
+
+/// Who gives a value its content.
+#[derive(Clone, Copy, PartialEq)]
+enum Producer {
+    Nobody,
+    Outside,
+    Node(usize),
+}
+
+struct Loader {
+    opset: i64,
+    opsets: BTreeMap<String, i64>,
+    external: External,
+    missing: MissingList,
+    ids: HashMap<String, ValueId>,
+    values: Vec<String>,
+    producers: Vec<Producer>,
+    constants: Vec<(ValueId, Tensor)>,
+}
+
+impl Loader {
+    fn new(opset: i64, opsets: BTreeMap<String, i64>, folder: Option<&Path>) -> Self {
+        Self {
+            opset,
+            opsets,
+            external: External::new(folder),
+            missing: MissingList::default(),
+            ids: HashMap::new(),
+            values: Vec::new(),
+            producers: Vec::new(),
+            constants: Vec::new(),
+        }
+    }
+
+    fn graph(mut self, graph: GraphProto) -> Result<OnnxModel, ImportError> {
+        for p in graph.sparse_initializer {
+            let name = p.values.and_then(|v| v.name).unwrap_or_default();
+            self.missing.add(MissingKind::Type("sparse tensor".into()), &short(&name));
+            self.define(&name, Producer::Outside, "an initializer")?;
+        }
+        for p in &graph.initializer {
+            self.initializer(p)?;
+        }
+        let (inputs, input_ids) = self.inputs(&graph.input)?;
+        let mut nodes = self.nodes(&graph.node)?;
+        let (outputs, output_ids) = self.outputs(&graph.output)?;
+        self.check_producers(&graph.node, &nodes, &output_ids)?;
+        self.check_unsupported_outputs(&nodes, &output_ids);
+        self.missing.finish()?;
+
+        let needs: Vec<Vec<usize>> = nodes
+            .iter()
+            .map(|n| {
+                let producers = n.inputs.iter().flatten().filter_map(|&v| self.producers.get(v));
+                let node = |p: &Producer| match p {
+                    Producer::Node(i) => Some(*i),
+                    _ => None,
+                };
+                producers.filter_map(node).collect()
+            })
+            .collect();
+        let sorted = order::sort(&needs, |i| nodes.get(i).map_or_else(String::new, |n| n.name.clone()))?;
+        let wanted = wanted(&nodes, &sorted, &output_ids, self.values.len());
+        let is_wanted = |v: ValueId| wanted.get(v).copied().unwrap_or(false);
+        let mut by_index: Vec<Option<Node>> = nodes.drain(..).map(Some).collect();
+        let sorted = sorted.into_iter().filter_map(|i| by_index.get_mut(i)?.take());
+        let nodes =
+            sorted.filter(|n| n.outputs.iter().flatten().any(|&v| is_wanted(v))).collect();
+        self.constants.retain(|(v, _)| is_wanted(*v));
+        Ok(OnnxModel {
+            name: graph.name.unwrap_or_default(),
+            producer: String::new(),
+            metadata: BTreeMap::new(),
+            opset: self.opset,
+            inputs,
+            input_ids,
+            outputs,
+            output_ids,
+            values: self.values,
+            constants: self.constants,
+            nodes,
+            scalars: Mutex::default(),
+        })
+    }
+
+    /// The number of a value, which need not have a producer yet.
+    fn value(&mut self, name: &str) -> ValueId {
+        if let Some(&id) = self.ids.get(name) {
+            return id;
+        }
+        let id = self.values.len();
+        self.ids.insert(name.to_owned(), id);
+        self.values.push(name.to_owned());
+        self.producers.push(Producer::Nobody);
+        id
+    }
+
+    /// Gives a value its only producer.
+    fn define(
+        &mut self,
+        name: &str,
+        by: Producer,
+        what: &'static str,
+    ) -> Result<ValueId, StructureError> {
+        if name.is_empty() {
+            return Err(StructureError::NoName(what));
+        }
+        let id = self.value(name);
+        match self.producers.get_mut(id) {
+            Some(slot @ Producer::Nobody) => *slot = by,
+            _ => return Err(StructureError::DuplicateName(short(name))),
+        }
+        Ok(id)
+    }
+
+    fn initializer(&mut self, p: &TensorProto) -> Result<(), ImportError> {
+        let name = p.name.as_deref().unwrap_or_default();
+        let id = self.define(name, Producer::Outside, "an initializer")?;
+        match tensor_from_proto(p, &mut self.external) {
+            Ok(tensor) => self.constants.push((id, tensor)),
+            Err(DataError::Type(t)) => self.missing.add(MissingKind::Type(t), &short(name)),
+            Err(source) => return Err(ImportError::Data { tensor: short(name), source }),
+        }
+        Ok(())
+    }
+
+    fn inputs(
+        &mut self,
+        list: &[ValueInfoProto],
+    ) -> Result<(Vec<ValueInfo>, Vec<ValueId>), ImportError> {
+        let (mut infos, mut ids) = (Vec::new(), Vec::new());
+        let constants: HashSet<ValueId> = self.constants.iter().map(|c| c.0).collect();
+        let mut seen = HashSet::new();
+        for p in list {
+            let name = p.name.as_deref().unwrap_or_default();
+            if name.is_empty() {
+                return Err(StructureError::NoName("an input").into());
+            }
+            let id = self.value(name);
+            if !seen.insert(id) {
+                return Err(StructureError::DuplicateName(short(name)).into());
+            }
+            // Old files list constants as inputs, too.
+            if constants.contains(&id) {
+                continue;
+            }
+            if self.producers.get(id) == Some(&Producer::Outside) {
+                continue; // A constant that is refused already.
+            }
+            self.define(name, Producer::Outside, "an input")?;
+            if let Some(info) = self.value_info(p, "input")? {
+                infos.push(info);
+                ids.push(id);
+            }
+        }
+        Ok((infos, ids))
+    }
+
+    fn outputs(
+        &mut self,
+        list: &[ValueInfoProto],
+    ) -> Result<(Vec<ValueInfo>, Vec<ValueId>), ImportError> {
+        if list.is_empty() {
+            return Err(StructureError::NoOutputs.into());
+        }
+        let (mut infos, mut ids, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
+        for p in list {
+            let name = p.name.as_deref().unwrap_or_default();
+            if name.is_empty() {
+                return Err(StructureError::NoName("an output").into());
+            }
+            let id = self.value(name);
+            if !seen.insert(id) {
+                return Err(StructureError::DuplicateName(short(name)).into());
+            }
+            ids.push(id);
+            infos.extend(self.value_info(p, "output")?);
+        }
+        Ok((infos, ids))
+    }
+
+    /// Type and shape of an input or output; `None` if the type is not supported.
+    fn value_info(
+        &mut self,
+        p: &ValueInfoProto,
+        what: &str,
+    ) -> Result<Option<ValueInfo>, StructureError> {
+        let name = p.name.clone().unwrap_or_default();
+        let user = format!("{what} {}", short(&name));
+        let tensor = match p.r#type.as_ref().and_then(|t| t.value.as_ref()) {
+            Some(type_proto::Value::Tensor(t)) => t,
+            other => {
+                let kind = other.map_or("nothing", type_proto::Value::kind);
+                self.missing.add(MissingKind::Type(kind.into()), &user);
+                return Ok(None);
+            }
+        };
+        let number = tensor.elem_type.unwrap_or(0);
+        let Some(dtype) = data_type::to_dtype(number) else {
+            self.missing.add(MissingKind::Type(data_type::name(number)), &user);
+            return Ok(None);
+        };
+        let dim = |d: &super::proto::Dimension| match &d.value {
+            None => Ok(Dim::Unknown),
+            Some(dimension::Value::Symbol(s)) if s.is_empty() => Ok(Dim::Unknown),
+            Some(dimension::Value::Symbol(s)) => Ok(Dim::Symbol(s.clone())),
+            &Some(dimension::Value::Fixed(n)) => usize::try_from(n)
+                .map(Dim::Fixed)
+                .map_err(|_| StructureError::NegativeDim { value: short(&name), dim: n }),
+        };
+        let dims = match &tensor.shape {
+            Some(shape) => Some(shape.dim.iter().map(dim).collect::<Result<Vec<_>, _>>()?),
+            None => None,
+        };
+        Ok(Some(ValueInfo { name, dtype, dims }))
+    }
+
+    /// All nodes but those that are constants or not supported. Node `i` of the result is
+    /// [`Producer::Node`]`(i)`.
+    fn nodes(&mut self, list: &[NodeProto]) -> Result<Vec<Node>, ImportError> {
+        let mut nodes = Vec::new();
+        for (index, p) in list.iter().enumerate() {
+            let op = p.op_type.as_deref().unwrap_or_default();
+            let name = match p.name.as_deref() {
+                Some(name) if !name.is_empty() => short(name),
+                _ => format!("{}#{index}", short(op)),
+            };
+            let domain = domain_name(p.domain.as_deref());
+            let opset = self.opsets.get(domain).copied().unwrap_or(0);
+            let row = if domain.is_empty() { ops::find(op, opset) } else { None };
+            let Some(row) = row else {
+                let kind =
+                    MissingKind::Operator { domain: short(domain), op: short(op), opset };
+                self.missing.add(kind, &name);
+                for output in p.output.iter().filter(|o| !o.is_empty()) {
+                    self.define(output, Producer::Outside, "an output")?;
+                }
+                continue;
+            };
+            for (what, found, (least, most)) in
+                [("inputs", p.input.len(), row.inputs), ("outputs", p.output.len(), row.outputs)]
+            {
+                if !(least..=most).contains(&found) {
+                    let e =
+                        StructureError::Arity { node: name, op: row.name, what, found, least, most };
+                    return Err(e.into());
+                }
+            }
+            let attrs =
+                Attrs::read(p, &name, row, opset, &mut self.external, &mut self.missing)?;
+            if row.is_constant() {
+                self.constant_node(p, &name, &attrs)?;
+                continue;
+            }
+            let producer = Producer::Node(nodes.len());
+            let mut outputs = Vec::new();
+            for output in &p.output {
+                outputs.push(match output.as_str() {
+                    "" => None,
+                    name => Some(self.define(name, producer, "an output")?),
+                });
+            }
+            let inputs = p.input.iter().map(|n| (!n.is_empty()).then(|| self.value(n))).collect();
+            nodes.push(Node { name, row, inputs, outputs, attrs });
+        }
+        Ok(nodes)
+    }
+
+    /// A `Constant` node is an initializer written in another way.
+    fn constant_node(
+        &mut self,
+        p: &NodeProto,
+        node: &str,
+        attrs: &Attrs,
+    ) -> Result<(), ImportError> {
+        let name = p.output.first().map(String::as_str).unwrap_or_default();
+        let id = self.define(name, Producer::Outside, "a constant")?;
+        match ops::constant_value(attrs) {
+            Some(Ok(value)) => self.constants.push((id, value)),
+            Some(Err(source)) => return Err(ImportError::Data { tensor: short(name), source }),
+            // The attribute is there but refused, and listed as missing.
+            None if !p.attribute.is_empty() => {}
+            None => {
+                let node = node.to_owned();
+                let e = StructureError::NoAttribute { node, op: "Constant", attribute: "value" };
+                return Err(e.into());
+            }
+        }
+        Ok(())
+    }
+
+    fn check_producers(
+        &self,
+        protos: &[NodeProto],
+        nodes: &[Node],
+        outputs: &[ValueId],
+    ) -> Result<(), StructureError> {
+        let nobody = |v: ValueId| self.producers.get(v) == Some(&Producer::Nobody);
+        let name = |v: ValueId| self.values.get(v).map_or_else(String::new, |n| short(n));
+        for node in nodes {
+            if let Some(&v) = node.inputs.iter().flatten().find(|v| nobody(**v)) {
+                let reader = format!("{} node \"{}\"", node.row.name, node.name);
+                return Err(StructureError::NoProducer { value: name(v), reader });
+            }
+        }
+        // Inputs of nodes that are not supported have no number unless someone else uses them.
+        for p in protos {
+            for input in p.input.iter().filter(|i| !i.is_empty()) {
+                if self.ids.get(input).is_none_or(|&v| nobody(v)) {
+                    let reader = format!("node \"{}\"", short(p.name.as_deref().unwrap_or_default()));
+                    return Err(StructureError::NoProducer { value: short(input), reader });
+                }
+            }
+        }
+        match outputs.iter().find(|v| nobody(**v)) {
+            Some(&v) => {
+                Err(StructureError::NoProducer { value: name(v), reader: "the output".into() })
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Optional outputs that are not computed must not be read.
+    fn check_unsupported_outputs(&mut self, nodes: &[Node], outputs: &[ValueId]) {
+        let reads = nodes.iter().flat_map(|n| n.inputs.iter().flatten());
+        let read: HashSet<ValueId> = reads.chain(outputs).copied().collect();
+        for node in nodes {
+            let computed = node.row.computed_outputs;
+            for (index, output) in node.outputs.iter().enumerate().skip(computed) {
+                if output.is_some_and(|v| read.contains(&v)) {
+                    let kind = MissingKind::Output { op: node.row.name, index };
+                    self.missing.add(kind, &node.name);
+                }
+            }
+        }
+    }
+}
+
+/// Which values the outputs depend on.
+fn wanted(nodes: &[Node], sorted: &[usize], outputs: &[ValueId], values: usize) -> Vec<bool> {
+    let mut wanted = vec![false; values];
+    let mark = |wanted: &mut Vec<bool>, v: ValueId| {
+        if let Some(w) = wanted.get_mut(v) {
+            *w = true;
+        }
+    };
+    for &v in outputs {
+        mark(&mut wanted, v);
+    }
+    for node in sorted.iter().rev().filter_map(|&i| nodes.get(i)) {
+        if node.outputs.iter().flatten().any(|&v| wanted.get(v) == Some(&true)) {
+            for &v in node.inputs.iter().flatten() {
+                mark(&mut wanted, v);
+            }
+        }
+    }
+    wanted
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,331 @@
+use super::*;
+use crate::graph::Context;
+use crate::import::InputError;
+use crate::import::onnx::proto::{
+    AttributeProto, Dimension, OperatorSetIdProto, SparseTensorProto, StringStringEntryProto,
+    TensorShapeProto, TypeProto,
+};
+use crate::import::onnx::testing::{A, f32s, i64s, model, node, tensor, value};
+use crate::tensor::DType;
+
+/// An input of f32 with a shape of numbers and symbols.
+fn shaped(name: &str, dims: &[&str]) -> ValueInfoProto {
+    let dim = |d: &&str| Dimension {
+        value: match d.parse::<i64>() {
+            _ if *d == "?" => None,
+            Ok(n) => Some(dimension::Value::Fixed(n)),
+            Err(_) => Some(dimension::Value::Symbol((*d).into())),
+        },
+    };
+    let shape = Some(TensorShapeProto { dim: dims.iter().map(dim).collect() });
+    let tensor = type_proto::Tensor { elem_type: Some(1), shape };
+    let kind = TypeProto { value: Some(type_proto::Value::Tensor(tensor)) };
+    ValueInfoProto { name: Some(name.into()), r#type: Some(kind) }
+}
+
+/// Input `x`, output `y`, and the given nodes.
+fn graph(nodes: Vec<NodeProto>) -> GraphProto {
+    GraphProto {
+        node: nodes,
+        input: vec![value("x", DType::F32)],
+        output: vec![value("y", DType::F32)],
+        ..Default::default()
+    }
+}
+
+fn load(graph: GraphProto) -> Result<OnnxModel, ImportError> {
+    OnnxModel::from_proto(model(13, graph), None)
+}
+
+fn structure(e: ImportError) -> StructureError {
+    match e {
+        ImportError::Structure(e) => e,
+        other => panic!("not about the structure: {other}"),
+    }
+}
+
+fn relu(x: &str, y: &str) -> NodeProto {
+    node("Relu", &[x], &[y], &[])
+}
+
+#[test]
+fn what_a_model_tells() {
+    let mut p = model(13, graph(vec![relu("x", "y")]));
+    p.producer_name = Some("maker".into());
+    p.producer_version = Some("1.2".into());
+    p.graph.as_mut().unwrap().name = Some("net".into());
+    p.metadata_props =
+        vec![StringStringEntryProto { key: Some("k".into()), value: Some("v".into()) }];
+    p.opset_import.push(OperatorSetIdProto { domain: Some("other".into()), version: Some(3) });
+    let m = OnnxModel::from_bytes(p.encode_to_vec().into(), None).unwrap();
+    assert_eq!((m.name(), m.producer(), m.opset(), m.node_count()), ("net", "maker 1.2", 13, 1));
+    assert_eq!(m.metadata().get("k").map(String::as_str), Some("v"));
+    assert_eq!((m.inputs().len(), m.inputs()[0].shape_text().as_str()), (1, "[...]"));
+    assert_eq!(m.outputs()[0].name, "y");
+}
+
+#[test]
+fn files_that_are_no_models() {
+    let read = |bytes: &[u8]| OnnxModel::from_bytes(bytes.to_vec().into(), None).unwrap_err();
+    assert_eq!(read(b""), ImportError::Empty);
+    assert!(matches!(read(b"plain text, not a message"), ImportError::Decode(_)));
+    // Some bytes happen to be a message without any known field.
+    assert_eq!(structure(read(b"\x89PNG\r\n\x1a\n0000")), StructureError::NoGraph);
+    assert_eq!(structure(read(&[8, 8])), StructureError::NoGraph);
+    let path = std::env::temp_dir().join("no such file of tilewright");
+    assert!(matches!(OnnxModel::load(&path), Err(ImportError::Io { .. })));
+    assert!(matches!(OnnxModel::load(&std::env::temp_dir()), Err(ImportError::Io { .. })));
+}
+
+#[test]
+fn versions_are_checked() {
+    let with = |ir: Option<i64>, opsets: &[(Option<&str>, i64)]| {
+        let mut p = model(13, graph(vec![relu("x", "y")]));
+        p.ir_version = ir;
+        let import = |&(d, v): &(Option<&str>, i64)| OperatorSetIdProto {
+            domain: d.map(str::to_owned),
+            version: Some(v),
+        };
+        p.opset_import = opsets.iter().map(import).collect();
+        OnnxModel::from_proto(p, None).map_err(structure)
+    };
+    assert!(with(Some(3), &[(None, 7)]).is_ok());
+    assert!(with(Some(14), &[(Some("ai.onnx"), 28)]).is_ok());
+    assert!(matches!(with(None, &[(None, 7)]), Err(StructureError::IrVersion { found: 0, .. })));
+    for ir in [2, 99, -1, i64::MAX] {
+        assert!(matches!(with(Some(ir), &[(None, 7)]), Err(StructureError::IrVersion { .. })));
+    }
+    for opset in [6, 29, 0, -1, i64::MIN] {
+        assert!(matches!(with(Some(8), &[(None, opset)]), Err(StructureError::Opset { .. })));
+    }
+    assert!(matches!(with(Some(8), &[]), Err(StructureError::NoOpset)));
+    assert!(matches!(with(Some(8), &[(Some("ai.onnx.ml"), 3)]), Err(StructureError::NoOpset)));
+    let twice = with(Some(8), &[(None, 13), (Some("ai.onnx"), 14)]);
+    assert!(matches!(twice, Err(StructureError::OpsetTwice(_))));
+}
+
+#[test]
+fn nodes_out_of_order_are_sorted_and_cycles_are_named() {
+    let m = load(graph(vec![relu("b", "y"), relu("a", "b"), relu("x", "a")])).unwrap();
+    let mut cx = Context::new();
+    assert_eq!(m.instantiate(&mut cx, &[("x", &[2])]).unwrap().len(), 1);
+    let named = |name: &str, inputs: &[&str], output: &str| NodeProto {
+        name: Some(name.into()),
+        ..node("Add", inputs, &[output], &[])
+    };
+    let nodes = vec![named("one", &["x", "c"], "b"), named("two", &["b", "b"], "c"), relu("b", "y")];
+    let text = load(graph(nodes)).unwrap_err().to_string();
+    assert!(text.contains("one") && text.contains("two") && !text.contains("Relu"), "{text}");
+}
+
+#[test]
+fn names_are_unique_and_values_have_producers() {
+    let duplicate = |g| structure(load(g).unwrap_err());
+    let name = |n: &str| StructureError::DuplicateName(n.into());
+    assert_eq!(duplicate(graph(vec![relu("x", "y"), relu("x", "y")])), name("y"));
+    assert_eq!(duplicate(graph(vec![relu("x", "x"), relu("x", "y")])), name("x"));
+    let mut g = graph(vec![relu("x", "y")]);
+    g.initializer = vec![tensor("w", &i64s(&[1])), tensor("w", &i64s(&[1]))];
+    assert_eq!(duplicate(g), name("w"));
+    let mut g = graph(vec![relu("x", "y")]);
+    g.output.push(value("y", DType::F32));
+    assert_eq!(duplicate(g), name("y"));
+    let mut g = graph(vec![relu("x", "y")]);
+    g.input.push(value("x", DType::F32));
+    assert_eq!(duplicate(g), name("x"));
+    let text = load(graph(vec![relu("lost", "y")])).unwrap_err().to_string();
+    assert!(text.contains("lost") && text.contains("Relu"), "{text}");
+    let text = load(graph(vec![relu("x", "z")])).unwrap_err().to_string();
+    assert!(text.contains("\"y\""), "{text}");
+    let mut g = graph(vec![relu("x", "y")]);
+    g.output.clear();
+    assert_eq!(structure(load(g).unwrap_err()), StructureError::NoOutputs);
+    let mut g = graph(vec![relu("x", "y")]);
+    g.input.push(value("", DType::F32));
+    assert!(matches!(structure(load(g).unwrap_err()), StructureError::NoName(_)));
+}
+
+#[test]
+fn all_that_is_missing_comes_in_one_error() {
+    let mut nodes = vec![
+        node("LSTM", &["x"], &["a"], &[]),
+        node("LSTM", &["a"], &["b"], &[]),
+        NodeProto { domain: Some("com.acme".into()), ..node("Magic", &["b"], &["c"], &[]) },
+        node("Relu", &["c"], &["d"], &[("slope", A::F(1.0))]),
+        node("Resize", &["d", "", "s"], &["e"], &[("mode", A::S("lanczos"))]),
+        node("Gelu", &["e"], &["f"], &[]),
+        node("MaxPool", &["f"], &["g", "indices"], &[("kernel_shape", A::Is(&[1]))]),
+        node("Cast", &["g"], &["y"], &[("to", A::I(8))]),
+    ];
+    let graph_attribute = AttributeProto {
+        name: Some("then_branch".into()),
+        g: Some(vec![255, 255].into()),
+        r#type: Some(5),
+        ..Default::default()
+    };
+    nodes.push(NodeProto {
+        attribute: vec![graph_attribute],
+        ..node("Identity", &["indices"], &["z"], &[])
+    });
+    let mut g = graph(nodes);
+    g.input[0].r#type = Some(TypeProto { value: Some(type_proto::Value::Map(vec![].into())) });
+    g.initializer = vec![
+        tensor("s", &f32s(&[1], &[1.0])),
+        TensorProto { data_type: Some(8), name: Some("text".into()), ..Default::default() },
+    ];
+    let values = Some(TensorProto { name: Some("thin".into()), ..Default::default() });
+    g.sparse_initializer = vec![SparseTensorProto { values }];
+    let e = load(g).unwrap_err();
+    let ImportError::Unsupported(list) = &e else { panic!("{e}") };
+    let text = e.to_string();
+    for part in [
+        "operator LSTM (opset 13) (2x: LSTM#0, LSTM#1)",
+        "operator Magic of com.acme",
+        "attribute slope of Relu",
+        "mode = lanczos of Resize",
+        "operator Gelu (opset 13)",
+        "output 1 of MaxPool",
+        "to = 8 of Cast",
+        "attribute then_branch of Identity",
+        "type map (1x: input x)",
+        "type string (1x: text)",
+        "type sparse tensor (1x: thin)",
+    ] {
+        assert!(text.contains(part), "{part} not in {text}");
+    }
+    assert_eq!(list.len(), 11, "{text}");
+}
+
+#[test]
+fn attributes_have_types_and_nodes_have_arity() {
+    let one = |n: NodeProto| structure(load(graph(vec![n])).unwrap_err());
+    let e = one(node("Relu", &["x", "x"], &["y"], &[]));
+    assert!(matches!(e, StructureError::Arity { what: "inputs", found: 2, .. }));
+    let e = one(node("Relu", &["x"], &[], &[]));
+    assert!(matches!(e, StructureError::Arity { what: "outputs", found: 0, .. }));
+    let e = one(node("LeakyRelu", &["x"], &["y"], &[("alpha", A::I(1))]));
+    let StructureError::AttributeType { expected: "float", found: "int", .. } = e else {
+        panic!("{e}");
+    };
+    let twice = [("alpha", A::F(1.0)), ("alpha", A::F(2.0))];
+    let e = one(node("LeakyRelu", &["x"], &["y"], &twice));
+    assert!(matches!(e, StructureError::DuplicateName(_)));
+    let e = one(node("Cast", &["x"], &["y"], &[]));
+    assert!(matches!(e, StructureError::NoAttribute { attribute: "to", .. }));
+    // Old files leave the type out.
+    let mut old = node("LeakyRelu", &["x"], &["y"], &[("alpha", A::F(1.0))]);
+    old.attribute[0].r#type = None;
+    assert!(load(graph(vec![old])).is_ok());
+}
+
+#[test]
+fn constants_may_be_inputs_and_unused_parts_vanish() {
+    let nodes = vec![
+        node("Add", &["x", "w"], &["y"], &[]),
+        node("Constant", &[], &["k"], &[("value_int", A::I(1))]),
+        node("Cast", &["k"], &["unused"], &[("to", A::I(1))]),
+    ];
+    let mut g = graph(nodes);
+    g.input.push(value("w", DType::F32));
+    g.initializer = vec![tensor("w", &f32s(&[1], &[1.0])), tensor("v", &f32s(&[1], &[1.0]))];
+    let m = load(g).unwrap();
+    assert_eq!((m.inputs().len(), m.node_count()), (1, 1));
+    assert_eq!(m.constants().map(|c| c.0).collect::<Vec<_>>(), ["w"]);
+}
+
+#[test]
+fn input_shapes_are_compared_with_the_declaration() {
+    let mut g = graph(vec![node("Concat", &["x", "z"], &["y"], &[("axis", A::I(0))])]);
+    g.input = vec![shaped("x", &["n", "3", "?"]), shaped("z", &["m", "3", "n"])];
+    let m = load(g).unwrap();
+    assert_eq!(m.inputs()[0].shape_text(), "[n, 3, ?]");
+    let check = |inputs: &[(&str, &[usize])]| match m.check_inputs(inputs) {
+        Ok(()) => None,
+        Err(ImportError::Input { source, .. }) => Some(source),
+        Err(e) => panic!("{e}"),
+    };
+    assert_eq!(check(&[("x", &[2, 3, 2]), ("z", &[5, 3, 2])]), None);
+    assert_eq!(check(&[("z", &[5, 3, 2]), ("x", &[2, 3, 9])]), None);
+    assert_eq!(check(&[("x", &[2, 3, 2])]), Some(InputError::NotGiven));
+    let twice = [("x", &[2, 3, 2][..]), ("x", &[2, 3, 2])];
+    assert_eq!(check(&twice), Some(InputError::Twice));
+    assert!(matches!(check(&[("q", &[1])]), Some(InputError::Unknown { .. })));
+    let rank = check(&[("x", &[2, 3]), ("z", &[5, 3, 2])]);
+    assert!(matches!(rank, Some(InputError::Rank { .. })));
+    let extent = check(&[("x", &[2, 4, 2]), ("z", &[5, 3, 2])]);
+    assert!(matches!(extent, Some(InputError::Extent { axis: 1, .. })));
+    let symbol = check(&[("x", &[2, 3, 2]), ("z", &[5, 3, 7])]);
+    let want = InputError::Symbol { symbol: "n".into(), found: 7, expected: 2 };
+    assert_eq!(symbol, Some(want));
+}
+
+#[test]
+fn shape_chains_vanish_and_constants_keep_their_storage() {
+    let nodes = vec![
+        node("Shape", &["x"], &["s"], &[]),
+        node("Gather", &["s", "zero"], &["n"], &[]),
+        node("Unsqueeze", &["n", "axes"], &["n1"], &[]),
+        node("Concat", &["n1", "minus"], &["to"], &[("axis", A::I(0))]),
+        node("Reshape", &["x", "to"], &["flat"], &[]),
+        node("MatMul", &["flat", "w"], &["y"], &[]),
+    ];
+    let mut g = graph(nodes);
+    g.initializer = vec![
+        tensor("zero", &Tensor::from_slice(&[], &[0i64]).unwrap()),
+        tensor("axes", &i64s(&[0])),
+        tensor("minus", &i64s(&[-1])),
+        tensor("w", &f32s(&[6, 1], &[1.0; 6])),
+    ];
+    let m = load(g).unwrap();
+    let built = |batch: usize| {
+        let mut cx = Context::new();
+        let y = m.instantiate(&mut cx, &[("x", &[batch, 2, 3])]).unwrap()[0];
+        assert_eq!(cx.dims(y), [batch, 1]);
+        let order = cx.build_forward(&[y]).unwrap();
+        let ops: Vec<_> = order.iter().map(|&id| cx.record(id).op().name()).collect();
+        assert_eq!(ops, ["leaf", "reshape", "leaf", "matmul"]);
+        let weights = order.iter().filter_map(|&id| cx.constant_value(id));
+        weights.map(|t| t.storage().id()).collect::<Vec<_>>()
+    };
+    assert_eq!(built(1), built(5));
+}
+
+#[test]
+fn a_shape_that_is_not_known_is_named() {
+    let nodes = vec![
+        node("Cast", &["x"], &["to"], &[("to", A::I(7))]),
+        NodeProto { name: Some("here".into()), ..node("Reshape", &["x", "to"], &["y"], &[]) },
+    ];
+    let m = load(graph(nodes)).unwrap();
+    let e = m.instantiate(&mut Context::new(), &[("x", &[2])]).unwrap_err();
+    let text = e.to_string();
+    assert!(text.contains("Reshape") && text.contains("here") && text.contains("\"to\""), "{text}");
+}
+
+#[test]
+fn bad_constants_name_their_tensor() {
+    let with = |t: TensorProto| {
+        let mut g = graph(vec![node("Add", &["x", "w"], &["y"], &[])]);
+        g.initializer = vec![TensorProto { name: Some("w".into()), ..t }];
+        load(g).unwrap_err()
+    };
+    let short = TensorProto { data_type: Some(1), dims: vec![1 << 20], ..Default::default() };
+    let e = with(TensorProto { raw_data: Some(vec![0; 8].into()), ..short.clone() });
+    assert!(matches!(&e, ImportError::Data { tensor, .. } if tensor == "w"), "{e}");
+    let e = with(TensorProto { dims: vec![1 << 62, 4], ..short.clone() });
+    assert!(matches!(e, ImportError::Data { source: DataError::Tensor(_), .. }));
+    let e = with(TensorProto { dims: vec![-3], ..short });
+    assert!(matches!(e, ImportError::Data { source: DataError::NegativeDim(_), .. }));
+    let mut g = graph(vec![relu("x", "y")]);
+    g.input = vec![shaped("x", &["-2"])];
+    assert!(matches!(structure(load(g).unwrap_err()), StructureError::NegativeDim { dim: -2, .. }));
+}
+
+#[test]
+fn names_in_messages_stay_on_one_line() {
+    let long = "x\n\"".repeat(1000);
+    let mut g = graph(vec![relu("x", "y")]);
+    g.output = vec![value(&long, DType::F32)];
+    let text = load(g).unwrap_err().to_string();
+    assert!(!text.contains('\n') && text.len() < 250, "{text}");
+}

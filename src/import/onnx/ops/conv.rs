@@ -1,0 +1,270 @@
+//! Convolutions.
+
+use tilewright_kernels::Activation;
+
+use super::{NodeCx, OpRow, Outputs};
+use crate::graph::ops::conv::Conv;
+use crate::import::NodeError;
+use crate::import::onnx::attr::Attr;
+use crate::import::onnx::build;
+
+const AUTO_PAD: Attr =
+    Attr::string("auto_pad").one_of(&["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]);
+
+pub(super) const ROWS: &[OpRow] = &[
+    OpRow::new(
+        "Conv",
+        (2, 3),
+        &[
+            AUTO_PAD,
+            Attr::ints("dilations"),
+            Attr::int("group"),
+            Attr::ints("kernel_shape"),
+            Attr::ints("pads"),
+            Attr::ints("strides"),
+        ],
+        conv,
+    ),
+    OpRow::new(
+        "ConvTranspose",
+        (2, 3),
+        &[
+            AUTO_PAD,
+            Attr::ints("dilations"),
+            Attr::int("group"),
+            Attr::ints("kernel_shape"),
+            Attr::ints("output_padding"),
+            Attr::ints("output_shape"),
+            Attr::ints("pads"),
+            Attr::ints("strides"),
+        ],
+        conv_transpose,
+    ),
+];
+
+/// Where a window goes over an image of one or two dimensions; a missing height is 1.
+pub(super) struct Window {
+    /// `[h, w]` of the input.
+    pub(super) input: [usize; 2],
+    /// `[h, w]` of the window.
+    pub(super) size: [usize; 2],
+    pub(super) stride: [usize; 2],
+    pub(super) dilation: [usize; 2],
+    /// Explicit padding: top, left, bottom, right.
+    pub(super) pads: [usize; 4],
+    /// Whether padding is to be derived, and whether an odd cell goes to the end.
+    pub(super) same: Option<bool>,
+}
+
+impl Window {
+    /// Reads the attributes that convolutions and pools share. `size` has one or two extents.
+    pub(super) fn read(
+        cx: &NodeCx<'_>,
+        x: &[usize],
+        size: &[usize],
+    ) -> Result<Self, NodeError> {
+        let spatial = x.get(2..).unwrap_or_default();
+        let rank = spatial.len();
+        if !(1..=2).contains(&rank) {
+            return Err(match rank {
+                0 => NodeError::invalid(format!("x {x:?} has no spatial dimension")),
+                _ => NodeError::unsupported(format!("x {x:?} of {rank} spatial dimensions")),
+            });
+        }
+        if size.len() != rank {
+            return Err(NodeError::invalid(format!("window {size:?} does not fit x {x:?}")));
+        }
+        if let Some(declared) = cx.ints("kernel_shape") {
+            let same = declared.len() == rank
+                && declared.iter().zip(size).all(|(&d, &s)| usize::try_from(d) == Ok(s));
+            if !same {
+                let what = format!("kernel_shape {declared:?} differs from the weights' {size:?}");
+                return Err(NodeError::invalid(what));
+            }
+        }
+        let auto = cx.string("auto_pad", "NOTSET");
+        let pads = match auto.as_str() {
+            "NOTSET" => pairs(&list(cx, "pads", 2 * rank, 0, true)?, 0),
+            _ => [0; 4],
+        };
+        Ok(Self {
+            input: pair(spatial, 1),
+            size: pair(size, 1),
+            stride: pair(&list(cx, "strides", rank, 1, false)?, 1),
+            dilation: pair(&list(cx, "dilations", rank, 1, false)?, 1),
+            pads,
+            same: match auto.as_str() {
+                "SAME_UPPER" => Some(true),
+                "SAME_LOWER" => Some(false),
+                _ => None,
+            },
+        })
+    }
+
+    /// Cells from the first tap of a window to one past its last; `None` on overflow.
+    pub(super) fn reach(&self, i: usize) -> Option<usize> {
+        let (size, dilation) = (*self.size.get(i)?, *self.dilation.get(i)?);
+        size.checked_sub(1)?.checked_mul(dilation)?.checked_add(1)
+    }
+
+    /// Padding so that the output has `ceil(input / stride)` cells, where asked for.
+    pub(super) fn resolve_same(&mut self) -> Result<(), NodeError> {
+        let Some(upper) = self.same else { return Ok(()) };
+        let mut pads = [0; 4];
+        for i in 0..2 {
+            let total = (|| {
+                let (input, stride) = (*self.input.get(i)?, *self.stride.get(i)?);
+                let last = input.div_ceil(stride).checked_sub(1)?.checked_mul(stride)?;
+                Some(last.checked_add(self.reach(i)?)?.saturating_sub(input))
+            })();
+            let total = total.ok_or_else(too_large)?;
+            split(&mut pads, i, total, upper);
+        }
+        self.pads = pads;
+        Ok(())
+    }
+}
+
+fn too_large() -> NodeError {
+    NodeError::invalid("the window or its distances are too large")
+}
+
+/// Halves padding along dimension `i`; an odd cell goes to the end if `upper`.
+fn split(pads: &mut [usize; 4], i: usize, total: usize, upper: bool) {
+    let (small, large) = (total / 2, total - total / 2);
+    let (begin, end) = if upper { (small, large) } else { (large, small) };
+    for (at, value) in [(i, begin), (i + 2, end)] {
+        if let Some(slot) = pads.get_mut(at) {
+            *slot = value;
+        }
+    }
+}
+
+/// `[h, w]` from one or two values.
+fn pair(list: &[usize], height: usize) -> [usize; 2] {
+    match *list {
+        [w] => [height, w],
+        [h, w, ..] => [h, w],
+        [] => [height, height],
+    }
+}
+
+/// `[top, left, bottom, right]` from begins, then ends, of one or two dimensions.
+fn pairs(list: &[usize], height: usize) -> [usize; 4] {
+    match *list {
+        [left, right] => [height, left, height, right],
+        [top, left, bottom, right] => [top, left, bottom, right],
+        _ => [0; 4],
+    }
+}
+
+/// A list of `len` numbers, `default` each if the attribute is absent.
+fn list(
+    cx: &NodeCx<'_>,
+    name: &str,
+    len: usize,
+    default: usize,
+    zero: bool,
+) -> Result<Vec<usize>, NodeError> {
+    let Some(given) = cx.ints(name) else { return Ok(vec![default; len]) };
+    let out: Option<Vec<usize>> =
+        given.iter().map(|&v| usize::try_from(v).ok().filter(|&v| zero || v > 0)).collect();
+    match out {
+        Some(out) if out.len() == len => Ok(out),
+        _ if given.len() != len => {
+            Err(NodeError::invalid(format!("{name} {given:?} must have {len} elements")))
+        }
+        _ if given.iter().any(|&v| v < 0) && zero => {
+            Err(NodeError::unsupported(format!("negative {name} {given:?}")))
+        }
+        _ => Err(NodeError::invalid(format!("{name} {given:?} must be positive"))),
+    }
+}
+
+fn groups(cx: &NodeCx<'_>) -> Result<usize, NodeError> {
+    build::extent(cx.int("group", 1), "group")
+}
+
+fn conv(cx: &mut NodeCx<'_>) -> Outputs {
+    let (x, w) = (cx.input(0)?, cx.input(1)?);
+    let (xd, wd) = (cx.dims(x), cx.dims(w));
+    let mut window = Window::read(cx, &xd, wd.get(2..).unwrap_or_default())?;
+    window.resolve_same()?;
+    let bias = cx.opt(2);
+    let op = Conv {
+        stride: window.stride,
+        dilation: window.dilation,
+        pads: window.pads,
+        groups: groups(cx)?,
+        transposed: None,
+        bias: bias.is_some(),
+        residual: false,
+        activation: Activation::None,
+    };
+    let src: Vec<_> = [x, w].into_iter().chain(bias).collect();
+    Ok(vec![cx.op(op, &src)?])
+}
+
+/// `output_shape` and `SAME_*` determine padding from the size of the output; what is left over
+/// or missing becomes padding or extra cells at one end.
+fn conv_transpose(cx: &mut NodeCx<'_>) -> Outputs {
+    let (x, w) = (cx.input(0)?, cx.input(1)?);
+    let (xd, wd) = (cx.dims(x), cx.dims(w));
+    let mut window = Window::read(cx, &xd, wd.get(2..).unwrap_or_default())?;
+    let rank = xd.len().saturating_sub(2);
+    let mut extra = pair(&list(cx, "output_padding", rank, 0, true)?, 0);
+    let wanted = match cx.ints("output_shape") {
+        Some(shape) => {
+            // Some exporters give batch and channels, too.
+            let spatial = shape.get(shape.len().saturating_sub(rank)..).unwrap_or_default();
+            let spatial: Result<Vec<usize>, NodeError> =
+                spatial.iter().map(|&d| build::extent(d, "output_shape")).collect();
+            let spatial = spatial?;
+            if spatial.len() != rank {
+                let what = format!("output_shape {shape:?} must have {rank} elements");
+                return Err(NodeError::invalid(what));
+            }
+            Some(pair(&spatial, 1))
+        }
+        None if window.same.is_some() => {
+            let mut out = [0; 2];
+            for ((out, &input), &stride) in out.iter_mut().zip(&window.input).zip(&window.stride) {
+                *out = input.checked_mul(stride).ok_or_else(too_large)?;
+            }
+            Some(out)
+        }
+        None => None,
+    };
+    if let Some(wanted) = wanted {
+        // The specification puts the odd cell at the end for SAME_UPPER only.
+        let upper = window.same == Some(true);
+        let mut pads = [0; 4];
+        for i in 0..2 {
+            let sizes = (|| {
+                let (input, stride) = (*window.input.get(i)?, *window.stride.get(i)?);
+                let full = input.checked_sub(1)?.checked_mul(stride)?;
+                let full = full.checked_add(window.reach(i)?)?.checked_add(*extra.get(i)?)?;
+                Some((full, *wanted.get(i)?))
+            })();
+            let (full, wanted) = sizes.ok_or_else(too_large)?;
+            split(&mut pads, i, full.saturating_sub(wanted), upper);
+            if let Some(extra) = extra.get_mut(i) {
+                *extra = extra.checked_add(wanted.saturating_sub(full)).ok_or_else(too_large)?;
+            }
+        }
+        window.pads = pads;
+    }
+    let bias = cx.opt(2);
+    let op = Conv {
+        stride: window.stride,
+        dilation: window.dilation,
+        pads: window.pads,
+        groups: groups(cx)?,
+        transposed: Some(extra),
+        bias: bias.is_some(),
+        residual: false,
+        activation: Activation::None,
+    };
+    let src: Vec<_> = [x, w].into_iter().chain(bias).collect();
+    Ok(vec![cx.op(op, &src)?])
+}

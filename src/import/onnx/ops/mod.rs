@@ -1,0 +1,132 @@
+//! The operators: one table of rows, and the functions that build graph operations.
+//!
+//! To add an operator, write its function in the file of its kind and its row beside it. A row says
+//! which versions of the operator set it serves, how many inputs and outputs a node may have, and
+//! every attribute with its type; what a row does not name is reported when a model is loaded.
+
+use super::attr::{Attr, Attrs};
+use super::build::NodeCx;
+use crate::graph::TensorId;
+use crate::import::{DataError, NodeError};
+use crate::tensor::Tensor;
+
+mod activation;
+mod arithmetic;
+mod cast;
+mod constant;
+mod conv;
+mod matmul;
+mod normalize;
+mod pad;
+mod pool;
+mod reduce;
+mod resize;
+mod select;
+mod shape;
+mod slice;
+#[cfg(test)]
+mod tests;
+
+/// What a build function gives: the outputs of the node.
+type Outputs = Result<Vec<TensorId>, NodeError>;
+
+/// One operator in a range of operator sets.
+pub(super) struct OpRow {
+    /// The operator.
+    pub(super) name: &'static str,
+    /// First operator set.
+    pub(super) since: i64,
+    /// Last operator set.
+    until: i64,
+    /// Fewest and most inputs.
+    pub(super) inputs: (usize, usize),
+    /// Fewest and most outputs.
+    pub(super) outputs: (usize, usize),
+    /// Outputs that are computed; others must not be used.
+    pub(super) computed_outputs: usize,
+    /// Attributes.
+    pub(super) attrs: &'static [Attr],
+    /// Builds the node.
+    pub(super) build: fn(&mut NodeCx<'_>) -> Outputs,
+}
+
+impl OpRow {
+    /// An operator of all operator sets, with one output.
+    const fn new(
+        name: &'static str,
+        inputs: (usize, usize),
+        attrs: &'static [Attr],
+        build: fn(&mut NodeCx<'_>) -> Outputs,
+    ) -> Self {
+        Self {
+            name,
+            since: 0,
+            until: i64::MAX,
+            inputs,
+            outputs: (1, 1),
+            computed_outputs: 1,
+            attrs,
+            build,
+        }
+    }
+
+    /// The first operator set.
+    const fn since(self, since: i64) -> Self {
+        Self { since, ..self }
+    }
+
+    /// The last operator set.
+    const fn until(self, until: i64) -> Self {
+        Self { until, ..self }
+    }
+
+    /// Up to `most` outputs, of which the first `computed` are computed.
+    const fn outputs(self, most: usize, computed: usize) -> Self {
+        Self { outputs: (1, most), computed_outputs: computed, ..self }
+    }
+
+    /// Whether the node is a constant, which the loader reads itself.
+    pub(super) fn is_constant(&self) -> bool {
+        self.name == "Constant"
+    }
+}
+
+impl core::fmt::Debug for OpRow {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+/// Any number of inputs or outputs.
+const MANY: usize = usize::MAX;
+
+/// The table.
+pub(super) fn rows() -> impl Iterator<Item = &'static OpRow> {
+    const TABLE: [&[OpRow]; 14] = [
+        activation::ROWS,
+        arithmetic::ROWS,
+        cast::ROWS,
+        constant::ROWS,
+        conv::ROWS,
+        matmul::ROWS,
+        normalize::ROWS,
+        pad::ROWS,
+        pool::ROWS,
+        reduce::ROWS,
+        resize::ROWS,
+        select::ROWS,
+        shape::ROWS,
+        slice::ROWS,
+    ];
+    TABLE.iter().copied().flatten()
+}
+
+/// The row of an operator in an operator set.
+pub(super) fn find(name: &str, opset: i64) -> Option<&'static OpRow> {
+    rows().find(|r| r.name == name && (r.since..=r.until).contains(&opset))
+}
+
+/// The value of a `Constant` node; `None` if no supported attribute gives one.
+pub(super) fn constant_value(attrs: &Attrs) -> Option<Result<Tensor, DataError>> {
+    constant::value(attrs)
+}

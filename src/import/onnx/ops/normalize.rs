@@ -1,0 +1,99 @@
+//! Normalisations.
+
+use tilewright_kernels::template::binary::BinaryOp;
+use tilewright_kernels::template::unary::UnaryOp;
+
+use super::{NodeCx, OpRow, Outputs, cast};
+use crate::graph::ops::softmax::Softmax;
+use crate::import::NodeError;
+use crate::import::onnx::attr::Attr;
+use crate::import::onnx::build;
+
+pub(super) const ROWS: &[OpRow] = &[
+    OpRow::new(
+        "BatchNormalization",
+        (5, 5),
+        &[
+            Attr::float("epsilon"),
+            Attr::float("momentum"),
+            Attr::int("spatial").until(8).only(&[1]),
+            Attr::int("training_mode").since(14).only(&[0]),
+        ],
+        batch_normalization,
+    )
+    .outputs(5, 1),
+    OpRow::new("LogSoftmax", (1, 1), &[Attr::int("axis")], |cx| softmax(cx, true)),
+    OpRow::new("Softmax", (1, 1), &[Attr::int("axis")], |cx| softmax(cx, false)),
+];
+
+/// `x * s + t` per channel with `s = scale / sqrt(var + epsilon)`, `t = bias - mean * s`. With
+/// constant statistics `s` and `t` are constants.
+fn batch_normalization(cx: &mut NodeCx<'_>) -> Outputs {
+    let x = cx.input(0)?;
+    let (dims, dtype) = (cx.dims(x), cx.dtype(x));
+    let Some(&channels) = dims.get(1) else {
+        return Err(NodeError::invalid(format!("x {dims:?} has no channels")));
+    };
+    let mut stats = Vec::new();
+    for (i, name) in [(1, "scale"), (2, "B"), (3, "mean"), (4, "var")] {
+        let id = cx.input(i)?;
+        if cx.dims(id) != [channels] {
+            let found = cx.dims(id);
+            let what = format!("{name} must have {channels} elements, found {found:?}");
+            return Err(NodeError::invalid(what));
+        }
+        stats.push(id);
+    }
+    let &[scale, bias, mean, var] = &stats[..] else { return Err(NodeError::NoInput(1)) };
+    let epsilon = cx.scalar(cx.dtype(var), f64::from(cx.float("epsilon", 1e-5)))?;
+    let var = cx.binary(BinaryOp::Add, var, epsilon)?;
+    let deviation = cx.unary(UnaryOp::Sqrt, var)?;
+    let deviation = cast::to(cx, deviation, cx.dtype(scale))?;
+    let s = cx.binary(BinaryOp::Div, scale, deviation)?;
+    let mean = cast::to(cx, mean, cx.dtype(s))?;
+    let offset = cx.binary(BinaryOp::Mul, mean, s)?;
+    let t = cx.binary(BinaryOp::Sub, bias, offset)?;
+    let mut shape = vec![channels];
+    shape.resize(dims.len().saturating_sub(1), 1);
+    let mut y = x;
+    for (op, id) in [(BinaryOp::Mul, s), (BinaryOp::Add, t)] {
+        let id = cast::to(cx, id, dtype)?;
+        let id = cx.reshape(id, &shape)?;
+        y = cx.binary(op, y, id)?;
+    }
+    Ok(vec![y])
+}
+
+/// Up to opset 12 everything from `axis` on is one row, later only `axis` itself.
+fn softmax(cx: &mut NodeCx<'_>, log: bool) -> Outputs {
+    let x = cx.input(0)?;
+    let dims = cx.dims(x);
+    let rank = dims.len();
+    let old = cx.opset() < 13;
+    if rank == 0 {
+        let one = cx.reshape(x, &[1])?;
+        let y = cx.op(Softmax { log }, &[one])?;
+        return Ok(vec![cx.reshape(y, &[])?]);
+    }
+    let axis = match cx.int("axis", if old { 1 } else { -1 }) {
+        // One past the end: rows of one element.
+        a if old && usize::try_from(a) == Ok(rank) => rank,
+        a => build::axis(a, rank)?,
+    };
+    if old {
+        let (rows, row) = dims.split_at_checked(axis).unwrap_or((&dims, &[]));
+        let shape = [rows.iter().product(), row.iter().product()];
+        let flat = cx.reshape(x, &shape)?;
+        let y = cx.op(Softmax { log }, &[flat])?;
+        return Ok(vec![cx.reshape(y, &dims)?]);
+    }
+    let last = rank - 1;
+    if axis == last {
+        return Ok(vec![cx.op(Softmax { log }, &[x])?]);
+    }
+    let mut swap: Vec<usize> = (0..rank).collect();
+    swap.swap(axis, last);
+    let x = cx.transpose(x, &swap)?;
+    let y = cx.op(Softmax { log }, &[x])?;
+    Ok(vec![cx.transpose(y, &swap)?])
+}

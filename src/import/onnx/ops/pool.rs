@@ -1,0 +1,87 @@
+//! Pooling.
+
+use super::conv::Window;
+use super::{NodeCx, OpRow, Outputs};
+use crate::graph::ops::pool::{Pool, PoolKind};
+use crate::graph::ops::reduce::ReduceOp;
+use crate::import::NodeError;
+use crate::import::onnx::attr::Attr;
+use crate::import::onnx::build;
+
+const AUTO_PAD: Attr =
+    Attr::string("auto_pad").one_of(&["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]);
+
+const AVERAGE: PoolKind = PoolKind::Average { include_pad: false };
+
+pub(super) const ROWS: &[OpRow] = &[
+    OpRow::new(
+        "AveragePool",
+        (1, 1),
+        &[
+            AUTO_PAD,
+            Attr::int("ceil_mode").since(10),
+            Attr::int("count_include_pad"),
+            Attr::ints("dilations").since(19),
+            Attr::ints("kernel_shape").required(),
+            Attr::ints("pads"),
+            Attr::ints("strides"),
+        ],
+        |cx| {
+            let include_pad = cx.flag("count_include_pad", false);
+            pool(cx, PoolKind::Average { include_pad })
+        },
+    ),
+    OpRow::new("GlobalAveragePool", (1, 1), &[], |cx| global(cx, AVERAGE)),
+    OpRow::new("GlobalMaxPool", (1, 1), &[], |cx| global(cx, PoolKind::Max)),
+    OpRow::new(
+        "MaxPool",
+        (1, 1),
+        &[
+            AUTO_PAD,
+            Attr::int("ceil_mode").since(10),
+            Attr::ints("dilations").since(10),
+            Attr::ints("kernel_shape").required(),
+            Attr::ints("pads"),
+            // About the order of the second output, which is not computed.
+            Attr::int("storage_order").since(8),
+            Attr::ints("strides"),
+        ],
+        |cx| pool(cx, PoolKind::Max),
+    )
+    .outputs(2, 1),
+];
+
+fn pool(cx: &mut NodeCx<'_>, kind: PoolKind) -> Outputs {
+    let x = cx.input(0)?;
+    let size = cx.ints("kernel_shape").unwrap_or_default();
+    let size =
+        size.iter().map(|&d| build::extent(d, "kernel_shape")).collect::<Result<Vec<_>, _>>()?;
+    let mut window = Window::read(cx, &cx.dims(x), &size)?;
+    window.resolve_same()?;
+    let op = Pool {
+        kind,
+        window: window.size,
+        stride: window.stride,
+        dilation: window.dilation,
+        pads: window.pads,
+        // With derived padding the rounding is part of the derivation.
+        ceil: cx.flag("ceil_mode", false) && cx.string("auto_pad", "NOTSET") == "NOTSET",
+    };
+    Ok(vec![cx.op(op, &[x])?])
+}
+
+fn global(cx: &mut NodeCx<'_>, kind: PoolKind) -> Outputs {
+    let x = cx.input(0)?;
+    let dims = cx.dims(x);
+    let map = match dims[..] {
+        [_, _, w] => [1, w],
+        [_, _, h, w] => [h, w],
+        [_, _, _, _, _, ..] => {
+            let op = if kind == PoolKind::Max { ReduceOp::Max } else { ReduceOp::Mean };
+            let axes: Vec<usize> = (2..dims.len()).collect();
+            return Ok(vec![super::reduce::over(cx, op, x, &axes, true)?]);
+        }
+        _ => return Err(NodeError::invalid(format!("x {dims:?} has no spatial dimension"))),
+    };
+    Ok(vec![cx.op(Pool::global(kind, map), &[x])?])
+}

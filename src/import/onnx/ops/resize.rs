@@ -1,0 +1,371 @@
+//! Resampling of pictures, one axis at a time.
+//!
+//! Coordinates are computed in f32, as the widely used runtimes do: results of `floor` and of
+//! ties depend on it.
+
+use super::{NodeCx, OpRow, Outputs, cast, select};
+use crate::graph::TensorId;
+use crate::graph::ops::resize::Resize;
+use crate::import::NodeError;
+use crate::import::onnx::attr::Attr;
+use crate::import::onnx::build;
+use crate::tensor::DType;
+
+const MODE: Attr = Attr::string("mode").one_of(&["nearest", "linear", "bilinear"]);
+
+pub(super) const ROWS: &[OpRow] = &[
+    OpRow::new("Resize", (2, 2), &[MODE], old).since(10).until(10),
+    OpRow::new(
+        "Resize",
+        (1, 4),
+        &[
+            Attr::int("antialias").since(18),
+            Attr::ints("axes").since(18),
+            Attr::string("coordinate_transformation_mode").one_of(&[
+                "half_pixel",
+                "half_pixel_symmetric",
+                "pytorch_half_pixel",
+                "align_corners",
+                "asymmetric",
+                "tf_half_pixel_for_nn",
+                "tf_crop_and_resize",
+            ]),
+            Attr::float("cubic_coeff_a"),
+            Attr::int("exclude_outside"),
+            Attr::float("extrapolation_value"),
+            Attr::string("keep_aspect_ratio_policy")
+                .since(18)
+                .one_of(&["stretch", "not_larger", "not_smaller"]),
+            Attr::string("mode").one_of(&["nearest", "linear", "cubic"]),
+            Attr::string("nearest_mode").one_of(&[
+                "round_prefer_floor",
+                "round_prefer_ceil",
+                "floor",
+                "ceil",
+            ]),
+        ],
+        resize,
+    )
+    .since(11),
+    OpRow::new("Upsample", (1, 1), &[MODE, Attr::floats("scales").required()], old).until(8),
+    OpRow::new("Upsample", (2, 2), &[MODE], old).since(9),
+];
+
+/// The result's longest axis.
+const MOST: usize = 1 << 26;
+
+/// How one axis is resampled.
+struct Axis {
+    axis: usize,
+    input: usize,
+    output: usize,
+    scale: f32,
+    /// Part of the input that `tf_crop_and_resize` takes.
+    roi: (f32, f32),
+}
+
+/// How all axes are resampled.
+struct Mode {
+    /// `nearest`, `linear` or `cubic`.
+    filter: String,
+    coordinates: String,
+    /// As `nearest_mode`, or `simple`.
+    rounding: String,
+    cubic_a: f32,
+    exclude_outside: bool,
+    antialias: bool,
+    extrapolation: f32,
+}
+
+/// `Upsample`, and `Resize` of opset 10: coordinates are divided by the scale, and rounded down
+/// when a picture grows, up when it shrinks.
+fn old(cx: &mut NodeCx<'_>) -> Outputs {
+    let x = cx.input(0)?;
+    let dims = cx.dims(x);
+    let scales = match cx.floats("scales") {
+        Some(scales) => scales,
+        None => cx.floats_input(1)?.ok_or(NodeError::NoInput(1))?,
+    };
+    if scales.len() != dims.len() {
+        let what = format!("scales {scales:?} must have one number per extent of {dims:?}");
+        return Err(NodeError::invalid(what));
+    }
+    let mut axes = Vec::new();
+    for (axis, (&input, &scale)) in dims.iter().zip(&scales).enumerate() {
+        let output = scaled(input, scale)?;
+        axes.push(Axis { axis, input, output, scale, roi: (0.0, 1.0) });
+    }
+    let nearest = cx.string("mode", "nearest") == "nearest";
+    let mode = Mode {
+        filter: if nearest { "nearest" } else { "linear" }.into(),
+        coordinates: "asymmetric".into(),
+        rounding: "simple".into(),
+        cubic_a: 0.0,
+        exclude_outside: false,
+        antialias: false,
+        extrapolation: 0.0,
+    };
+    build_axes(cx, x, &axes, &mode)
+}
+
+fn resize(cx: &mut NodeCx<'_>) -> Outputs {
+    let x = cx.input(0)?;
+    let dims = cx.dims(x);
+    let chosen = match cx.ints("axes") {
+        Some(axes) => build::axes(&axes, dims.len())?,
+        None => (0..dims.len()).collect(),
+    };
+    let n = chosen.len();
+    let counted = |what: &str, found: usize| {
+        let what = format!("{what} must have {n} elements, found {found}");
+        if found == n { Ok(()) } else { Err(NodeError::invalid(what)) }
+    };
+    // An empty list is an absent input.
+    let scales = cx.floats_input(2)?.filter(|s| !s.is_empty());
+    let sizes = cx.ints_input(3)?.filter(|s| !s.is_empty());
+    let coordinates = cx.string("coordinate_transformation_mode", "half_pixel");
+    let roi = match cx.floats_input(1)? {
+        Some(roi) if coordinates == "tf_crop_and_resize" => {
+            counted("roi (begins and ends)", roi.len().div_ceil(2))?;
+            roi
+        }
+        None if coordinates == "tf_crop_and_resize" => return Err(NodeError::NoInput(1)),
+        _ => Vec::new(),
+    };
+    let extents: Vec<usize> = chosen.iter().filter_map(|&a| dims.get(a).copied()).collect();
+    let targets: Vec<(usize, f32)> = match (scales, sizes) {
+        (Some(scales), None) => {
+            counted("scales", scales.len())?;
+            let both = extents.iter().zip(&scales);
+            both.map(|(&d, &s)| Ok((scaled(d, s)?, s))).collect::<Result<_, NodeError>>()?
+        }
+        (None, Some(sizes)) => {
+            counted("sizes", sizes.len())?;
+            let sizes = sizes
+                .iter()
+                .map(|&s| build::extent(s, "size"))
+                .collect::<Result<Vec<_>, NodeError>>()?;
+            fitted(&extents, &sizes, &cx.string("keep_aspect_ratio_policy", "stretch"))?
+        }
+        _ => return Err(NodeError::invalid("one of scales and sizes must be given")),
+    };
+    let axes: Vec<Axis> = chosen
+        .iter()
+        .zip(&extents)
+        .zip(&targets)
+        .enumerate()
+        .map(|(i, ((&axis, &input), &(output, scale)))| {
+            let at = |i: usize, default| roi.get(i).copied().unwrap_or(default);
+            Axis { axis, input, output, scale, roi: (at(i, 0.0), at(n + i, 1.0)) }
+        })
+        .collect();
+    let mode = Mode {
+        filter: cx.string("mode", "nearest"),
+        coordinates,
+        rounding: cx.string("nearest_mode", "round_prefer_floor"),
+        cubic_a: cx.float("cubic_coeff_a", -0.75),
+        exclude_outside: cx.flag("exclude_outside", false),
+        antialias: cx.flag("antialias", false),
+        extrapolation: cx.float("extrapolation_value", 0.0),
+    };
+    build_axes(cx, x, &axes, &mode)
+}
+
+/// `floor(extent * scale)`.
+fn scaled(extent: usize, scale: f32) -> Result<usize, NodeError> {
+    if !(scale > 0.0 && scale.is_finite()) {
+        return Err(NodeError::invalid(format!("scale {scale} must be positive")));
+    }
+    whole((as_f32(extent) * scale).floor())
+}
+
+/// Sizes and scales after the aspect ratio is kept as `policy` wants.
+fn fitted(
+    extents: &[usize],
+    sizes: &[usize],
+    policy: &str,
+) -> Result<Vec<(usize, f32)>, NodeError> {
+    let ratios = extents.iter().zip(sizes).map(|(&d, &s)| as_f32(s) / as_f32(d));
+    let ratios: Vec<f32> = ratios.collect();
+    if policy == "stretch" {
+        return sizes.iter().zip(ratios).map(|(&s, r)| Ok((bounded(s)?, r))).collect();
+    }
+    let pick = if policy == "not_larger" { f32::min } else { f32::max };
+    let Some(scale) = ratios.into_iter().reduce(pick) else { return Ok(Vec::new()) };
+    // Halves round up.
+    extents.iter().map(|&d| Ok((whole((as_f32(d) * scale + 0.5).floor())?, scale))).collect()
+}
+
+#[allow(clippy::cast_precision_loss, reason = "extents of pictures are far below 2^24")]
+fn as_f32(n: usize) -> f32 {
+    n as f32
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "conversions saturate")]
+fn whole(v: f32) -> Result<usize, NodeError> {
+    bounded(v as usize)
+}
+
+fn bounded(n: usize) -> Result<usize, NodeError> {
+    if n <= MOST {
+        Ok(n)
+    } else {
+        Err(NodeError::unsupported(format!("an axis of {n} resampled elements")))
+    }
+}
+
+fn build_axes(cx: &mut NodeCx<'_>, x: TensorId, axes: &[Axis], mode: &Mode) -> Outputs {
+    let dtype = cx.dtype(x);
+    let crop = mode.coordinates == "tf_crop_and_resize";
+    let mut y = x;
+    for a in axes {
+        if a.input == 0 && a.output != 0 {
+            return Err(NodeError::invalid("an empty axis cannot grow"));
+        }
+        if mode.filter == "nearest" && !crop {
+            let at: Vec<usize> = (0..a.output).map(|i| nearest(a, mode, i)).collect();
+            if a.input != a.output || at.iter().enumerate().any(|(i, &p)| i != p) {
+                y = select::take(cx, y, a.axis, at.into_iter(), a.output)?;
+            }
+            continue;
+        }
+        let taps = Taps::new(a, mode)?;
+        if taps.is_identity(a) {
+            continue;
+        }
+        if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
+            return Err(NodeError::unsupported(format!("mode {} of {dtype}", mode.filter)));
+        }
+        y = cast::to(cx, y, DType::F32)?;
+        let op = Resize {
+            axis: a.axis,
+            taps: taps.count,
+            index: taps.index,
+            weight: taps.weight,
+            fill: mode.extrapolation,
+        };
+        y = cx.op(op, &[y])?;
+    }
+    Ok(vec![cast::to(cx, y, dtype)?])
+}
+
+/// Where position `i` of the result lies in the input.
+fn coordinate(a: &Axis, mode: &str, i: usize) -> f32 {
+    let (x, input, output) = (as_f32(i), as_f32(a.input), as_f32(a.output));
+    let half_pixel = (x + 0.5) / a.scale - 0.5;
+    match mode {
+        "pytorch_half_pixel" if a.output <= 1 => 0.0,
+        "half_pixel_symmetric" => {
+            // The result is a whole number of pixels; centre the rest.
+            let adjustment = output / (a.scale * input);
+            input / 2.0 * (1.0 - adjustment) + half_pixel
+        }
+        "align_corners" if a.output <= 1 => 0.0,
+        "align_corners" => x * (input - 1.0) / (output - 1.0),
+        "asymmetric" => x / a.scale,
+        "tf_half_pixel_for_nn" => (x + 0.5) / a.scale,
+        "tf_crop_and_resize" if a.output <= 1 => 0.5 * (a.roi.0 + a.roi.1) * (input - 1.0),
+        "tf_crop_and_resize" => {
+            a.roi.0 * (input - 1.0) + x * (a.roi.1 - a.roi.0) * (input - 1.0) / (output - 1.0)
+        }
+        _ => half_pixel,
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "conversions saturate")]
+fn nearest(a: &Axis, mode: &Mode, i: usize) -> usize {
+    let x = coordinate(a, &mode.coordinates, i);
+    let x = match mode.rounding.as_str() {
+        "round_prefer_ceil" => (x + 0.5).floor(),
+        "floor" => x.floor(),
+        "ceil" => x.ceil(),
+        "simple" if a.scale < 1.0 => x.ceil(),
+        "simple" => x.floor(),
+        _ => (x - 0.5).ceil(),
+    };
+    (x.max(0.0) as usize).min(a.input.saturating_sub(1))
+}
+
+/// Which elements of an axis make up each element of the result, and with what weight.
+struct Taps {
+    count: usize,
+    index: Vec<u32>,
+    weight: Vec<f32>,
+}
+
+impl Taps {
+    fn new(a: &Axis, mode: &Mode) -> Result<Self, NodeError> {
+        let radius = match mode.filter.as_str() {
+            "nearest" => 0.5f32,
+            "linear" => 1.0,
+            _ => 2.0,
+        };
+        // Shrinking with antialiasing widens the filter.
+        let squeeze = if mode.antialias { a.scale.min(1.0) } else { 1.0 };
+        let first = (-radius / squeeze).floor() + 1.0;
+        let count = if mode.filter == "nearest" { 1 } else { whole(2.0 - 2.0 * first)? };
+        if count.checked_mul(a.output).is_none_or(|n| n > MOST) {
+            return Err(NodeError::unsupported("a resampling table of this size"));
+        }
+        let crop = mode.coordinates == "tf_crop_and_resize";
+        let last = as_f32(a.input) - 1.0;
+        let (mut index, mut weight) = (Vec::new(), Vec::new());
+        for i in 0..a.output {
+            let x = coordinate(a, &mode.coordinates, i);
+            if crop && !(0.0..=last).contains(&x) {
+                index.resize(index.len() + count, u32::MAX);
+                weight.resize(weight.len() + count, 0.0);
+                continue;
+            }
+            if mode.filter == "nearest" {
+                index.push(u32::try_from(nearest(a, mode, i)).unwrap_or(0));
+                weight.push(1.0);
+                continue;
+            }
+            let base = x.floor();
+            let from = weight.len();
+            for t in 0..count {
+                let offset = first + as_f32(t);
+                let at = base + offset;
+                let outside = !(0.0..=last).contains(&at);
+                let w = if mode.exclude_outside && outside {
+                    0.0
+                } else {
+                    filter(mode, squeeze * (offset - (x - base)))
+                };
+                #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+                index.push(at.clamp(0.0, last) as u32);
+                weight.push(w);
+            }
+            if mode.exclude_outside || mode.antialias {
+                let weights = weight.get_mut(from..).unwrap_or_default();
+                let sum: f32 = weights.iter().sum();
+                weights.iter_mut().for_each(|w| *w /= sum);
+            }
+        }
+        Ok(Self { count, index, weight })
+    }
+
+    fn is_identity(&self, a: &Axis) -> bool {
+        let tap = |i: usize| {
+            let range = i * self.count..(i + 1) * self.count;
+            let taps = self.index.get(range.clone()).zip(self.weight.get(range));
+            taps.is_some_and(|(index, weight)| {
+                index.iter().zip(weight).all(|(&p, &w)| w == 0.0 || (w == 1.0 && p as usize == i))
+                    && weight.contains(&1.0)
+            })
+        };
+        a.input == a.output && (0..a.output).all(tap)
+    }
+}
+
+/// The filter's value at a distance.
+fn filter(mode: &Mode, x: f32) -> f32 {
+    let (x, a) = (x.abs(), mode.cubic_a);
+    match mode.filter.as_str() {
+        "linear" => (1.0 - x).max(0.0),
+        _ if x <= 1.0 => ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0,
+        _ if x < 2.0 => ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a,
+        _ => 0.0,
+    }
+}

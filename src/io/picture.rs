@@ -1,0 +1,136 @@
+//! PNG and JPEG pictures, decoded to grey or colour bytes.
+
+use core::fmt;
+use std::io::Cursor;
+
+use image::metadata::Orientation;
+use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
+
+use super::Picture;
+
+/// Most pixels per side; anything larger is taken for a damaged or hostile header.
+const MAX_SIDE: u32 = 32_768;
+
+/// Most bytes a decoder may allocate.
+const MAX_BYTES: u64 = 1 << 30;
+
+/// Why bytes are not a readable picture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PictureError {
+    /// Neither a PNG nor a JPEG file.
+    InvalidFormat,
+    /// The file begins as the named format, but does not decode.
+    InvalidData(String),
+    /// Larger than the limits of this reader.
+    UnsupportedSize(String),
+}
+
+impl fmt::Display for PictureError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InvalidFormat => f.write_str("neither a PNG nor a JPEG picture"),
+            Self::InvalidData(why) => write!(f, "the picture does not decode: {why}"),
+            Self::UnsupportedSize(why) => write!(
+                f,
+                "the picture is too large (at most {MAX_SIDE} pixels a side and {} MiB): {why}",
+                MAX_BYTES >> 20
+            ),
+        }
+    }
+}
+
+impl std::error::Error for PictureError {}
+
+/// Decodes a PNG or JPEG file. The orientation that a camera noted in it is applied; samples of 16
+/// bits are reduced to 8; one-bit and palette pictures are expanded.
+///
+/// # Errors
+/// Every [`PictureError`]; sizes are checked before pixels are allocated.
+pub fn read(bytes: &[u8]) -> Result<Picture, PictureError> {
+    let format = match image::guess_format(bytes) {
+        Ok(format @ (ImageFormat::Png | ImageFormat::Jpeg)) => format,
+        _ => return Err(PictureError::InvalidFormat),
+    };
+    let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
+    let mut limits = Limits::default();
+    limits.max_image_width = Some(MAX_SIDE);
+    limits.max_image_height = Some(MAX_SIDE);
+    limits.max_alloc = Some(MAX_BYTES);
+    reader.limits(limits);
+    let mut decoder = reader.into_decoder().map_err(explain)?;
+    let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
+    let mut decoded = DynamicImage::from_decoder(decoder).map_err(explain)?;
+    decoded.apply_orientation(orientation);
+    let (width, height) = (decoded.width() as usize, decoded.height() as usize);
+    let alpha = decoded.color().has_alpha();
+    let (channels, samples) = match (decoded.color().has_color(), alpha) {
+        (false, false) => (1, decoded.into_luma8().into_raw()),
+        (true, false) => (3, decoded.into_rgb8().into_raw()),
+        (_, true) => (4, decoded.into_rgba8().into_raw()),
+    };
+    Ok(Picture { width, height, channels, samples })
+}
+
+fn explain(error: image::ImageError) -> PictureError {
+    // Decoders put line breaks into some messages; a report is one line.
+    let text = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+    match error {
+        image::ImageError::Limits(_) => PictureError::UnsupportedSize(text),
+        _ => PictureError::InvalidData(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn png(color: image::ExtendedColorType, width: u32, height: u32, samples: &[u8]) -> Vec<u8> {
+        use image::ImageEncoder;
+        let mut out = Vec::new();
+        image::codecs::png::PngEncoder::new(&mut out)
+            .write_image(samples, width, height, color)
+            .unwrap();
+        out
+    }
+
+    #[test]
+    fn grey_colour_and_alpha_keep_their_samples() {
+        use image::ExtendedColorType::{L8, La8, Rgb8, Rgba8};
+        for (color, channels) in [(L8, 1), (Rgb8, 3), (Rgba8, 4)] {
+            let samples: Vec<u8> = (0..2 * 3 * channels as u8).map(|i| i * 9).collect();
+            let picture = read(&png(color, 3, 2, &samples)).unwrap();
+            assert_eq!(picture, Picture { width: 3, height: 2, channels, samples });
+        }
+        let picture = read(&png(La8, 1, 1, &[7, 100])).unwrap();
+        assert_eq!((picture.channels, picture.samples), (4, vec![7, 7, 7, 100]));
+    }
+
+    #[test]
+    fn what_is_no_picture_is_an_error() {
+        assert_eq!(read(b"").unwrap_err(), PictureError::InvalidFormat);
+        assert_eq!(read(b"GIF89a\x01\x00\x01\x00").unwrap_err(), PictureError::InvalidFormat);
+        let good = png(image::ExtendedColorType::L8, 8, 8, &[5; 64]);
+        for end in 8..good.len() - 12 {
+            assert!(read(&good[..end]).is_err(), "cut at {end}");
+        }
+    }
+
+    #[test]
+    fn a_huge_header_is_refused_before_allocation() {
+        let mut bad = png(image::ExtendedColorType::L8, 1, 1, &[5]);
+        bad[16..24].copy_from_slice(&[0x7f, 0xff, 0xff, 0xff, 0x7f, 0xff, 0xff, 0xff]);
+        // The header's checksum is over its type and data.
+        let crc = crc32(&bad[12..29]);
+        bad[29..33].copy_from_slice(&crc.to_be_bytes());
+        assert!(matches!(read(&bad).unwrap_err(), PictureError::UnsupportedSize(_)));
+    }
+
+    fn crc32(bytes: &[u8]) -> u32 {
+        !bytes.iter().fold(!0u32, |crc, &b| {
+            (0..8).fold(crc ^ u32::from(b), |c, _| {
+                (c >> 1) ^ (0xedb8_8320 & 0u32.wrapping_sub(c & 1))
+            })
+        })
+    }
+}

@@ -1,0 +1,23 @@
+//! tilewright runs small networks on small machines.
+//!
+//! Kernels come from templates and tile macros (the crates `tilewright-kernels` and
+//! `tilewright-intrinsics`); this crate adds tensors, graphs, importers and the CPU backend.
+//! [`Model`] and [`Session`] are all that running an ONNX file takes; [`graph::Context`] builds
+//! graphs by hand.
+#![deny(unsafe_code)]
+
+pub mod backend;
+mod error;
+pub mod graph;
+pub mod import;
+pub mod io;
+mod session;
+pub mod task;
+pub mod tensor;
+
+pub use error::Error;
+pub use import::onnx::{Dim, ValueInfo};
+pub use session::{Model, NodeInfo, PlanInfo, ProfileRow, Session, SessionOptions};
+pub use tensor::{DType, Tensor};
+pub use tilewright_kernels::Isa;
+pub use tilewright_kernels::bench as kernel_bench;

@@ -1,0 +1,9 @@
+//! The program `tilewright`.
+
+#![deny(unsafe_code)]
+
+mod cli;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

@@ -1,0 +1,202 @@
+//! Element types: sizes, blocks and names.
+
+use core::fmt;
+
+/// Type of a tensor's elements.
+///
+/// Block-quantised types keep `block_elems` elements in `block_bytes` bytes (ggml's layouts); every
+/// other type has blocks of one element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DType {
+    /// IEEE single precision.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// The upper 16 bits of an IEEE single.
+    BF16,
+    /// IEEE double precision.
+    F64,
+    /// Signed 8-bit integer.
+    I8,
+    /// Unsigned 8-bit integer.
+    U8,
+    /// Signed 16-bit integer.
+    I16,
+    /// Unsigned 16-bit integer.
+    U16,
+    /// Signed 32-bit integer.
+    I32,
+    /// Unsigned 32-bit integer.
+    U32,
+    /// Signed 64-bit integer.
+    I64,
+    /// Unsigned 64-bit integer.
+    U64,
+    /// One byte, 0 or 1.
+    Bool,
+    /// 32 four-bit values with one f16 scale.
+    Q4_0,
+    /// 32 four-bit values with an f16 scale and an f16 minimum.
+    Q4_1,
+    /// 32 five-bit values with one f16 scale.
+    Q5_0,
+    /// 32 five-bit values with an f16 scale and an f16 minimum.
+    Q5_1,
+    /// 32 eight-bit values with one f16 scale.
+    Q8_0,
+}
+
+impl DType {
+    /// Every type, in declaration order.
+    pub const ALL: [Self; 18] = [
+        Self::F32,
+        Self::F16,
+        Self::BF16,
+        Self::F64,
+        Self::I8,
+        Self::U8,
+        Self::I16,
+        Self::U16,
+        Self::I32,
+        Self::U32,
+        Self::I64,
+        Self::U64,
+        Self::Bool,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q8_0,
+    ];
+
+    /// Elements in one block: 1, or 32 for the block-quantised types.
+    pub const fn block_elems(self) -> usize {
+        match self {
+            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => 32,
+            _ => 1,
+        }
+    }
+
+    /// Bytes of one block; for plain types the bytes of one element.
+    pub const fn block_bytes(self) -> usize {
+        match self {
+            Self::I8 | Self::U8 | Self::Bool => 1,
+            Self::F16 | Self::BF16 | Self::I16 | Self::U16 => 2,
+            Self::F32 | Self::I32 | Self::U32 => 4,
+            Self::F64 | Self::I64 | Self::U64 => 8,
+            Self::Q4_0 => 18,
+            Self::Q4_1 => 20,
+            Self::Q5_0 => 22,
+            Self::Q5_1 => 24,
+            Self::Q8_0 => 34,
+        }
+    }
+
+    /// Whether one element stands in every block.
+    pub const fn is_plain(self) -> bool {
+        self.block_elems() == 1
+    }
+
+    /// Whether the type is a floating-point type.
+    pub const fn is_float(self) -> bool {
+        matches!(self, Self::F32 | Self::F16 | Self::BF16 | Self::F64)
+    }
+
+    /// Bytes of `elements` contiguous elements, or `None` on overflow or when `elements` is not a
+    /// whole number of blocks.
+    pub const fn bytes_of(self, elements: usize) -> Option<usize> {
+        if !elements.is_multiple_of(self.block_elems()) {
+            return None;
+        }
+        (elements / self.block_elems()).checked_mul(self.block_bytes())
+    }
+
+    /// The printable name: `f32`, `i64`, `q4_0`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::BF16 => "bf16",
+            Self::F64 => "f64",
+            Self::I8 => "i8",
+            Self::U8 => "u8",
+            Self::I16 => "i16",
+            Self::U16 => "u16",
+            Self::I32 => "i32",
+            Self::U32 => "u32",
+            Self::I64 => "i64",
+            Self::U64 => "u64",
+            Self::Bool => "bool",
+            Self::Q4_0 => "q4_0",
+            Self::Q4_1 => "q4_1",
+            Self::Q5_0 => "q5_0",
+            Self::Q5_1 => "q5_1",
+            Self::Q8_0 => "q8_0",
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A Rust type that stands for one [`DType`] in typed access to tensor data.
+///
+/// Sealed: the implementations below are all there are, and each is plain old data, so any byte
+/// pattern read from a file is a valid value (`bool` is read as `u8` for that reason).
+pub trait Element: sealed::Sealed + Copy + Default + PartialEq + fmt::Debug + 'static {
+    /// The type's tag.
+    const DTYPE: DType;
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+macro_rules! elements {
+    ($($t:ty => $d:ident),* $(,)?) => { $(
+        impl sealed::Sealed for $t {}
+        impl Element for $t { const DTYPE: DType = DType::$d; }
+    )* };
+}
+elements! {
+    f32 => F32, f64 => F64, i8 => I8, u8 => U8, i16 => I16, u16 => U16,
+    i32 => I32, u32 => U32, i64 => I64, u64 => U64,
+    half::f16 => F16, half::bf16 => BF16,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_follow_ggml() {
+        for (dtype, elems, bytes) in [
+            (DType::F32, 1, 4),
+            (DType::F16, 1, 2),
+            (DType::BF16, 1, 2),
+            (DType::I8, 1, 1),
+            (DType::I16, 1, 2),
+            (DType::I32, 1, 4),
+            (DType::I64, 1, 8),
+            (DType::Q4_0, 32, 18),
+            (DType::Q4_1, 32, 20),
+            (DType::Q5_0, 32, 22),
+            (DType::Q5_1, 32, 24),
+            (DType::Q8_0, 32, 34),
+        ] {
+            assert_eq!((dtype.block_elems(), dtype.block_bytes()), (elems, bytes), "{dtype}");
+        }
+    }
+
+    #[test]
+    fn bytes_of_refuses_overflow_and_partial_blocks() {
+        assert_eq!(DType::I64.bytes_of(usize::MAX / 4), None);
+        assert_eq!(DType::Q8_0.bytes_of(33), None);
+        assert_eq!(DType::Q8_0.bytes_of(64), Some(68));
+        assert_eq!(DType::F32.bytes_of(0), Some(0));
+    }
+}

@@ -1,0 +1,286 @@
+//! The program, as it is called by people and scripts.
+
+use crate::support::{Bench, F32, U8, model, node, relu, tensor, with_metadata};
+use prost::Message;
+use std::process::Stdio;
+
+#[test]
+fn embedded_model_reads_the_embedded_picture() {
+    let bench = Bench::new();
+    let text = bench.run(&["run"]).done();
+    for word in ["text", "confidence", "time", " on "] {
+        assert!(text.contains(word), "{text}");
+    }
+    let json = bench.run(&["run", "--format", "json", "--threads", "1"]).json();
+    assert!(json["text"].is_string() && json["confidence"].is_number());
+    assert_eq!((&json["threads"], &json["model"]), (&1.into(), &"textline (embedded)".into()));
+    let output = &json["outputs"][0];
+    for key in ["name", "dtype", "shape", "min", "max", "mean"] {
+        assert!(!output[key].is_null(), "{key} in {json}");
+    }
+    assert!(json["time_us"].as_f64().unwrap() > 0.0 && json["isa"].is_string());
+    let beam = bench.run(&["run", "--beam", "4", "--format", "json"]).json();
+    assert!(beam["text"].is_string());
+}
+
+#[test]
+fn outputs_are_written_under_safe_names() {
+    let bench = Bench::new();
+    let nodes = vec![node("Relu", &["x"], &["a/b:0"]), node("Neg", &["x"], &["-y_.2"])];
+    let twice = model(&[("x", F32, &[None, Some(2)])], &["a/b:0", "-y_.2"], nodes, vec![]);
+    bench.model("m.onnx", &twice).npy("x.npy", &[1, 2], &[-1.0, 2.0]);
+    let args =
+        ["run", "m.onnx", "--input", "x=x.npy", "--output-dir", "deep/out", "--format", "json"];
+    let json = bench.run(&args).json();
+    assert_eq!(bench.list("deep/out"), ["-y_.2.npy", "a_b_0.npy"]);
+    assert_eq!(bench.values("deep/out/a_b_0.npy"), [0.0, 2.0]);
+    assert_eq!(bench.values("deep/out/-y_.2.npy"), [1.0, -2.0]);
+    assert_eq!(json["outputs"][0]["name"], "a/b:0");
+    assert_eq!(json["outputs"][1]["min"], -2.0);
+    assert_eq!(json["outputs"][1]["shape"], serde_json::json!([1, 2]));
+    // One input needs no name, and the text form shows each output.
+    let text = bench.run(&["run", "m.onnx", "--input", "x.npy"]).done();
+    assert!(text.contains("a/b:0") && text.contains("[1, 2]"), "{text}");
+}
+
+#[test]
+fn inputs_come_from_every_kind_of_array() {
+    let bench = Bench::new();
+    bench.model("m.onnx", &relu());
+    bench.write("x.pb", tensor("x", &[1, 3], &[1.0, -1.0, 3.0]).encode_to_vec());
+    let json = bench.run(&["run", "m.onnx", "--input", "x=x.pb", "--format", "json"]).json();
+    assert_eq!(
+        (&json["outputs"][0]["max"], &json["outputs"][0]["min"]),
+        (&3.0.into(), &0.0.into())
+    );
+    // Fortran order, big-endian.
+    let header = "{'descr': '>f4', 'fortran_order': True, 'shape': (2, 3), }\n";
+    let values: Vec<u8> =
+        [1.0f32, 4.0, 2.0, 5.0, 3.0, 6.0].iter().flat_map(|v| v.to_be_bytes()).collect();
+    let length = (header.len() as u16).to_le_bytes();
+    let file = [b"\x93NUMPY\x01\x00", &length[..], header.as_bytes(), &values].concat();
+    bench
+        .write("f.npy", file)
+        .run(&["run", "m.onnx", "--input", "f.npy", "--output-dir", "."])
+        .done();
+    assert_eq!(bench.values("y.npy"), [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+}
+
+#[test]
+fn pictures_and_sounds_fit_inputs_that_are_clear() {
+    let bench = Bench::new();
+    let picture = image::RgbImage::from_fn(4, 2, |x, _| image::Rgb([x as u8 * 85, 0, 255]));
+    picture.save(bench.path("p.png")).unwrap();
+    let nchw = [Some(1), Some(3), Some(2), Some(4)];
+    bench.model(
+        "f.onnx",
+        &model(&[("x", F32, &nchw)], &["y"], vec![node("Relu", &["x"], &["y"])], vec![]),
+    );
+    let error = bench.run(&["run", "f.onnx", "--input", "p.png"]).error();
+    assert!(error.contains("--pixel-range"), "{error}");
+    let args = ["run", "f.onnx", "--input", "p.png", "--pixel-range", "-1..1", "--format", "json"];
+    assert_eq!(bench.run(&args).json()["outputs"][0]["max"], 1.0);
+    let bytes = model(&[("x", U8, &nchw)], &["y"], vec![node("Identity", &["x"], &["y"])], vec![]);
+    bench.model("u.onnx", &bytes);
+    let json = bench.run(&["run", "u.onnx", "--input", "p.png", "--format", "json"]).json();
+    assert_eq!(json["outputs"][0]["dtype"], "u8");
+    assert_eq!(json["outputs"][0]["max"], 255.0);
+    bench.model("m.onnx", &relu());
+    let error = bench.run(&["run", "m.onnx", "--input", "p.png", "--pixel-range", "0..1"]).error();
+    assert!(error.contains("[1, c, h, w]"), "{error}");
+
+    let spec = hound::WavSpec {
+        channels: 1,
+        sample_rate: 8000,
+        bits_per_sample: 16,
+        sample_format: hound::SampleFormat::Int,
+    };
+    let mut sound = hound::WavWriter::create(bench.path("s.wav"), spec).unwrap();
+    [0i16, 16384, -32768].iter().for_each(|s| sound.write_sample(*s).unwrap());
+    sound.finalize().unwrap();
+    let json = bench.run(&["run", "m.onnx", "--input", "s.wav", "--format", "json"]).json();
+    assert_eq!(json["outputs"][0]["max"], 0.5);
+}
+
+#[test]
+fn metadata_give_text_and_labels_to_any_model() {
+    let bench = Bench::new();
+    let scores = tensor("scores", &[1, 3, 3], &[0., 9., 0., 9., 0., 0., 0., 0., 9.]);
+    let nodes = vec![node("Add", &["x", "scores"], &["y"])];
+    let reader = model(&[("x", F32, &[Some(1), Some(1), Some(1)])], &["y"], nodes, vec![scores]);
+    let entries = [
+        ("tilewright.task", "ctc"),
+        ("tilewright.ctc.charset", "aé"),
+        ("tilewright.ctc.blank", "0"),
+    ];
+    bench.model("ctc.onnx", &with_metadata(reader, &entries));
+    bench.npy("one.npy", &[1, 1, 1], &[0.0]);
+    let args = ["run", "ctc.onnx", "--input", "one.npy", "--format", "json"];
+    assert_eq!(bench.run(&args).json()["text"], "aé");
+    let labelled = with_metadata(relu(), &[("tilewright.labels", "cat\ndog\nox")]);
+    bench.model("labels.onnx", &labelled).npy("x.npy", &[1, 3], &[0.25, -1.0, 0.5]);
+    let args = ["run", "labels.onnx", "--input", "x.npy", "--format", "json"];
+    let labels = bench.run(&args).json()["labels"].clone();
+    assert_eq!(labels[0], serde_json::json!({"label": "ox", "score": 0.5}));
+    assert_eq!(labels.as_array().unwrap().len(), 3);
+    // Metadata of some later version are no reason to refuse the model.
+    bench.model("new.onnx", &with_metadata(relu(), &[("tilewright.task", "telepathy")]));
+    let ran = bench.run(&["run", "new.onnx", "--input", "x.npy"]);
+    assert!(ran.stderr.contains("telepathy"), "{}", ran.stderr);
+    assert!(ran.done().contains('y'));
+    let error = bench.run(&["run", "labels.onnx", "--input", "x.npy", "--beam", "2"]).error();
+    assert!(error.contains("--beam"), "{error}");
+}
+
+#[test]
+fn profile_shows_time_per_operator() {
+    let bench = Bench::new();
+    let text = bench.run(&["run", "--profile"]).done();
+    for word in ["operator", "GFLOP/s", "share", "total", "100.0 %"] {
+        assert!(text.contains(word), "{text}");
+    }
+    let json = bench.run(&["run", "--profile", "--format", "json"]).json();
+    let rows = json["profile"].as_array().unwrap();
+    let shares: f64 = rows.iter().map(|r| r["share"].as_f64().unwrap()).sum();
+    assert!(rows.len() > 10 && (shares - 1.0).abs() < 1e-6);
+}
+
+#[test]
+fn batch_runs_every_case_and_reports_the_bad_ones() {
+    let bench = Bench::new();
+    bench.model("m.onnx", &relu());
+    bench.npy("cases/a/input_0.npy", &[1, 3], &[1.0, -2.0, 3.0]);
+    bench.npy("cases/b/input_0.npy", &[1, 4], &[0.0; 4]);
+    bench.write("cases/c/input_0.pb", tensor("x", &[2, 3], &[1.0; 6]).encode_to_vec());
+    bench.write("cases/d/input_0.npy", "not an array").write("cases/readme.txt", "-");
+    std::fs::create_dir(bench.path("cases/empty")).unwrap();
+    let args = ["batch", "m.onnx", "--cases", "cases", "--output-dir", "out", "--format", "json"];
+    let ran = bench.run(&args);
+    assert_eq!(
+        (ran.status, ran.stderr.as_str()),
+        (Some(1), "error: 2 of 4 cases have no result\n")
+    );
+    let json: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+    let cases = json["cases"].as_array().unwrap();
+    let status: Vec<&str> = cases.iter().map(|c| c["status"].as_str().unwrap()).collect();
+    assert_eq!(status, ["ok", "failed", "ok", "failed"]);
+    assert!(cases[0]["time_us"].is_number() && cases[0]["case"] == "a");
+    assert!(cases[1]["message"].is_string() && cases[3]["message"].is_string());
+    assert_eq!(bench.values("out/a/output_0.npy"), [1.0, 0.0, 3.0]);
+    assert_eq!(bench.list("out"), ["a", "c"]);
+    assert_eq!(bench.list("cases/a"), ["input_0.npy"]);
+    // Beside the inputs, and with success.
+    std::fs::remove_dir_all(bench.path("cases/b")).unwrap();
+    std::fs::remove_dir_all(bench.path("cases/d")).unwrap();
+    let text = bench.run(&["batch", "m.onnx", "--cases", "cases"]).done();
+    assert!(text.contains("2 ok, 0 unsupported, 0 failed"), "{text}");
+    assert_eq!(bench.list("cases/c"), ["input_0.pb", "output_0.npy"]);
+    let error = bench.run(&["batch", "m.onnx", "--cases", "out/a"]).error();
+    assert!(error.contains("input_0.npy"), "{error}");
+}
+
+#[test]
+fn bench_inspect_and_doctor_print_their_keys() {
+    let bench = Bench::new();
+    bench.model("m.onnx", &relu());
+    let args = ["bench", "m.onnx", "--shape", "2,3", "--time", "0.01", "--format", "json"];
+    let json = bench.run(&args).json();
+    for key in ["model", "isa", "threads", "runs", "median_us", "min_us", "gflops"] {
+        assert!(!json[key].is_null(), "{key} in {json}");
+    }
+    let json = bench.run(&["bench", "--kernels", "conv3x3/128x6x256", "--format", "json"]).json();
+    assert!(json["peak_gflops"].as_f64().unwrap() > 0.0);
+    let kernel = &json["kernels"][0];
+    for key in ["op", "dtype", "shape", "algorithm", "median_us", "gflops", "share_of_peak"] {
+        assert!(!kernel[key].is_null(), "{key} in {json}");
+    }
+    let json = bench.run(&["inspect", "m.onnx", "--format", "json"]).json();
+    for key in
+        ["model", "inputs", "outputs", "nodes", "parameters", "macs", "arena_bytes", "weight_bytes"]
+    {
+        assert!(!json[key].is_null(), "{key} in {json}");
+    }
+    assert_eq!(
+        json["inputs"][0],
+        serde_json::json!({"name": "x", "dtype": "f32", "shape": ["d0", 3]})
+    );
+    assert!(bench.run(&["inspect"]).done().contains("a line of text, 32 rows high"));
+    let json = bench.run(&["doctor", "--format", "json"]).json();
+    for key in ["cpu", "isas", "opencl", "rknn", "advice"] {
+        assert!(!json[key].is_null(), "{key} in {json}");
+    }
+    assert!(json["isas"].as_array().unwrap().contains(&"scalar".into()));
+}
+
+#[test]
+fn usage_errors_have_status_two_and_help_teaches() {
+    let bench = Bench::new();
+    for args in [
+        &[][..],
+        &["fly"],
+        &["run", "--frobnicate"],
+        &["run", "--threads", "0"],
+        &["run", "--threads", "many"],
+        &["run", "--format", "xml"],
+        &["run", "--beam", "0"],
+        &["run", "--pixel-range", "1"],
+        &["batch", "m.onnx"],
+        &["bench", "m.onnx", "--kernels"],
+        &["inspect", "a.onnx", "b.onnx"],
+    ] {
+        let ran = bench.run(args);
+        assert_eq!(ran.status, Some(2), "{args:?}: {}{}", ran.stdout, ran.stderr);
+        assert!(ran.stdout.is_empty() && !ran.stderr.is_empty(), "{args:?}");
+    }
+    for command in ["run", "batch", "bench", "inspect"] {
+        let help = bench.run(&[command, "--help"]).done();
+        assert!(help.contains("Example"), "{help}");
+    }
+    assert!(bench.run(&["--help"]).done().contains("NO_COLOR"));
+    assert!(bench.run(&["--version"]).done().starts_with("tilewright 0."));
+}
+
+#[test]
+fn styles_are_for_terminals_that_want_them() {
+    let bench = Bench::new();
+    bench.model("m.onnx", &relu());
+    // A pipe is no terminal; asked for styles all the same, it gets them, unless NO_COLOR is set.
+    let args = ["inspect", "m.onnx"];
+    assert!(!bench.run(&args).done().contains('\u{1b}'));
+    let output = |no_color: &str| {
+        let mut command = bench.command();
+        command.env("CLICOLOR_FORCE", "1").env("NO_COLOR", no_color).args(args);
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    assert!(output("").contains('\u{1b}'));
+    assert!(!output("1").contains('\u{1b}'));
+}
+
+#[test]
+fn instruction_set_follows_the_environment() {
+    let bench = Bench::new();
+    bench.model("m.onnx", &relu()).npy("x.npy", &[1, 3], &[1.0; 3]);
+    let with = |isa: &str| {
+        let mut command = bench.command();
+        command
+            .env("TILEWRIGHT_ISA", isa)
+            .args(["run", "m.onnx", "--input", "x.npy", "--format", "json"]);
+        crate::support::Ran::from(command.output().unwrap())
+    };
+    assert_eq!(with("scalar").json()["isa"], "scalar");
+    assert!(with("mmx").error().contains("mmx"));
+}
+
+#[cfg(unix)]
+#[test]
+fn a_reader_that_went_away_is_not_an_error() {
+    let bench = Bench::new();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut child =
+        bench.command().args(["inspect"]).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+    let status = child.wait().unwrap();
+    let mut stderr = String::new();
+    std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut stderr).unwrap();
+    assert_eq!((status.code(), stderr.as_str()), (Some(0), ""));
+}

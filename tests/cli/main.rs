@@ -1,0 +1,7 @@
+//! Tests of the real program.
+
+#![cfg(feature = "cli")]
+
+mod bad_input;
+mod commands;
+mod support;

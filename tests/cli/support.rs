@@ -1,0 +1,195 @@
+//! Small ONNX files and runs of the program, for tests.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use prost::Message;
+use tilewright::import::onnx::proto::{
+    Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto,
+    TensorProto, TensorShapeProto, TypeProto, ValueInfoProto, dimension, type_proto,
+};
+
+/// ONNX's numbers of element types.
+pub(crate) const F32: i32 = 1;
+pub(crate) const U8: i32 = 2;
+
+/// An extent: a number, or a symbol for `None`.
+pub(crate) type Extent = Option<i64>;
+
+/// A model of one graph, opset 17.
+pub(crate) fn model(
+    inputs: &[(&str, i32, &[Extent])],
+    outputs: &[&str],
+    nodes: Vec<NodeProto>,
+    constants: Vec<TensorProto>,
+) -> ModelProto {
+    let opset = OperatorSetIdProto { domain: None, version: Some(17) };
+    ModelProto {
+        ir_version: Some(8),
+        opset_import: vec![opset],
+        graph: Some(GraphProto {
+            name: Some("test".into()),
+            node: nodes,
+            initializer: constants,
+            input: inputs
+                .iter()
+                .map(|(name, dtype, dims)| value(name, *dtype, Some(dims)))
+                .collect(),
+            output: outputs.iter().map(|name| value(name, F32, None)).collect(),
+            ..GraphProto::default()
+        }),
+        ..ModelProto::default()
+    }
+}
+
+/// One node without attributes.
+pub(crate) fn node(op: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
+    NodeProto {
+        op_type: Some(op.into()),
+        input: inputs.iter().map(|s| s.to_string()).collect(),
+        output: outputs.iter().map(|s| s.to_string()).collect(),
+        name: Some(format!("{}_node", outputs[0])),
+        ..NodeProto::default()
+    }
+}
+
+/// An f32 tensor.
+pub(crate) fn tensor(name: &str, dims: &[i64], values: &[f32]) -> TensorProto {
+    TensorProto {
+        name: Some(name.into()),
+        dims: dims.to_vec(),
+        data_type: Some(F32),
+        float_data: values.to_vec(),
+        ..TensorProto::default()
+    }
+}
+
+/// The model with entries in its metadata.
+pub(crate) fn with_metadata(mut model: ModelProto, entries: &[(&str, &str)]) -> ModelProto {
+    let entry = |(key, value): &(&str, &str)| StringStringEntryProto {
+        key: Some(key.to_string()),
+        value: Some(value.to_string()),
+    };
+    model.metadata_props = entries.iter().map(entry).collect();
+    model
+}
+
+fn value(name: &str, dtype: i32, dims: Option<&[Extent]>) -> ValueInfoProto {
+    let dim = |(i, d): (usize, &Extent)| Dimension {
+        value: Some(match d {
+            Some(n) => dimension::Value::Fixed(*n),
+            None => dimension::Value::Symbol(format!("d{i}")),
+        }),
+    };
+    let shape = dims.map(|d| TensorShapeProto { dim: d.iter().enumerate().map(dim).collect() });
+    let tensor = type_proto::Tensor { elem_type: Some(dtype), shape };
+    ValueInfoProto {
+        name: Some(name.into()),
+        r#type: Some(TypeProto { value: Some(type_proto::Value::Tensor(tensor)) }),
+    }
+}
+
+/// `y = relu(x)` for x of `[n, 3]`.
+pub(crate) fn relu() -> ModelProto {
+    model(&[("x", F32, &[None, Some(3)])], &["y"], vec![node("Relu", &["x"], &["y"])], vec![])
+}
+
+/// A folder of files, and the program started in it.
+pub(crate) struct Bench {
+    folder: tempfile::TempDir,
+}
+
+/// What a run of the program gave.
+pub(crate) struct Ran {
+    pub(crate) status: Option<i32>,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Bench {
+    pub(crate) fn new() -> Self {
+        Self { folder: tempfile::tempdir().unwrap() }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(crate) fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> &Self {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(path, bytes).unwrap();
+        self
+    }
+
+    pub(crate) fn model(&self, name: &str, model: &ModelProto) -> &Self {
+        self.write(name, model.encode_to_vec())
+    }
+
+    /// An f32 array as `.npy`.
+    pub(crate) fn npy(&self, name: &str, dims: &[usize], values: &[f32]) -> &Self {
+        let tensor = tilewright::Tensor::from_slice(dims, values).unwrap();
+        self.write(name, tilewright::io::npy::write(&tensor).unwrap())
+    }
+
+    /// The values of an f32 array.
+    pub(crate) fn values(&self, name: &str) -> Vec<f32> {
+        let tensor = tilewright::io::npy::read(&std::fs::read(self.path(name)).unwrap()).unwrap();
+        tensor.as_slice::<f32>().unwrap().to_vec()
+    }
+
+    /// Names of all files and folders in a folder.
+    pub(crate) fn list(&self, name: &str) -> Vec<String> {
+        let entries = std::fs::read_dir(self.path(name)).unwrap();
+        let mut names: Vec<String> =
+            entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+
+    pub(crate) fn command(&self) -> Command {
+        let mut command = Command::new(Path::new(env!("CARGO_BIN_EXE_tilewright")));
+        command.current_dir(self.folder.path()).env_remove("TILEWRIGHT_ISA");
+        command
+    }
+
+    pub(crate) fn run(&self, args: &[&str]) -> Ran {
+        Ran::from(self.command().args(args).output().unwrap())
+    }
+}
+
+impl From<Output> for Ran {
+    fn from(output: Output) -> Self {
+        Self {
+            status: output.status.code(),
+            stdout: String::from_utf8(output.stdout).unwrap(),
+            stderr: String::from_utf8(output.stderr).unwrap(),
+        }
+    }
+}
+
+impl Ran {
+    /// Standard output of a run that succeeded.
+    #[track_caller]
+    pub(crate) fn done(self) -> String {
+        assert_eq!(self.status, Some(0), "{}{}", self.stdout, self.stderr);
+        self.stdout
+    }
+
+    /// The object that a successful run printed.
+    #[track_caller]
+    pub(crate) fn json(self) -> serde_json::Value {
+        let text = self.done();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        serde_json::from_str(&text).unwrap()
+    }
+
+    /// The one line on standard error of a run that failed, without `error: `.
+    #[track_caller]
+    pub(crate) fn error(self) -> String {
+        assert_eq!(self.status, Some(1), "{}{}", self.stdout, self.stderr);
+        assert_eq!(self.stdout, "");
+        assert_eq!(self.stderr.lines().count(), 1, "{}", self.stderr);
+        self.stderr.strip_prefix("error: ").unwrap().trim_end().to_owned()
+    }
+}
