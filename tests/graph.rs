@@ -316,6 +316,57 @@ fn deep_graphs_do_not_overflow_the_stack() {
 }
 
 #[test]
+fn transpositions_copy_every_element() {
+    for isa in isas() {
+        for (dims, axes) in [
+            (&[2, 37, 5, 9][..], &[0, 2, 3, 1][..]),
+            (&[3, 4, 17, 3], &[0, 3, 1, 2]),
+            (&[2, 3, 4, 5], &[3, 2, 1, 0]),
+            (&[1, 40], &[1, 0]),
+        ] {
+            let data = noise(dims.iter().product(), 4);
+            let mut cx = Context::new();
+            let x = leaf(&mut cx, dims, &data);
+            let y = cx.transpose(x, axes).unwrap();
+            let got = floats(&compute(&cx, &[y], isa, 3).unwrap()[0]);
+            let c = cx.constant(Tensor::from_slice(dims, &data).unwrap()).unwrap();
+            let want = cx.transpose(c, axes).unwrap();
+            assert_eq!(got, floats(cx.constant_value(want).unwrap()), "{isa} {dims:?} {axes:?}");
+        }
+    }
+}
+
+#[test]
+fn channel_factors_stay_blocked() {
+    // Squeeze and excitation: a map times one factor per image and channel.
+    let build = |cx: &mut Context, x: TensorId| {
+        let w = constant(cx, &[20, 20, 1, 1], 1);
+        let y = cx.op(Conv::default(), &[x, w]).unwrap();
+        let mean = Pool::global(PoolKind::Average { include_pad: false }, [3, 4]);
+        let s = cx.op(mean, &[y]).unwrap();
+        let v = constant(cx, &[20, 20, 1, 1], 2);
+        let s = cx.op(Conv::default(), &[s, v]).unwrap();
+        let s = cx.op(Unary::new(UnaryOp::Sigmoid), &[s]).unwrap();
+        cx.op(Binary::new(BinaryOp::Mul), &[s, y]).unwrap()
+    };
+    let (dims, data) = ([2, 20, 3, 4], noise(480, 5));
+    let mut cx = Context::new();
+    let x = cx.constant(Tensor::from_slice(&dims, &data).unwrap()).unwrap();
+    let folded = build(&mut cx, x);
+    let want = floats(cx.constant_value(folded).unwrap());
+    let x = leaf(&mut cx, &dims, &data);
+    let y = build(&mut cx, x);
+    for isa in isas() {
+        let got = floats(&compute(&cx, &[y], isa, 2).unwrap()[0]);
+        assert!(got.iter().zip(&want).all(|(a, b)| (a - b).abs() < 1e-4), "{isa}");
+    }
+    let outputs = passes::assign_layouts(&mut cx, &[y]).unwrap();
+    let order = cx.build_forward(&outputs).unwrap();
+    let changes = order.iter().filter(|&&id| matches!(cx.record(id).op(), Op::Relayout(_)));
+    assert_eq!(changes.count(), 2, "one in, one out");
+}
+
+#[test]
 fn empty_tensors_run() {
     let mut cx = Context::new();
     let a = leaf(&mut cx, &[0, 3], &[]);

@@ -116,7 +116,8 @@ fn text(result: &Json) -> String {
     }
     let mean = result.kernels.iter().map(|r| r.share_of_peak.ln()).sum::<f64>();
     format!(
-        "{}geometric mean {:.1} % of the peak, {:.1} GFLOP/s on {} (1 thread)\n",
+        "{}geometric mean {:.1} % of the peak, which is {:.1} GFLOP/s on {} (1 thread)\n\
+         operations on padding count, as usual, but are not done: small maps may exceed 100 %\n",
         table.text(),
         (mean / result.kernels.len() as f64).exp() * 100.0,
         result.peak_gflops,

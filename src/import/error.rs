@@ -477,8 +477,8 @@ impl fmt::Display for NodeError {
     }
 }
 
-impl std::error::Error for ImportError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+impl core::error::Error for ImportError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
             Self::Structure(e) => Some(e),
             Self::Data { source, .. } => Some(source),
@@ -490,10 +490,10 @@ impl std::error::Error for ImportError {
     }
 }
 
-impl std::error::Error for StructureError {}
+impl core::error::Error for StructureError {}
 
-impl std::error::Error for DataError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+impl core::error::Error for DataError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
             Self::Tensor(e) => Some(e),
             _ => None,
@@ -501,10 +501,10 @@ impl std::error::Error for DataError {
     }
 }
 
-impl std::error::Error for InputError {}
+impl core::error::Error for InputError {}
 
-impl std::error::Error for NodeError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+impl core::error::Error for NodeError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
             Self::Graph(e) => Some(e),
             _ => None,

@@ -22,6 +22,28 @@ pub struct Executor {
     isa: Isa,
     arena: AlignedBytes,
     scratch: AlignedBytes,
+    operands: Operands,
+}
+
+/// Addresses of the operands of all steps of a plan, one step's after the other's.
+#[derive(Default)]
+struct Operands(Vec<*const u8>);
+
+#[allow(unsafe_code)]
+// SAFETY: as for `Base`: addresses only, which are dereferenced under the contract of `Step::run`.
+unsafe impl Send for Operands {}
+#[allow(unsafe_code)]
+// SAFETY: as above.
+unsafe impl Sync for Operands {}
+
+impl Operands {
+    fn resolve(&mut self, plan: &Plan, arena: Base) {
+        self.0.clear();
+        self.0.extend(plan.steps.iter().flat_map(|s| &s.src).map(|place| match place {
+            Place::Arena(offset) => arena.at(*offset).cast_const(),
+            Place::Constant(value, offset) => value.bytes().as_ptr().wrapping_add(*offset),
+        }));
+    }
 }
 
 /// Bytes that several threads write, each where no other does.
@@ -43,9 +65,6 @@ impl Base {
     }
 }
 
-/// Most operands a step is run with.
-const MAX_OPERANDS: usize = 64;
-
 impl Executor {
     /// An executor on `threads` threads, the caller's included.
     ///
@@ -58,7 +77,8 @@ impl Executor {
             op: "executor",
             what: format!("starting {threads} threads on this system"),
         })?;
-        Ok(Self { pool, isa, arena: AlignedBytes::default(), scratch: AlignedBytes::default() })
+        let (arena, scratch) = (AlignedBytes::default(), AlignedBytes::default());
+        Ok(Self { pool, isa, arena, scratch, operands: Operands::default() })
     }
 
     /// Threads in use.
@@ -132,6 +152,8 @@ impl Executor {
     ) -> Result<(), GraphError> {
         let threads = self.pool.threads();
         let (arena, scratch) = (Base(self.arena.as_mut_ptr()), Base(self.scratch.as_mut_ptr()));
+        self.operands.resolve(plan, arena);
+        let operands = &self.operands;
         let failure: Mutex<Option<GraphError>> = Mutex::new(None);
         let barrier = Barrier::new(threads);
         let timing = times.is_some();
@@ -148,6 +170,7 @@ impl Executor {
             let _guard = barrier.guard();
             let scratch = scratch.at(thread * plan.scratch_bytes);
             stamp(thread);
+            let mut first = 0;
             for (i, planned) in plan.steps.iter().enumerate() {
                 let units = planned.step.units();
                 let range = if planned.parallel {
@@ -156,22 +179,7 @@ impl Executor {
                     0..if thread == 0 { units } else { 0 }
                 };
                 if !range.is_empty() {
-                    let mut src = [core::ptr::null(); MAX_OPERANDS];
-                    let mut many = Vec::new();
-                    let src = if planned.src.len() <= MAX_OPERANDS {
-                        &mut src[..planned.src.len()]
-                    } else {
-                        many.resize(planned.src.len(), core::ptr::null());
-                        &mut many
-                    };
-                    for (slot, place) in src.iter_mut().zip(&planned.src) {
-                        *slot = match place {
-                            Place::Arena(offset) => arena.at(*offset).cast_const(),
-                            Place::Constant(value, offset) => {
-                                value.bytes().as_ptr().wrapping_add(*offset)
-                            }
-                        };
-                    }
+                    let src = &operands.0[first..][..planned.src.len()];
                     let dst = arena.at(planned.dst);
                     #[allow(unsafe_code)]
                     // SAFETY: the plan placed operands and result inside the arena, apart from
@@ -186,6 +194,7 @@ impl Executor {
                             .get_or_insert(e.at(&planned.node.name));
                     }
                 }
+                first += planned.src.len();
                 // Steps of thread 0 alone need no barrier between them.
                 let next = plan.steps.get(i + 1).is_some_and(|s| s.parallel);
                 if planned.parallel || next {

@@ -7,7 +7,7 @@ use tilewright_kernels::{Activation, C_BLOCK};
 
 use super::{LayoutRule, Operator, RuleCx, expect_operands};
 use crate::graph::{GraphError, Info, Layout, LowerCx, Step, View, ViewMut};
-use crate::tensor::{AlignedBytes, DType, Element, broadcast};
+use crate::tensor::{AlignedBytes, DType, Element, MAX_DIMS, broadcast};
 use std::sync::Arc;
 
 /// `activation(op(a, b))`, broadcasting as ONNX does. Integers wrap around; division of integers
@@ -32,6 +32,13 @@ impl Binary {
             constant[i] && per_channel(&src[i].dims, &dst.dims) && src[1 - i].dims == dst.dims
         })
     }
+}
+
+/// Whether `dims` holds one pixel for each channel of `full`, as the factors of a
+/// squeeze-and-excitation block do.
+fn pixel_wide(dims: &[usize], full: &[usize]) -> bool {
+    let broadcasts = dims.len() == full.len() && (dims[0] == 1 || dims[0] == full[0]);
+    broadcasts && dims[1] == full[1] && dims[2..].iter().all(|&d| d == 1)
 }
 
 /// Whether `dims` broadcasts to `full` by repeating over everything but the channel axis.
@@ -130,9 +137,13 @@ impl Operator for Binary {
         }
         let (mut dims, mut packed) = ([cx.src[0].dims.clone(), cx.src[1].dims.clone()], None);
         if cx.dst.layout == Layout::Blocked {
-            let (n, c, space) = cx.dst.ncs();
-            let blocks = c.div_ceil(C_BLOCK);
-            dims = [vec![n, blocks, space, C_BLOCK], vec![n, blocks, space, C_BLOCK]];
+            let blocks = cx.dst.dims[1].div_ceil(C_BLOCK);
+            for (dims, info) in dims.iter_mut().zip(cx.src) {
+                if info.layout == Layout::Blocked {
+                    let (n, _, space) = info.ncs();
+                    *dims = vec![n, blocks, space, C_BLOCK];
+                }
+            }
             let constant = [cx.values[0].is_some(), cx.values[1].is_some()];
             if let Some(i) = self.channel_operand(cx.dst, cx.src, &constant) {
                 dims[i] = vec![1, blocks, 1, C_BLOCK];
@@ -156,7 +167,9 @@ impl Operator for Binary {
         if cx.dst.dtype != DType::F32 || cx.dst.dims.len() < 3 {
             return LayoutRule::Plain;
         }
-        if cx.src[0].dims == cx.src[1].dims {
+        let full = |i: usize| cx.src[i].dims == cx.dst.dims;
+        let scales = |i: usize| pixel_wide(&cx.src[i].dims, &cx.dst.dims) && !cx.constant[i];
+        if (full(0) || scales(0)) && (full(1) || scales(1)) && (full(0) || full(1)) {
             LayoutRule::Follow(vec![0, 1])
         } else if let Some(i) = self.channel_operand(cx.dst, cx.src, cx.constant) {
             LayoutRule::Follow(vec![1 - i])
@@ -189,26 +202,26 @@ fn zip<T: Element + bytemuck::Pod>(
 /// Maps positions in a broadcast result to positions in an operand.
 pub(crate) struct Broadcast {
     /// Extent of the result and stride in the operand, fastest first.
-    axes: Vec<(usize, usize)>,
+    axes: [(usize, usize); MAX_DIMS],
+    rank: usize,
 }
 
 impl Broadcast {
     /// For an operand of extents `from` that broadcasts to `to`.
     pub(crate) fn new(from: &[usize], to: &[usize]) -> Self {
-        let mut stride = 1;
-        let axes = to.iter().rev().enumerate().map(|(i, &extent)| {
+        let (mut stride, mut axes) = (1, [(1, 0); MAX_DIMS]);
+        for (i, (axis, &extent)) in axes.iter_mut().zip(to.iter().rev()).enumerate() {
             let own = from.len().checked_sub(i + 1).map_or(1, |j| from[j]);
-            let step = if own == 1 { 0 } else { stride };
+            *axis = (extent, if own == 1 { 0 } else { stride });
             stride *= own;
-            (extent, step)
-        });
-        Self { axes: axes.collect() }
+        }
+        Self { axes, rank: to.len() }
     }
 
     /// Position in the operand for position `i` of the result.
     pub(crate) fn index(&self, mut i: usize) -> usize {
         let mut at = 0;
-        for &(extent, step) in &self.axes {
+        for &(extent, step) in &self.axes[..self.rank] {
             at += i % extent * step;
             i /= extent;
         }

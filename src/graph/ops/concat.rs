@@ -1,7 +1,11 @@
 //! Joining tensors along an axis.
 
-use super::{Operator, expect_operands};
-use crate::graph::{GraphError, Info, View, ViewMut};
+use core::ops::Range;
+
+use super::{LayoutRule, Operator, RuleCx, expect_operands};
+use crate::graph::{GraphError, Info, Layout, LowerCx, Step, View, ViewMut};
+use crate::tensor::DType;
+use tilewright_kernels::C_BLOCK;
 
 /// The operands one after the other along an axis; their other extents are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +61,85 @@ impl Operator for Concat {
         }
         Ok(())
     }
+
+    fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
+        let size = cx.dst.dtype.block_bytes();
+        let dims = stored_dims(cx.dst);
+        let rows = dims[..self.axis].iter().product();
+        let mut start = 0;
+        let mut parts = Vec::new();
+        for s in cx.src {
+            let len = stored_dims(s)[self.axis..].iter().product::<usize>() * size;
+            parts.push((start, len));
+            start += len;
+        }
+        Ok(Some(Box::new(Run { rows, row: start, parts })))
+    }
+
+    /// Blocks can be joined like plain elements, unless channels are joined inside a block.
+    fn layout_rule(&self, cx: &RuleCx<'_>) -> LayoutRule {
+        let whole = |s: &Info| s.dims[1].is_multiple_of(C_BLOCK);
+        let all_but_last = &cx.src[..cx.src.len() - 1];
+        if cx.dst.dtype == DType::F32
+            && cx.dst.dims.len() >= 3
+            && (self.axis != 1 || all_but_last.iter().all(whole))
+        {
+            LayoutRule::Follow((0..cx.src.len()).collect())
+        } else {
+            LayoutRule::Plain
+        }
+    }
+}
+
+/// Extents as the elements lie in memory, slowest first; in a blocked layout the channel axis
+/// counts blocks, and the lanes come last.
+pub(super) fn stored_dims(info: &Info) -> Vec<usize> {
+    let mut dims = info.dims.clone();
+    if info.layout == Layout::Blocked {
+        dims[1] = dims[1].div_ceil(C_BLOCK);
+        dims.push(C_BLOCK);
+    }
+    dims
+}
+
+/// Copies runs of bytes. A unit is one operand's part of one row.
+struct Run {
+    rows: usize,
+    /// Bytes of a row of the result.
+    row: usize,
+    /// Where each operand's part starts in a row, and its bytes.
+    parts: Vec<(usize, usize)>,
+}
+
+impl Step for Run {
+    fn kernel(&self) -> String {
+        "concat".to_owned()
+    }
+
+    fn units(&self) -> usize {
+        self.rows * self.parts.len()
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn run(
+        &self,
+        src: &[*const u8],
+        dst: *mut u8,
+        _scratch: *mut u8,
+        units: Range<usize>,
+    ) -> Result<(), GraphError> {
+        for unit in units {
+            let (row, part) = (unit / self.parts.len(), unit % self.parts.len());
+            let (start, len) = self.parts[part];
+            // SAFETY: operand `part` has `rows` runs of `len` bytes, the result `rows` rows in
+            // which this part lies; both hold what their extents say, and they do not overlap.
+            unsafe {
+                let from = src[part].add(row * len);
+                from.copy_to_nonoverlapping(dst.add(row * self.row + start), len);
+            }
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -69,7 +152,8 @@ mod tests {
     fn middle_axis_and_empty_parts() {
         let mut cx = Context::new();
         let a = cx.constant(Tensor::from_slice(&[2, 1, 2], &[1i32, 2, 3, 4]).unwrap()).unwrap();
-        let b = cx.constant(Tensor::from_slice(&[2, 2, 2], &[5i32, 6, 7, 8, 9, 10, 11, 12]).unwrap());
+        let b =
+            cx.constant(Tensor::from_slice(&[2, 2, 2], &[5i32, 6, 7, 8, 9, 10, 11, 12]).unwrap());
         let none = cx.constant(Tensor::from_slice::<i32>(&[2, 0, 2], &[]).unwrap()).unwrap();
         let y = cx.op(Concat { axis: 1 }, &[a, none, b.unwrap()]).unwrap();
         let y = cx.constant_value(y).unwrap();

@@ -2,6 +2,8 @@
 
 use core::ops::Range;
 
+use tilewright_kernels::template::layout::{LayoutOp, LayoutParams, LayoutPlan};
+
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::{DType, Shape};
@@ -26,7 +28,39 @@ impl Operator for Cont {
     }
 
     fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
-        Ok(Some(Box::new(StridedCopy::new(cx.dst.dtype, &cx.shapes[0])?)))
+        let copy = StridedCopy::new(cx.dst.dtype, &cx.shapes[0])?;
+        Ok(Some(match copy.planes() {
+            Some(params) => Box::new(Transpose(LayoutPlan::new(cx.isa, &params)?)),
+            None => Box::new(copy),
+        }))
+    }
+}
+
+/// A transposition of the two fastest dimensions of four-byte elements, plane by plane.
+struct Transpose(LayoutPlan);
+
+impl Step for Transpose {
+    fn kernel(&self) -> String {
+        self.0.kernel_name().to_owned()
+    }
+
+    fn units(&self) -> usize {
+        self.0.units()
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn run(
+        &self,
+        src: &[*const u8],
+        dst: *mut u8,
+        _scratch: *mut u8,
+        units: Range<usize>,
+    ) -> Result<(), GraphError> {
+        // SAFETY: the planes fill operand and result, so both have the plan's length; the kernel
+        // moves four-byte elements without looking at them. Units and CPU are as the caller of
+        // this function promises.
+        unsafe { self.0.run(src[0].cast(), dst.cast(), units) };
+        Ok(())
     }
 }
 
@@ -60,6 +94,23 @@ impl StridedCopy {
         let (row, step) = loops.pop().unwrap_or((1, element));
         let (outer, strides) = loops.into_iter().unzip();
         Ok(Self { outer, strides, row, step, element })
+    }
+
+    /// The copy as a transposition of dense planes of four-byte elements, if it is one.
+    fn planes(&self) -> Option<LayoutParams> {
+        let (&h, outer) = self.outer.split_last()?;
+        let (&across, strides) = self.strides.split_last()?;
+        let plane = self.row * h * self.element;
+        let dense = outer.iter().zip(strides).rev().try_fold(plane, |expected, (extent, stride)| {
+            (*stride == expected).then_some(extent * stride)
+        });
+        let transposed = self.element == 4
+            && across == self.element
+            && self.step == h * self.element
+            && dense.is_some()
+            && self.row > 1;
+        let n = outer.iter().product();
+        transposed.then_some(LayoutParams { op: LayoutOp::NchwToNhwc, n, c: self.row, h, w: 1 })
     }
 
     fn rows(&self) -> usize {
@@ -166,6 +217,21 @@ mod tests {
         assert_eq!(copied(&wide, &data), [0, 1, 2, 0, 1, 2]);
         let column = Shape::strided(DType::I16, &[3, 2], &[2, 0]).unwrap();
         assert_eq!(copied(&column, &data), [0, 0, 1, 1, 2, 2]);
+    }
+
+    #[test]
+    fn transpositions_are_recognised() {
+        let plan = |dims: &[usize], axes: &[usize]| {
+            let shape = Shape::contiguous(DType::F32, dims).unwrap().transposed(axes).unwrap();
+            let copy = StridedCopy::new(DType::F32, &shape).unwrap();
+            copy.planes().map(|p| (p.n, p.c, p.h))
+        };
+        assert_eq!(plan(&[2, 3, 5, 4], &[0, 2, 3, 1]), Some((2, 3, 20)));
+        assert_eq!(plan(&[2, 5, 4, 3], &[0, 3, 1, 2]), Some((2, 20, 3)));
+        assert_eq!(plan(&[2, 3, 4], &[0, 2, 1]), Some((2, 3, 4)));
+        assert_eq!(plan(&[2, 3, 4], &[1, 2, 0]), Some((1, 2, 12)));
+        assert_eq!(plan(&[2, 3, 4], &[1, 0, 2]), None);
+        assert_eq!(plan(&[2, 3, 4], &[2, 1, 0]), None);
     }
 
     #[test]

@@ -40,8 +40,7 @@ impl Operator for Dequantize {
     fn infer(&self, src: &[Info]) -> Result<Info, GraphError> {
         expect_operands(OP, src, 2..=3, "x, scale and perhaps a zero point")?;
         let (x, scale, zero) = (&src[0], &src[1], src.get(2));
-        let known =
-            matches!(x.dtype, DType::I8 | DType::U8 | DType::I16 | DType::U16 | DType::I32);
+        let known = matches!(x.dtype, DType::I8 | DType::U8 | DType::I16 | DType::U16 | DType::I32);
         if !known {
             return Err(GraphError::UnsupportedDType { op: OP, dtype: x.dtype });
         }
@@ -66,9 +65,7 @@ impl Operator for Dequantize {
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
         let (axis, inner) = match self.axis {
-            Some(axis) => {
-                (src[0].dims[axis], src[0].dims[axis + 1..].iter().product::<usize>())
-            }
+            Some(axis) => (src[0].dims[axis], src[0].dims[axis + 1..].iter().product::<usize>()),
             None => (1, usize::MAX),
         };
         let blocks = if self.block == 0 { axis } else { axis.div_ceil(self.block) };

@@ -1,7 +1,10 @@
 //! Selection along an axis by index.
 
-use super::{Operator, expect_operands};
-use crate::graph::{GraphError, Info, View, ViewMut};
+use core::ops::Range;
+
+use super::concat::stored_dims;
+use super::{LayoutRule, Operator, RuleCx, expect_operands};
+use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
 
 /// Slices of the first operand along an axis, chosen by the second (`i64` or `i32`; negative
@@ -48,6 +51,29 @@ impl Operator for Gather {
         }
         Ok(())
     }
+
+    fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
+        let dims = stored_dims(&cx.src[0]);
+        let run = dims[self.axis + 1..].iter().product::<usize>() * cx.dst.dtype.block_bytes();
+        Ok(Some(Box::new(Run {
+            outer: dims[..self.axis].iter().product(),
+            extent: dims[self.axis],
+            run,
+            dims: cx.src[1].dims.clone(),
+            count: cx.src[1].elements(),
+            dtype: cx.src[1].dtype,
+        })))
+    }
+
+    /// Pixels can be chosen in any layout.
+    fn layout_rule(&self, cx: &RuleCx<'_>) -> LayoutRule {
+        let picture = cx.dst.dtype == DType::F32 && cx.src[0].dims.len() >= 3;
+        if picture && self.axis >= 2 && cx.src[1].dims.len() == 1 {
+            LayoutRule::Follow(vec![0])
+        } else {
+            LayoutRule::Plain
+        }
+    }
 }
 
 /// Index `i`, counted from the front.
@@ -61,6 +87,50 @@ fn index(indices: &View<'_>, i: usize, extent: usize) -> Result<usize, GraphErro
         .and_then(|at| usize::try_from(at).ok())
         .filter(|&at| at < extent)
         .ok_or(GraphError::IndexOutOfRange { op: OP, index, extent })
+}
+
+/// Copies runs of bytes. A unit is one index in one outer position.
+struct Run {
+    outer: usize,
+    extent: usize,
+    run: usize,
+    dims: Vec<usize>,
+    count: usize,
+    dtype: DType,
+}
+
+impl Step for Run {
+    fn kernel(&self) -> String {
+        "gather".to_owned()
+    }
+
+    fn units(&self) -> usize {
+        self.outer * self.count
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn run(
+        &self,
+        src: &[*const u8],
+        dst: *mut u8,
+        _scratch: *mut u8,
+        units: Range<usize>,
+    ) -> Result<(), GraphError> {
+        let bytes = self.count * self.dtype.block_bytes();
+        // SAFETY: the indices have this many elements, which nobody writes now.
+        let bytes = unsafe { core::slice::from_raw_parts(src[1], bytes) };
+        let indices = View { dtype: self.dtype, dims: &self.dims, bytes };
+        for unit in units {
+            let at = index(&indices, unit % self.count, self.extent)?;
+            let from = (unit / self.count * self.extent + at) * self.run;
+            // SAFETY: the index was checked, so the run lies inside the operand; the result has
+            // one run per unit, and they do not overlap.
+            unsafe {
+                src[0].add(from).copy_to_nonoverlapping(dst.add(unit * self.run), self.run);
+            }
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -83,7 +153,10 @@ mod tests {
         assert_eq!(y.dims(), [2, 2, 2]);
         assert_eq!(y.as_slice::<f32>().unwrap()[..], [1.0, 3.0, 2.0, 2.0, 4.0, 6.0, 5.0, 5.0]);
         let y = gather(0, Tensor::from_slice(&[], &[-1i32]).unwrap()).unwrap();
-        assert_eq!((y.dims(), y.as_slice::<f32>().unwrap().to_vec()), (vec![3], vec![4.0, 5.0, 6.0]));
+        assert_eq!(
+            (y.dims(), y.as_slice::<f32>().unwrap().to_vec()),
+            (vec![3], vec![4.0, 5.0, 6.0])
+        );
     }
 
     #[test]

@@ -1,7 +1,12 @@
 //! Padding with one value.
 
-use super::{Operator, expect_operands};
-use crate::graph::{GraphError, Info, View, ViewMut};
+use core::ops::Range;
+
+use super::concat::stored_dims;
+use super::{LayoutRule, Operator, RuleCx, expect_operands};
+use crate::graph::{GraphError, Info, Layout, LowerCx, Step, View, ViewMut};
+use crate::tensor::DType;
+use tilewright_kernels::C_BLOCK;
 
 /// Surrounds the first operand with copies of the second, a single element of the same type.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,6 +67,107 @@ impl Operator for Pad {
         }
         Ok(())
     }
+
+    fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
+        if cx.dst.dims.is_empty() || cx.dst.elements() == 0 {
+            return Ok(None);
+        }
+        let lanes = if cx.dst.layout == Layout::Blocked { C_BLOCK } else { 1 };
+        let axes = |info: &Info| stored_dims(info)[..info.dims.len()].to_vec();
+        let size = cx.dst.dtype.block_bytes();
+        Ok(Some(Box::new(Run {
+            input: axes(&cx.src[0]),
+            output: axes(cx.dst),
+            before: self.before.clone(),
+            size,
+            cell: lanes * size,
+        })))
+    }
+
+    /// Pixels can be padded in any layout.
+    fn layout_rule(&self, cx: &RuleCx<'_>) -> LayoutRule {
+        let spatial = |pads: &[usize]| pads.len() >= 3 && pads[..2] == [0, 0];
+        if cx.dst.dtype == DType::F32 && spatial(&self.before) && spatial(&self.after) {
+            LayoutRule::Follow(vec![0])
+        } else {
+            LayoutRule::Plain
+        }
+    }
+}
+
+/// Copies and fills runs of bytes. A unit is one row of the result, along the last axis.
+struct Run {
+    /// Extents, slowest first, without lanes.
+    input: Vec<usize>,
+    output: Vec<usize>,
+    before: Vec<usize>,
+    /// Bytes of an element, and of a position of the last axis.
+    size: usize,
+    cell: usize,
+}
+
+impl Run {
+    /// First byte of the operand's row that result row `unit` holds, if it holds one.
+    fn source(&self, mut unit: usize) -> Option<usize> {
+        let last = self.output.len() - 1;
+        let (mut row, mut stride) = (0, 1);
+        for axis in (0..last).rev() {
+            let at = (unit % self.output[axis]).checked_sub(self.before[axis])?;
+            if at >= self.input[axis] {
+                return None;
+            }
+            row += at * stride;
+            stride *= self.input[axis];
+            unit /= self.output[axis];
+        }
+        Some(row * self.input[last] * self.cell)
+    }
+}
+
+impl Step for Run {
+    fn kernel(&self) -> String {
+        "pad".to_owned()
+    }
+
+    fn units(&self) -> usize {
+        self.output[..self.output.len() - 1].iter().product()
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn run(
+        &self,
+        src: &[*const u8],
+        dst: *mut u8,
+        _scratch: *mut u8,
+        units: Range<usize>,
+    ) -> Result<(), GraphError> {
+        let last = self.output.len() - 1;
+        let (row, len) = (self.output[last] * self.cell, self.input[last] * self.cell);
+        let start = self.before[last] * self.cell;
+        for unit in units {
+            // SAFETY: the result has one row per unit, which is this call's alone; the value is
+            // one element.
+            let (to, value) = unsafe {
+                (
+                    core::slice::from_raw_parts_mut(dst.add(unit * row), row),
+                    core::slice::from_raw_parts(src[1], self.size),
+                )
+            };
+            let fill = |part: &mut [u8]| {
+                part.chunks_exact_mut(self.size).for_each(|y| y.copy_from_slice(value));
+            };
+            let Some(from) = self.source(unit) else {
+                fill(to);
+                continue;
+            };
+            // SAFETY: the row lies inside the operand, as its position was checked on each axis.
+            let from = unsafe { core::slice::from_raw_parts(src[0].add(from), len) };
+            fill(&mut to[..start]);
+            to[start..start + len].copy_from_slice(from);
+            fill(&mut to[start + len..]);
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -70,7 +176,12 @@ mod tests {
     use crate::graph::Context;
     use crate::tensor::Tensor;
 
-    fn pad(x: Tensor, value: Tensor, before: &[usize], after: &[usize]) -> Result<Tensor, GraphError> {
+    fn pad(
+        x: Tensor,
+        value: Tensor,
+        before: &[usize],
+        after: &[usize],
+    ) -> Result<Tensor, GraphError> {
         let mut cx = Context::new();
         let (x, value) = (cx.constant(x)?, cx.constant(value)?);
         let op = Pad { before: before.to_vec(), after: after.to_vec() };

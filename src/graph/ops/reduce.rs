@@ -1,27 +1,41 @@
-//! Reductions of rows.
+//! Reductions over neighbouring axes.
+
+use core::ops::Range;
+
+pub use tilewright_kernels::template::reduce::ReduceOp;
+use tilewright_kernels::template::reduce::{ReduceParams, ReducePlan};
 
 use super::{Operator, expect_operands};
-use crate::graph::{GraphError, Info, View, ViewMut};
+use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
 
-/// How a row becomes one element.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
-pub enum ReduceOp {
-    Sum,
-    Mean,
-    Prod,
-    Max,
-    Min,
-}
-
-/// Reduces the last axis. Floats are accumulated in f64, integers wrap around. Without elements a
-/// sum is 0, a product 1, a mean NaN (0 for integers), a maximum or minimum the type's least or
-/// greatest value. A maximum or minimum with a NaN is NaN.
+/// Reduces `count` axes from `axis` on to one element each; the axes vanish.
+///
+/// Integers wrap around, and what is not exact for them is computed in f64 and truncated. Of no
+/// elements a sum is 0, a product 1, a maximum or minimum the type's least or greatest value (of
+/// floats: an infinity). NaN counts as smaller than every number for a maximum, as larger for a
+/// minimum. `bool` has a maximum (or) and a minimum (and).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reduce {
     /// How.
     pub op: ReduceOp,
+    /// The first axis, from the slowest.
+    pub axis: usize,
+    /// How many axes.
+    pub count: usize,
+}
+
+impl Reduce {
+    fn params(&self, dims: &[usize]) -> ReduceParams {
+        let (outer, rest) = dims.split_at(self.axis);
+        let (axis, inner) = rest.split_at(self.count);
+        ReduceParams {
+            op: self.op,
+            outer: outer.iter().product(),
+            axis: axis.iter().product(),
+            inner: inner.iter().product(),
+        }
+    }
 }
 
 impl Operator for Reduce {
@@ -32,6 +46,11 @@ impl Operator for Reduce {
             ReduceOp::Prod => "reduce_prod",
             ReduceOp::Max => "reduce_max",
             ReduceOp::Min => "reduce_min",
+            ReduceOp::L1 => "reduce_l1",
+            ReduceOp::L2 => "reduce_l2",
+            ReduceOp::SumSquare => "reduce_sum_square",
+            ReduceOp::LogSumExp => "reduce_log_sum_exp",
+            _ => "reduce",
         }
     }
 
@@ -42,44 +61,50 @@ impl Operator for Reduce {
         if !x.dtype.is_plain() || (x.dtype == DType::Bool && !logic) {
             return Err(GraphError::UnsupportedDType { op: self.name(), dtype: x.dtype });
         }
-        match x.dims.split_last() {
-            Some((_, dims)) => Ok(Info::plain(x.dtype, dims.to_vec())),
-            None => Err(GraphError::mismatch(
-                self.name(),
-                "x must have a last axis",
-                &[("x", &x.dims)],
-            )),
-        }
+        let end = self.axis.checked_add(self.count).filter(|&end| end <= x.dims.len());
+        let Some(end) = end else {
+            let rule = "the axes must exist";
+            return Err(GraphError::mismatch(self.name(), rule, &[("x", &x.dims)]));
+        };
+        Ok(Info::plain(x.dtype, [&x.dims[..self.axis], &x.dims[end..]].concat()))
     }
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
         let (x, name, op) = (&src[0], self.name(), self.op);
-        let row = x.dims[x.dims.len() - 1];
+        let ReduceParams { axis, inner, .. } = self.params(x.dims);
         macro_rules! reduce {
             ($t:ty, $f:expr) => {{
                 let (x, f) = (x.slice::<$t>(name)?, $f);
                 for (i, y) in dst.slice::<$t>(name)?.iter_mut().enumerate() {
-                    *y = f(&x[i * row..][..row]);
+                    let first = i / inner * axis * inner + i % inner;
+                    let values: Vec<$t> = (0..axis).map(|k| x[first + k * inner]).collect();
+                    *y = f(&values[..]);
                 }
                 Ok(())
             }};
         }
         macro_rules! float {
             ($t:ty, $from:expr) => {
-                reduce!($t, |r: &[$t]| $from(floats(op, r.iter().map(|&v| f64::from(v)), r.len())))
+                reduce!($t, |v: &[$t]| {
+                    let wide: Vec<f64> = v.iter().map(|&v| f64::from(v)).collect();
+                    $from(floats(op, &wide))
+                })
             };
         }
         macro_rules! int {
             ($t:ty) => {
-                reduce!($t, |r: &[$t]| match op {
-                    ReduceOp::Sum => r.iter().fold(0, |a: $t, &v| a.wrapping_add(v)),
-                    ReduceOp::Mean => {
-                        let sum: i128 = r.iter().map(|&v| i128::from(v)).sum();
-                        (sum / (r.len().max(1) as i128)) as $t
+                reduce!($t, |v: &[$t]| match op {
+                    ReduceOp::Sum => v.iter().fold(0, |a: $t, &v| a.wrapping_add(v)),
+                    ReduceOp::Prod => v.iter().fold(1, |a: $t, &v| a.wrapping_mul(v)),
+                    ReduceOp::Max => v.iter().copied().max().unwrap_or(<$t>::MIN),
+                    ReduceOp::Min => v.iter().copied().min().unwrap_or(<$t>::MAX),
+                    ReduceOp::SumSquare => {
+                        v.iter().fold(0, |a: $t, &v| a.wrapping_add(v.wrapping_mul(v)))
                     }
-                    ReduceOp::Prod => r.iter().fold(1, |a: $t, &v| a.wrapping_mul(v)),
-                    ReduceOp::Max => r.iter().copied().max().unwrap_or(<$t>::MIN),
-                    ReduceOp::Min => r.iter().copied().min().unwrap_or(<$t>::MAX),
+                    _ => {
+                        let wide: Vec<f64> = v.iter().map(|&v| v as f64).collect();
+                        floats(op, &wide) as $t
+                    }
                 })
             };
         }
@@ -88,9 +113,9 @@ impl Operator for Reduce {
             DType::F64 => float!(f64, |v: f64| v),
             DType::F16 => float!(half::f16, half::f16::from_f64),
             DType::BF16 => float!(half::bf16, half::bf16::from_f64),
-            DType::Bool => reduce!(u8, |r: &[u8]| match op {
-                ReduceOp::Max => u8::from(r.contains(&1)),
-                _ => u8::from(!r.contains(&0)),
+            DType::Bool => reduce!(u8, |v: &[u8]| match op {
+                ReduceOp::Max => u8::from(v.contains(&1)),
+                _ => u8::from(!v.contains(&0)),
             }),
             DType::I8 => int!(i8),
             DType::U8 => int!(u8),
@@ -103,17 +128,60 @@ impl Operator for Reduce {
             dtype => Err(GraphError::UnsupportedDType { op: name, dtype }),
         }
     }
+
+    fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
+        if cx.dst.dtype != DType::F32 || cx.src[0].elements() == 0 {
+            return Ok(None);
+        }
+        let plan = ReducePlan::new(cx.isa, &self.params(&cx.src[0].dims))?;
+        Ok(Some(Box::new(Run(plan))))
+    }
 }
 
-fn floats(op: ReduceOp, row: impl Iterator<Item = f64>, len: usize) -> f64 {
+/// The reduction from its definition.
+fn floats(op: ReduceOp, v: &[f64]) -> f64 {
+    let sum_of = |f: &dyn Fn(f64) -> f64| v.iter().map(|&v| f(v)).sum::<f64>();
+    let largest = || v.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     match op {
-        ReduceOp::Sum => row.sum(),
-        ReduceOp::Mean => row.sum::<f64>() / len as f64,
-        ReduceOp::Prod => row.product(),
-        ReduceOp::Max => {
-            row.fold(f64::NEG_INFINITY, |a, v| if v > a || v.is_nan() { v } else { a })
-        }
-        ReduceOp::Min => row.fold(f64::INFINITY, |a, v| if v < a || v.is_nan() { v } else { a }),
+        ReduceOp::Sum => sum_of(&|v| v),
+        ReduceOp::Mean => sum_of(&|v| v) / v.len() as f64,
+        ReduceOp::Prod => v.iter().product(),
+        ReduceOp::Max => largest(),
+        ReduceOp::Min => v.iter().copied().fold(f64::INFINITY, f64::min),
+        ReduceOp::L1 => sum_of(&f64::abs),
+        ReduceOp::L2 => sum_of(&|v| v * v).sqrt(),
+        ReduceOp::SumSquare => sum_of(&|v| v * v),
+        ReduceOp::LogSumExp => match largest() {
+            m if m.is_infinite() => m,
+            m => m + sum_of(&|v| (v - m).exp()).ln(),
+        },
+        _ => f64::NAN,
+    }
+}
+
+struct Run(ReducePlan);
+
+impl Step for Run {
+    fn kernel(&self) -> String {
+        self.0.kernel_name().to_owned()
+    }
+
+    fn units(&self) -> usize {
+        self.0.units()
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn run(
+        &self,
+        src: &[*const u8],
+        dst: *mut u8,
+        _scratch: *mut u8,
+        units: Range<usize>,
+    ) -> Result<(), GraphError> {
+        // SAFETY: the plan was made for the operand's extents, and the result's are what is left
+        // of them; units and CPU are as the caller of this function promises.
+        unsafe { self.0.run(src[0].cast(), dst.cast(), units) };
+        Ok(())
     }
 }
 
@@ -123,40 +191,71 @@ mod tests {
     use crate::graph::Context;
     use crate::tensor::Tensor;
 
-    fn reduce(op: ReduceOp, x: Tensor) -> Tensor {
+    fn reduce(op: ReduceOp, axis: usize, count: usize, x: Tensor) -> Tensor {
         let mut cx = Context::new();
         let x = cx.constant(x).unwrap();
-        let y = cx.op(Reduce { op }, &[x]).unwrap();
+        let y = cx.op(Reduce { op, axis, count }, &[x]).unwrap();
         cx.constant_value(y).unwrap().clone()
+    }
+
+    fn rows(op: ReduceOp, x: Tensor) -> Tensor {
+        let last = x.dims().len() - 1;
+        reduce(op, last, 1, x)
     }
 
     #[test]
     fn rows_of_floats() {
         let x = || Tensor::from_slice(&[2, 3], &[1f32, 2.0, 6.0, -1.0, 0.5, 4.0]).unwrap();
+        let lse = |v: &[f32]| v.iter().map(|v| v.exp()).sum::<f32>().ln();
         for (op, want) in [
             (ReduceOp::Sum, [9.0, 3.5]),
             (ReduceOp::Mean, [3.0, 3.5 / 3.0]),
             (ReduceOp::Prod, [12.0, -2.0]),
             (ReduceOp::Max, [6.0, 4.0]),
             (ReduceOp::Min, [1.0, -1.0]),
+            (ReduceOp::L1, [9.0, 5.5]),
+            (ReduceOp::L2, [41f32.sqrt(), 17.25f32.sqrt()]),
+            (ReduceOp::SumSquare, [41.0, 17.25]),
+            (ReduceOp::LogSumExp, [lse(&[1.0, 2.0, 6.0]), lse(&[-1.0, 0.5, 4.0])]),
         ] {
-            let y = reduce(op, x());
-            assert_eq!((y.dims(), y.as_slice::<f32>().unwrap().to_vec()), (vec![2], want.to_vec()));
+            let y = rows(op, x());
+            let values = y.as_slice::<f32>().unwrap();
+            let near = values.iter().zip(want).all(|(a, b)| (a - b).abs() < 1e-6 * b.abs());
+            assert!(y.dims() == [2] && near, "{op:?} {values:?}");
         }
     }
 
     #[test]
-    fn empty_rows_and_nan() {
+    fn axes_in_the_middle() {
+        let x: Vec<i32> = (0..24).collect();
+        let y = reduce(ReduceOp::Sum, 1, 2, Tensor::from_slice(&[2, 2, 3, 2], &x).unwrap());
+        assert_eq!(y.dims(), [2, 2]);
+        assert_eq!(y.as_slice::<i32>().unwrap()[..], [30, 36, 102, 108]);
+        let y = reduce(ReduceOp::Max, 0, 0, Tensor::from_slice(&[2], &[1i32, 2]).unwrap());
+        assert_eq!(y.as_slice::<i32>().unwrap()[..], [1, 2]);
+    }
+
+    #[test]
+    fn empty_rows_integers_and_bool() {
         let x = || Tensor::from_slice::<f32>(&[1, 0], &[]).unwrap();
-        let value = |op| reduce(op, x()).as_slice::<f32>().unwrap()[0];
+        let value = |op| rows(op, x()).as_slice::<f32>().unwrap()[0];
         assert_eq!((value(ReduceOp::Sum), value(ReduceOp::Prod)), (0.0, 1.0));
-        assert_eq!((value(ReduceOp::Max), value(ReduceOp::Min)), (f32::NEG_INFINITY, f32::INFINITY));
+        assert_eq!(
+            (value(ReduceOp::Max), value(ReduceOp::Min)),
+            (f32::NEG_INFINITY, f32::INFINITY)
+        );
         assert!(value(ReduceOp::Mean).is_nan());
-        let x = Tensor::from_slice(&[3], &[1.0, f32::NAN, 2.0]).unwrap();
-        assert!(reduce(ReduceOp::Max, x).as_slice::<f32>().unwrap()[0].is_nan());
         let x = Tensor::from_slice(&[3], &[i32::MAX, 1, 1]).unwrap();
-        assert_eq!(reduce(ReduceOp::Sum, x).as_slice::<i32>().unwrap()[..], [i32::MIN + 1]);
-        let x = Tensor::from_bytes(DType::Bool, &[2, 2], &[0, 1, 0, 0]).unwrap();
-        assert_eq!(reduce(ReduceOp::Max, x).bytes(), [1, 0]);
+        assert_eq!(rows(ReduceOp::Sum, x).as_slice::<i32>().unwrap()[..], [i32::MIN + 1]);
+        let x = Tensor::from_slice(&[3], &[-5i32, 2, 1]).unwrap();
+        assert_eq!(rows(ReduceOp::L1, x.clone()).as_slice::<i32>().unwrap()[..], [8]);
+        assert_eq!(rows(ReduceOp::Mean, x).as_slice::<i32>().unwrap()[..], [0]);
+        let x = || Tensor::from_bytes(DType::Bool, &[2, 2], &[0, 1, 0, 0]).unwrap();
+        assert_eq!(rows(ReduceOp::Max, x()).bytes(), [1, 0]);
+        assert_eq!(rows(ReduceOp::Min, x()).bytes(), [0, 0]);
+        let mut cx = Context::new();
+        let x = cx.constant(x()).unwrap();
+        assert!(cx.op(Reduce { op: ReduceOp::Sum, axis: 0, count: 1 }, &[x]).is_err());
+        assert!(cx.op(Reduce { op: ReduceOp::Max, axis: 1, count: 2 }, &[x]).is_err());
     }
 }

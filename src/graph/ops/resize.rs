@@ -1,7 +1,10 @@
 //! Resampling along an axis.
 
-use super::{Operator, expect_operands};
-use crate::graph::{GraphError, Info, View, ViewMut};
+use core::ops::Range;
+
+use super::concat::stored_dims;
+use super::{LayoutRule, Operator, RuleCx, expect_operands};
+use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
 
 /// Replaces an axis by weighted sums of its elements (f32), from a table: element `i` of the
@@ -24,6 +27,19 @@ pub struct Resize {
 const OP: &str = "resize";
 
 impl Resize {
+    /// One element of the result: a weighted sum of runs of `x` as long as `y`.
+    fn sum(&self, (index, weight): (&[u32], &[f32]), x: &[f32], y: &mut [f32]) {
+        if index[0] == u32::MAX {
+            y.fill(self.fill);
+            return;
+        }
+        y.fill(0.0);
+        for (&i, &w) in index.iter().zip(weight) {
+            let row = &x[i as usize * y.len()..][..y.len()];
+            y.iter_mut().zip(row).for_each(|(y, &x)| *y += w * x);
+        }
+    }
+
     /// Indices and weights of each element of the result.
     fn rows(&self) -> impl Iterator<Item = (&[u32], &[f32])> {
         self.index.chunks_exact(self.taps).zip(self.weight.chunks_exact(self.taps))
@@ -45,7 +61,8 @@ impl Operator for Resize {
         let Some(axis) = dims.get_mut(self.axis) else {
             return Err(GraphError::mismatch(OP, "the axis must exist", &[("x", &x.dims)]));
         };
-        let inside = |rows: &[u32]| rows[0] == u32::MAX || rows.iter().all(|&i| (i as usize) < *axis);
+        let inside =
+            |rows: &[u32]| rows[0] == u32::MAX || rows.iter().all(|&i| (i as usize) < *axis);
         let fits = self.taps > 0
             && self.index.len() == self.weight.len()
             && self.index.len().is_multiple_of(self.taps)
@@ -71,16 +88,8 @@ impl Operator for Resize {
         }
         for (o, y) in y.chunks_exact_mut(out).enumerate() {
             let x = &x[o * plane..][..plane];
-            for ((index, weight), y) in self.rows().zip(y.chunks_exact_mut(inner)) {
-                if index[0] == u32::MAX {
-                    y.fill(self.fill);
-                    continue;
-                }
-                y.fill(0.0);
-                for (&i, &w) in index.iter().zip(weight) {
-                    let row = &x[i as usize * inner..][..inner];
-                    y.iter_mut().zip(row).for_each(|(y, &x)| *y += w * x);
-                }
+            for (row, y) in self.rows().zip(y.chunks_exact_mut(inner)) {
+                self.sum(row, x, y);
             }
         }
         Ok(())
@@ -90,6 +99,69 @@ impl Operator for Resize {
         let Some(&axis) = src[0].dims.get(self.axis) else { return 0 };
         let others = src[0].elements().checked_div(axis).unwrap_or(0);
         (others as u64).saturating_mul(self.index.len() as u64)
+    }
+
+    fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
+        let dims = stored_dims(&cx.src[0]);
+        Ok(Some(Box::new(Run {
+            op: self.clone(),
+            outer: dims[..self.axis].iter().product(),
+            extent: dims[self.axis],
+            inner: dims[self.axis + 1..].iter().product(),
+        })))
+    }
+
+    /// Pixels can be resampled in any layout.
+    fn layout_rule(&self, cx: &RuleCx<'_>) -> LayoutRule {
+        if self.axis >= 2 && cx.src[0].dims.len() >= 3 {
+            LayoutRule::Follow(vec![0])
+        } else {
+            LayoutRule::Plain
+        }
+    }
+}
+
+/// A unit is one element of the resampled axis in one outer position.
+struct Run {
+    op: Resize,
+    outer: usize,
+    extent: usize,
+    inner: usize,
+}
+
+impl Step for Run {
+    fn kernel(&self) -> String {
+        format!("resize_f32_{}", self.op.taps)
+    }
+
+    fn units(&self) -> usize {
+        self.outer * (self.op.index.len() / self.op.taps)
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn run(
+        &self,
+        src: &[*const u8],
+        dst: *mut u8,
+        _scratch: *mut u8,
+        units: Range<usize>,
+    ) -> Result<(), GraphError> {
+        let (count, taps, inner) = (self.op.index.len() / self.op.taps, self.op.taps, self.inner);
+        let plane = self.extent * inner;
+        for unit in units {
+            let (outer, at) = (unit / count, unit % count * taps);
+            // SAFETY: the operand has `outer` planes of f32; the result has one run of `inner` per
+            // unit, which is this call's alone; buffers are aligned for f32.
+            let (x, y) = unsafe {
+                (
+                    core::slice::from_raw_parts(src[0].cast::<f32>().add(outer * plane), plane),
+                    core::slice::from_raw_parts_mut(dst.cast::<f32>().add(unit * inner), inner),
+                )
+            };
+            let table = (&self.op.index[at..at + taps], &self.op.weight[at..at + taps]);
+            self.op.sum(table, x, y);
+        }
+        Ok(())
     }
 }
 

@@ -1,15 +1,32 @@
-//! Softmax of rows.
+//! Softmax along an axis.
+
+use core::ops::Range;
+
+use tilewright_kernels::template::softmax::{SoftmaxParams, SoftmaxPlan};
 
 use super::{Operator, expect_operands};
-use crate::graph::{GraphError, Info, View, ViewMut};
+use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
 
-/// `exp(x - m) / sum(exp(x - m))` over the last axis, `m` being its largest element; or the
-/// logarithm of that. A row with a NaN or without any finite element becomes NaN.
+/// `exp(x - m) / sum(exp(x - m))` along an axis, `m` being its largest element; or the logarithm
+/// of that. An axis with a NaN, with infinity or of -infinity only becomes NaN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Softmax {
+    /// The axis, from the slowest.
+    pub axis: usize,
     /// Whether the result is the logarithm.
     pub log: bool,
+}
+
+impl Softmax {
+    fn params(&self, dims: &[usize]) -> SoftmaxParams {
+        SoftmaxParams {
+            outer: dims[..self.axis].iter().product(),
+            axis: dims[self.axis],
+            inner: dims[self.axis + 1..].iter().product(),
+            log: self.log,
+        }
+    }
 }
 
 impl Operator for Softmax {
@@ -23,40 +40,77 @@ impl Operator for Softmax {
         if !x.dtype.is_float() {
             return Err(GraphError::UnsupportedDType { op: self.name(), dtype: x.dtype });
         }
-        if x.dims.is_empty() {
-            let rule = "x must have a last axis";
+        if self.axis >= x.dims.len() {
+            let rule = "the axis must exist";
             return Err(GraphError::mismatch(self.name(), rule, &[("x", &x.dims)]));
         }
         Ok(Info::plain(x.dtype, x.dims.clone()))
     }
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
-        let (x, name, log) = (&src[0], self.name(), self.log);
-        let row = x.dims[x.dims.len() - 1];
-        if x.is_empty() {
-            return Ok(());
-        }
-        macro_rules! rows {
+        let (x, name) = (&src[0], self.name());
+        let SoftmaxParams { outer, axis, inner, log } = self.params(x.dims);
+        macro_rules! compute {
             ($t:ty, $to:expr) => {{
-                let y = dst.slice::<$t>(name)?.chunks_exact_mut(row);
-                for (y, x) in y.zip(x.slice::<$t>(name)?.chunks_exact(row)) {
-                    let largest = x.iter().map(|&v| f64::from(v)).fold(f64::NEG_INFINITY, f64::max);
-                    let sum: f64 = x.iter().map(|&v| (f64::from(v) - largest).exp()).sum();
-                    for (y, &x) in y.iter_mut().zip(x) {
-                        let shifted = f64::from(x) - largest;
-                        *y = $to(if log { shifted - sum.ln() } else { shifted.exp() / sum });
+                let (x, y) = (x.slice::<$t>(name)?, dst.slice::<$t>(name)?);
+                for (o, i) in (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i))) {
+                    let at = |k: usize| (o * axis + k) * inner + i;
+                    let values = || (0..axis).map(|k| f64::from(x[at(k)]));
+                    let largest = values().fold(f64::NEG_INFINITY, f64::max);
+                    let sum: f64 = values().map(|v| (v - largest).exp()).sum();
+                    for k in 0..axis {
+                        let shifted = f64::from(x[at(k)]) - largest;
+                        y[at(k)] = $to(if log { shifted - sum.ln() } else { shifted.exp() / sum });
                     }
                 }
                 Ok(())
             }};
         }
         match x.dtype {
-            DType::F32 => rows!(f32, |v: f64| v as f32),
-            DType::F64 => rows!(f64, |v: f64| v),
-            DType::F16 => rows!(half::f16, half::f16::from_f64),
-            DType::BF16 => rows!(half::bf16, half::bf16::from_f64),
+            DType::F32 => compute!(f32, |v: f64| v as f32),
+            DType::F64 => compute!(f64, |v: f64| v),
+            DType::F16 => compute!(half::f16, half::f16::from_f64),
+            DType::BF16 => compute!(half::bf16, half::bf16::from_f64),
             dtype => Err(GraphError::UnsupportedDType { op: name, dtype }),
         }
+    }
+
+    fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
+        if cx.dst.dtype != DType::F32 || cx.dst.elements() == 0 {
+            return Ok(None);
+        }
+        let plan = SoftmaxPlan::new(cx.isa, &self.params(&cx.dst.dims))?;
+        Ok(Some(Box::new(Run(plan))))
+    }
+}
+
+struct Run(SoftmaxPlan);
+
+impl Step for Run {
+    fn kernel(&self) -> String {
+        self.0.kernel_name().to_owned()
+    }
+
+    fn units(&self) -> usize {
+        self.0.units()
+    }
+
+    fn may_overwrite(&self, _i: usize) -> bool {
+        true
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn run(
+        &self,
+        src: &[*const u8],
+        dst: *mut u8,
+        _scratch: *mut u8,
+        units: Range<usize>,
+    ) -> Result<(), GraphError> {
+        // SAFETY: the plan was made for the extents of operand and result, which may be one
+        // buffer; units and CPU are as the caller of this function promises.
+        unsafe { self.0.run(src[0].cast(), dst.cast(), units) };
+        Ok(())
     }
 }
 
@@ -69,7 +123,7 @@ mod tests {
     fn softmax(log: bool, dims: &[usize], x: &[f32]) -> Vec<f32> {
         let mut cx = Context::new();
         let x = cx.constant(Tensor::from_slice(dims, x).unwrap()).unwrap();
-        let y = cx.op(Softmax { log }, &[x]).unwrap();
+        let y = cx.op(Softmax { axis: dims.len() - 1, log }, &[x]).unwrap();
         cx.constant_value(y).unwrap().as_slice().unwrap().to_vec()
     }
 
@@ -83,5 +137,17 @@ mod tests {
         assert!(softmax(false, &[2, 0], &[]).is_empty());
         assert_eq!(softmax(false, &[1, 2], &[f32::NEG_INFINITY, 0.0]), [0.0, 1.0]);
         assert!(softmax(false, &[2], &[f32::NAN, 0.0]).iter().all(|v| v.is_nan()));
+    }
+
+    #[test]
+    fn any_axis() {
+        let mut cx = Context::new();
+        let x = [0.0, 3f32.ln(), 3f32.ln(), 0.0, 0.0, 0.0, 0.0, 0.0];
+        let x = cx.constant(Tensor::from_slice(&[2, 2, 2], &x).unwrap()).unwrap();
+        let y = cx.op(Softmax { axis: 1, log: false }, &[x]).unwrap();
+        let y = cx.constant_value(y).unwrap().as_slice::<f32>().unwrap().to_vec();
+        let want = [0.25, 0.75, 0.75, 0.25, 0.5, 0.5, 0.5, 0.5];
+        assert!(y.iter().zip(want).all(|(y, w)| (y - w).abs() < 1e-6), "{y:?}");
+        assert!(cx.op(Softmax { axis: 3, log: false }, &[x]).is_err());
     }
 }

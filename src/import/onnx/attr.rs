@@ -21,15 +21,7 @@ pub(super) struct Attr {
 
 impl Attr {
     const fn new(name: &'static str, kind: i32) -> Self {
-        Self {
-            name,
-            kind,
-            since: 0,
-            until: i64::MAX,
-            required: false,
-            ints: None,
-            strings: None,
-        }
+        Self { name, kind, since: 0, until: i64::MAX, required: false, ints: None, strings: None }
     }
 
     /// An integer.

@@ -17,7 +17,7 @@ use tilewright_kernels::template::unary::UnaryOp;
 /// Bytes that constants computed while a graph is built may have in all, on top of a multiple of
 /// the bytes of the model's own constants. They are for arithmetic with shapes and weights; what
 /// needs more is a small file that asks for much memory.
-const FOLD_BYTES: usize = 256 << 20;
+const FOLD_BYTES: usize = 64 << 20;
 
 /// The multiple: four-bit integers become 32-bit floats, with some steps in between.
 const FOLD_FACTOR: usize = 32;
@@ -61,8 +61,7 @@ impl OnnxModel {
             set(&mut values, *value, id);
         }
         for node in &self.nodes {
-            let mut cx =
-                NodeCx { ctx, node, model: self, values: &values, budget: &mut budget };
+            let mut cx = NodeCx { ctx, node, model: self, values: &values, budget: &mut budget };
             let outputs = (node.row.build)(&mut cx).map_err(|source| ImportError::Node {
                 node: node.name.clone(),
                 op: node.row.name,
@@ -362,11 +361,7 @@ impl NodeCx<'_> {
     }
 
     /// Axes in another order.
-    pub(super) fn transpose(
-        &mut self,
-        x: TensorId,
-        axes: &[usize],
-    ) -> Result<TensorId, NodeError> {
+    pub(super) fn transpose(&mut self, x: TensorId, axes: &[usize]) -> Result<TensorId, NodeError> {
         if axes.iter().enumerate().all(|(i, &a)| i == a) && axes.len() == self.rank(x) {
             return Ok(x);
         }
@@ -443,7 +438,11 @@ pub(super) fn scalar_tensor(dtype: DType, v: f64) -> Result<Tensor, NodeError> {
 
 /// An axis counted from the front; negative ones count from the end.
 pub(super) fn axis(axis: i64, rank: usize) -> Result<usize, NodeError> {
-    let from_front = if axis < 0 { i64::try_from(rank).ok().and_then(|r| axis.checked_add(r)) } else { Some(axis) };
+    let from_front = if axis < 0 {
+        i64::try_from(rank).ok().and_then(|r| axis.checked_add(r))
+    } else {
+        Some(axis)
+    };
     from_front
         .and_then(|a| usize::try_from(a).ok())
         .filter(|&a| a < rank)

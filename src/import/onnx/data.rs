@@ -29,8 +29,10 @@ impl External {
 
     fn open(&mut self, location: &str) -> Result<Bytes, DataError> {
         let fail = |reason: String| DataError::External { reason };
-        let folder =
-            self.folder.as_deref().ok_or_else(|| fail("the model does not come from a file".into()))?;
+        let folder = self
+            .folder
+            .as_deref()
+            .ok_or_else(|| fail("the model does not come from a file".into()))?;
         let relative = Path::new(location);
         let inside =
             relative.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir));
@@ -146,9 +148,7 @@ pub fn tensor_from_proto(p: &TensorProto, external: &mut External) -> Result<Ten
                 _ => Ok(Tensor::from_slice(&dims, &narrow::<u64, u32>(v)?)?),
             }
         }
-        Some(Source::I32(v)) => {
-            count(v.len()).and_then(|()| small(dtype, &dims, v))
-        }
+        Some(Source::I32(v)) => count(v.len()).and_then(|()| small(dtype, &dims, v)),
         Some(other) => Err(DataError::WrongField { field: other.field(), dtype }),
     }
 }
@@ -308,7 +308,10 @@ mod tests {
     #[test]
     fn typed_fields() {
         let t = read(&TensorProto { float_data: vec![1.5, -2.0], ..proto(1, &[2, 1]) }).unwrap();
-        assert_eq!((t.dims(), t.as_slice::<f32>().unwrap().to_vec()), (vec![2, 1], vec![1.5, -2.0]));
+        assert_eq!(
+            (t.dims(), t.as_slice::<f32>().unwrap().to_vec()),
+            (vec![2, 1], vec![1.5, -2.0])
+        );
         let t = read(&TensorProto { double_data: vec![0.1], ..proto(11, &[]) }).unwrap();
         assert_eq!(t.as_slice::<f64>().unwrap()[..], [0.1]);
         let t = read(&TensorProto { int64_data: vec![i64::MIN], ..proto(7, &[1]) }).unwrap();

@@ -148,13 +148,13 @@ impl Loader {
                 producers.filter_map(node).collect()
             })
             .collect();
-        let sorted = order::sort(&needs, |i| nodes.get(i).map_or_else(String::new, |n| n.name.clone()))?;
+        let sorted =
+            order::sort(&needs, |i| nodes.get(i).map_or_else(String::new, |n| n.name.clone()))?;
         let wanted = wanted(&nodes, &sorted, &output_ids, self.values.len());
         let is_wanted = |v: ValueId| wanted.get(v).copied().unwrap_or(false);
         let mut by_index: Vec<Option<Node>> = nodes.drain(..).map(Some).collect();
         let sorted = sorted.into_iter().filter_map(|i| by_index.get_mut(i)?.take());
-        let nodes =
-            sorted.filter(|n| n.outputs.iter().flatten().any(|&v| is_wanted(v))).collect();
+        let nodes = sorted.filter(|n| n.outputs.iter().flatten().any(|&v| is_wanted(v))).collect();
         self.constants.retain(|(v, _)| is_wanted(*v));
         Ok(OnnxModel {
             name: graph.name.unwrap_or_default(),
@@ -318,8 +318,7 @@ impl Loader {
             let opset = self.opsets.get(domain).copied().unwrap_or(0);
             let row = if domain.is_empty() { ops::find(op, opset) } else { None };
             let Some(row) = row else {
-                let kind =
-                    MissingKind::Operator { domain: short(domain), op: short(op), opset };
+                let kind = MissingKind::Operator { domain: short(domain), op: short(op), opset };
                 self.missing.add(kind, &name);
                 for output in p.output.iter().filter(|o| !o.is_empty()) {
                     self.define(output, Producer::Outside, "an output")?;
@@ -330,13 +329,18 @@ impl Loader {
                 [("inputs", p.input.len(), row.inputs), ("outputs", p.output.len(), row.outputs)]
             {
                 if !(least..=most).contains(&found) {
-                    let e =
-                        StructureError::Arity { node: name, op: row.name, what, found, least, most };
+                    let e = StructureError::Arity {
+                        node: name,
+                        op: row.name,
+                        what,
+                        found,
+                        least,
+                        most,
+                    };
                     return Err(e.into());
                 }
             }
-            let attrs =
-                Attrs::read(p, &name, row, opset, &mut self.external, &mut self.missing)?;
+            let attrs = Attrs::read(p, &name, row, opset, &mut self.external, &mut self.missing)?;
             if row.is_constant() {
                 self.constant_node(p, &name, &attrs)?;
                 continue;
@@ -396,7 +400,8 @@ impl Loader {
         for p in protos {
             for input in p.input.iter().filter(|i| !i.is_empty()) {
                 if self.ids.get(input).is_none_or(|&v| nobody(v)) {
-                    let reader = format!("node \"{}\"", short(p.name.as_deref().unwrap_or_default()));
+                    let reader =
+                        format!("node \"{}\"", short(p.name.as_deref().unwrap_or_default()));
                     return Err(StructureError::NoProducer { value: short(input), reader });
                 }
             }

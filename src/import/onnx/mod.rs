@@ -15,9 +15,9 @@ mod missing;
 mod model;
 mod ops;
 mod order;
+pub mod proto;
 #[cfg(test)]
 mod testing;
-pub mod proto;
 
 pub use data::{External, read_tensor_pb, tensor_from_proto};
 pub use model::{Dim, OnnxModel, ValueInfo};

@@ -68,7 +68,12 @@ pub(super) fn tensor(name: &str, value: &Tensor) -> TensorProto {
 }
 
 /// A node message.
-pub(super) fn node(op: &str, inputs: &[&str], outputs: &[&str], attrs: &[(&str, A<'_>)]) -> NodeProto {
+pub(super) fn node(
+    op: &str,
+    inputs: &[&str],
+    outputs: &[&str],
+    attrs: &[(&str, A<'_>)],
+) -> NodeProto {
     NodeProto {
         op_type: Some(op.into()),
         input: inputs.iter().map(|s| (*s).into()).collect(),
@@ -105,8 +110,7 @@ pub(super) fn run_all(
 ) -> Result<Vec<Tensor>, ImportError> {
     let names: Vec<String> = (0..inputs.len()).map(|i| format!("x{i}")).collect();
     let given = inputs.iter().zip(&names);
-    let given: Vec<&str> =
-        given.map(|(t, n)| if t.is_some() { n.as_str() } else { "" }).collect();
+    let given: Vec<&str> = given.map(|(t, n)| if t.is_some() { n.as_str() } else { "" }).collect();
     let results: Vec<String> = (0..outputs).map(|i| format!("y{i}")).collect();
     let outs: Vec<&str> = results.iter().map(String::as_str).collect();
     let constants = inputs.iter().zip(&names).filter_map(|(t, n)| Some(tensor(n, t.as_ref()?)));

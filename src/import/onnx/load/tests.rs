@@ -113,7 +113,8 @@ fn nodes_out_of_order_are_sorted_and_cycles_are_named() {
         name: Some(name.into()),
         ..node("Add", inputs, &[output], &[])
     };
-    let nodes = vec![named("one", &["x", "c"], "b"), named("two", &["b", "b"], "c"), relu("b", "y")];
+    let nodes =
+        vec![named("one", &["x", "c"], "b"), named("two", &["b", "b"], "c"), relu("b", "y")];
     let text = load(graph(nodes)).unwrap_err().to_string();
     assert!(text.contains("one") && text.contains("two") && !text.contains("Relu"), "{text}");
 }

@@ -30,11 +30,7 @@ pub(super) const ROWS: &[OpRow] = &[
 ];
 
 /// The tensor in another element type; itself if it has the type.
-pub(super) fn to(
-    cx: &mut NodeCx<'_>,
-    x: TensorId,
-    dtype: DType,
-) -> Result<TensorId, NodeError> {
+pub(super) fn to(cx: &mut NodeCx<'_>, x: TensorId, dtype: DType) -> Result<TensorId, NodeError> {
     if cx.dtype(x) == dtype { Ok(x) } else { cx.op(Cast { to: dtype }, &[x]) }
 }
 

@@ -58,8 +58,7 @@ pub(super) fn value(attrs: &Attrs) -> Option<Result<Tensor, DataError>> {
 /// A tensor of one value everywhere, f32 zero unless told otherwise.
 fn constant_of_shape(cx: &mut NodeCx<'_>) -> Outputs {
     let shape = cx.ints_input(0)?.ok_or(NodeError::NoInput(0))?;
-    let dims =
-        shape.iter().map(|&d| build::extent(d, "extent")).collect::<Result<Vec<_>, _>>()?;
+    let dims = shape.iter().map(|&d| build::extent(d, "extent")).collect::<Result<Vec<_>, _>>()?;
     let value = match cx.tensor("value") {
         Some(t) if t.shape().elements() == 1 => {
             let t = t.reshaped(&[]).map_err(GraphError::from)?;
@@ -105,7 +104,7 @@ fn range(cx: &mut NodeCx<'_>) -> Outputs {
     let (a, b, d) = (float(cx, 0)?, float(cx, 1)?, float(cx, 2)?);
     let (a, b, d) = (f64::from(a), f64::from(b), f64::from(d));
     let count = ((b - a) / d).ceil().max(0.0);
-    if !(count <= MOST) {
+    if count.is_nan() || count > MOST {
         return Err(too_long());
     }
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]

@@ -58,11 +58,7 @@ pub(super) struct Window {
 
 impl Window {
     /// Reads the attributes that convolutions and pools share. `size` has one or two extents.
-    pub(super) fn read(
-        cx: &NodeCx<'_>,
-        x: &[usize],
-        size: &[usize],
-    ) -> Result<Self, NodeError> {
+    pub(super) fn read(cx: &NodeCx<'_>, x: &[usize], size: &[usize]) -> Result<Self, NodeError> {
         let spatial = x.get(2..).unwrap_or_default();
         let rank = spatial.len();
         if !(1..=2).contains(&rank) {

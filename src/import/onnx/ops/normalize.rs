@@ -72,7 +72,7 @@ fn softmax(cx: &mut NodeCx<'_>, log: bool) -> Outputs {
     let old = cx.opset() < 13;
     if rank == 0 {
         let one = cx.reshape(x, &[1])?;
-        let y = cx.op(Softmax { log }, &[one])?;
+        let y = cx.op(Softmax { axis: 0, log }, &[one])?;
         return Ok(vec![cx.reshape(y, &[])?]);
     }
     let axis = match cx.int("axis", if old { 1 } else { -1 }) {
@@ -84,16 +84,8 @@ fn softmax(cx: &mut NodeCx<'_>, log: bool) -> Outputs {
         let (rows, row) = dims.split_at_checked(axis).unwrap_or((&dims, &[]));
         let shape = [rows.iter().product(), row.iter().product()];
         let flat = cx.reshape(x, &shape)?;
-        let y = cx.op(Softmax { log }, &[flat])?;
+        let y = cx.op(Softmax { axis: 1, log }, &[flat])?;
         return Ok(vec![cx.reshape(y, &dims)?]);
     }
-    let last = rank - 1;
-    if axis == last {
-        return Ok(vec![cx.op(Softmax { log }, &[x])?]);
-    }
-    let mut swap: Vec<usize> = (0..rank).collect();
-    swap.swap(axis, last);
-    let x = cx.transpose(x, &swap)?;
-    let y = cx.op(Softmax { log }, &[x])?;
-    Ok(vec![cx.transpose(y, &swap)?])
+    Ok(vec![cx.op(Softmax { axis, log }, &[x])?])
 }

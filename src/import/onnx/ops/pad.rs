@@ -10,13 +10,8 @@ use crate::import::onnx::build;
 const MODE: Attr = Attr::string("mode").one_of(&["constant", "reflect", "edge", "wrap"]);
 
 pub(super) const ROWS: &[OpRow] = &[
-    OpRow::new(
-        "Pad",
-        (1, 1),
-        &[MODE, Attr::ints("pads").required(), Attr::float("value")],
-        pad,
-    )
-    .until(10),
+    OpRow::new("Pad", (1, 1), &[MODE, Attr::ints("pads").required(), Attr::float("value")], pad)
+        .until(10),
     OpRow::new("Pad", (2, 3), &[MODE], pad).since(11).until(17),
     OpRow::new("Pad", (2, 4), &[MODE], pad).since(18),
 ];

@@ -1,6 +1,5 @@
 //! Reductions over axes.
 
-use tilewright_kernels::template::binary::BinaryOp;
 use tilewright_kernels::template::unary::UnaryOp;
 
 use super::{NodeCx, OpRow, Outputs};
@@ -31,70 +30,34 @@ macro_rules! rows {
 
 pub(super) const ROWS: &[OpRow] = {
     const ALL: [[OpRow; 2]; 10] = [
-        rows!("ReduceL1", 17, |cx| {
-            with(cx, |cx, x, axes| {
-                let x = cx.unary(UnaryOp::Abs, x)?;
-                keep(cx, ReduceOp::Sum, x, axes)
-            })
-        }),
-        rows!("ReduceL2", 17, |cx| {
-            with(cx, |cx, x, axes| {
-                let x = cx.binary(BinaryOp::Mul, x, x)?;
-                let y = keep(cx, ReduceOp::Sum, x, axes)?;
-                cx.unary(UnaryOp::Sqrt, y)
-            })
-        }),
+        rows!("ReduceL1", 17, |cx| with(cx, ReduceOp::L1)),
+        rows!("ReduceL2", 17, |cx| with(cx, ReduceOp::L2)),
         rows!("ReduceLogSum", 17, |cx| {
-            with(cx, |cx, x, axes| {
-                let y = keep(cx, ReduceOp::Sum, x, axes)?;
-                cx.unary(UnaryOp::Log, y)
-            })
+            let y = with(cx, ReduceOp::Sum)?;
+            y.into_iter().map(|y| cx.unary(UnaryOp::Log, y)).collect()
         }),
-        rows!("ReduceLogSumExp", 17, |cx| with(cx, log_sum_exp)),
-        rows!("ReduceMax", 17, |cx| with(cx, |cx, x, axes| keep(cx, ReduceOp::Max, x, axes))),
-        rows!("ReduceMean", 17, |cx| with(cx, |cx, x, axes| keep(cx, ReduceOp::Mean, x, axes))),
-        rows!("ReduceMin", 17, |cx| with(cx, |cx, x, axes| keep(cx, ReduceOp::Min, x, axes))),
-        rows!("ReduceProd", 17, |cx| with(cx, |cx, x, axes| keep(cx, ReduceOp::Prod, x, axes))),
-        rows!("ReduceSum", 12, |cx| with(cx, |cx, x, axes| keep(cx, ReduceOp::Sum, x, axes))),
-        rows!("ReduceSumSquare", 17, |cx| {
-            with(cx, |cx, x, axes| {
-                let x = cx.binary(BinaryOp::Mul, x, x)?;
-                keep(cx, ReduceOp::Sum, x, axes)
-            })
-        }),
+        rows!("ReduceLogSumExp", 17, |cx| with(cx, ReduceOp::LogSumExp)),
+        rows!("ReduceMax", 17, |cx| with(cx, ReduceOp::Max)),
+        rows!("ReduceMean", 17, |cx| with(cx, ReduceOp::Mean)),
+        rows!("ReduceMin", 17, |cx| with(cx, ReduceOp::Min)),
+        rows!("ReduceProd", 17, |cx| with(cx, ReduceOp::Prod)),
+        rows!("ReduceSum", 12, |cx| with(cx, ReduceOp::Sum)),
+        rows!("ReduceSumSquare", 17, |cx| with(cx, ReduceOp::SumSquare)),
     ];
     ALL.as_flattened()
 };
 
-/// Reads which axes to reduce, has `f` reduce them to extents of 1, and drops them if asked to.
-fn with(
-    cx: &mut NodeCx<'_>,
-    f: impl Fn(&mut NodeCx<'_>, TensorId, &[usize]) -> Result<TensorId, NodeError>,
-) -> Outputs {
+/// Reads which axes to reduce, and whether to keep them as extents of 1.
+fn with(cx: &mut NodeCx<'_>, op: ReduceOp) -> Outputs {
     let x = cx.input(0)?;
     let rank = cx.rank(x);
     let mut axes = build::axes(&cx.ints_attr_or_input("axes", 1)?.unwrap_or_default(), rank)?;
-    if axes.is_empty() && !cx.flag("noop_with_empty_axes", false) {
+    let noop = cx.flag("noop_with_empty_axes", false);
+    if axes.is_empty() && !noop {
         axes = (0..rank).collect();
     }
     axes.sort_unstable();
-    let y = f(cx, x, &axes)?;
-    if cx.flag("keepdims", true) {
-        return Ok(vec![y]);
-    }
-    let dims = cx.dims(y);
-    let kept = dims.iter().enumerate().filter(|(i, _)| !axes.contains(i)).map(|(_, &d)| d);
-    let kept: Vec<usize> = kept.collect();
-    Ok(vec![cx.reshape(y, &kept)?])
-}
-
-fn keep(
-    cx: &mut NodeCx<'_>,
-    op: ReduceOp,
-    x: TensorId,
-    axes: &[usize],
-) -> Result<TensorId, NodeError> {
-    over(cx, op, x, axes, true)
+    Ok(vec![over(cx, op, x, &axes, cx.flag("keepdims", true))?])
 }
 
 /// Reduces sorted axes, which become extents of 1 if `keep`, else vanish.
@@ -116,22 +79,22 @@ pub(super) fn over(
             (true, false) => None,
         })
         .collect();
-    if axes.is_empty() {
-        return Ok(x);
-    }
     if let Some(pool) = as_global_pool(cx, op, x, axes) {
         let y = cx.op(pool, &[x])?;
         return cx.reshape(y, &out);
     }
-    // Reduced axes go to the end and become one.
-    let mut order: Vec<usize> = (0..dims.len()).filter(|&i| !is_reduced(i)).collect();
-    let extent = |i: &usize| dims.get(*i).copied().unwrap_or(1);
-    let outer: usize = order.iter().map(extent).product();
-    let row: usize = axes.iter().map(extent).product();
-    order.extend_from_slice(axes);
-    let x = cx.transpose(x, &order)?;
-    let x = cx.reshape(x, &[outer, row])?;
-    let y = cx.op(Reduce { op }, &[x])?;
+    // Axes that are not neighbours are brought together at the end.
+    let first = axes.first().copied().unwrap_or(0);
+    let neighbours = axes.iter().enumerate().all(|(i, &a)| a == first + i);
+    let (x, axis) = if neighbours {
+        (x, first)
+    } else {
+        let mut order: Vec<usize> = (0..dims.len()).filter(|&i| !is_reduced(i)).collect();
+        let axis = order.len();
+        order.extend_from_slice(axes);
+        (cx.transpose(x, &order)?, axis)
+    };
+    let y = cx.op(Reduce { op, axis, count: axes.len() }, &[x])?;
     cx.reshape(y, &out)
 }
 
@@ -149,24 +112,4 @@ fn as_global_pool(cx: &NodeCx<'_>, op: ReduceOp, x: TensorId, axes: &[usize]) ->
         _ => return None,
     };
     (cx.dtype(x) == DType::F32 && !map.contains(&0)).then(|| Pool::global(kind, map))
-}
-
-/// `m + log(sum(exp(x - m)))`, where `m` is the largest finite element.
-fn log_sum_exp(
-    cx: &mut NodeCx<'_>,
-    x: TensorId,
-    axes: &[usize],
-) -> Result<TensorId, NodeError> {
-    let dtype = cx.dtype(x);
-    let m = keep(cx, ReduceOp::Max, x, axes)?;
-    // Infinite maxima would give inf - inf.
-    let low = cx.scalar(dtype, f64::from(f32::MIN))?;
-    let high = cx.scalar(dtype, f64::from(f32::MAX))?;
-    let m = cx.binary(BinaryOp::Max, m, low)?;
-    let m = cx.binary(BinaryOp::Min, m, high)?;
-    let x = cx.binary(BinaryOp::Sub, x, m)?;
-    let x = cx.unary(UnaryOp::Exp, x)?;
-    let y = keep(cx, ReduceOp::Sum, x, axes)?;
-    let y = cx.unary(UnaryOp::Log, y)?;
-    cx.binary(BinaryOp::Add, y, m)
 }

@@ -33,9 +33,11 @@ pub(super) const ROWS: &[OpRow] = &[
             Attr::float("cubic_coeff_a"),
             Attr::int("exclude_outside"),
             Attr::float("extrapolation_value"),
-            Attr::string("keep_aspect_ratio_policy")
-                .since(18)
-                .one_of(&["stretch", "not_larger", "not_smaller"]),
+            Attr::string("keep_aspect_ratio_policy").since(18).one_of(&[
+                "stretch",
+                "not_larger",
+                "not_smaller",
+            ]),
             Attr::string("mode").one_of(&["nearest", "linear", "cubic"]),
             Attr::string("nearest_mode").one_of(&[
                 "round_prefer_floor",
@@ -221,6 +223,10 @@ fn build_axes(cx: &mut NodeCx<'_>, x: TensorId, axes: &[Axis], mode: &Mode) -> O
     for a in axes {
         if a.input == 0 && a.output != 0 {
             return Err(NodeError::invalid("an empty axis cannot grow"));
+        }
+        // Where nothing is scaled, the offsets that some modes add do not apply either.
+        if a.scale.to_bits() == 1.0f32.to_bits() && a.input == a.output && !crop {
+            continue;
         }
         if mode.filter == "nearest" && !crop {
             let at: Vec<usize> = (0..a.output).map(|i| nearest(a, mode, i)).collect();

@@ -60,8 +60,7 @@ fn gather(cx: &mut NodeCx<'_>) -> Outputs {
         })?;
         let (before, after) = (dims.get(..axis), dims.get(axis + 1..));
         let middle = cx.dims(indices);
-        let shape =
-            [before.unwrap_or_default(), &middle[..], after.unwrap_or_default()].concat();
+        let shape = [before.unwrap_or_default(), &middle[..], after.unwrap_or_default()].concat();
         let y = cx.slice(x, axis, start, 1, 1)?;
         return Ok(vec![cx.reshape(y, &shape)?]);
     }

@@ -15,10 +15,7 @@ pub(super) const ROWS: &[OpRow] = &[
     OpRow::new(
         "DepthToSpace",
         ONE,
-        &[
-            Attr::int("blocksize").required(),
-            Attr::string("mode").since(11).one_of(ORDERS),
-        ],
+        &[Attr::int("blocksize").required(), Attr::string("mode").since(11).one_of(ORDERS)],
         depth_to_space,
     ),
     OpRow::new("Dropout", ONE, &[Attr::float("ratio")], dropout).until(11).outputs(2, 2),
@@ -28,20 +25,12 @@ pub(super) const ROWS: &[OpRow] = &[
     OpRow::new("Flatten", ONE, &[Attr::int("axis")], flatten),
     OpRow::new("Identity", ONE, &[], |cx| Ok(vec![cx.input(0)?])),
     OpRow::new("Reshape", TWO, &[Attr::int("allowzero").since(14)], reshape),
-    OpRow::new(
-        "Shape",
-        ONE,
-        &[Attr::int("start").since(15), Attr::int("end").since(15)],
-        shape,
-    ),
+    OpRow::new("Shape", ONE, &[Attr::int("start").since(15), Attr::int("end").since(15)], shape),
     OpRow::new("Size", ONE, &[], size),
     OpRow::new(
         "SpaceToDepth",
         ONE,
-        &[
-            Attr::int("blocksize").required(),
-            Attr::string("mode").since(28).one_of(ORDERS),
-        ],
+        &[Attr::int("blocksize").required(), Attr::string("mode").since(28).one_of(ORDERS)],
         space_to_depth,
     ),
     OpRow::new("Squeeze", ONE, &[Attr::ints("axes")], squeeze).until(12),
@@ -58,9 +47,8 @@ fn reshape(cx: &mut NodeCx<'_>) -> Outputs {
     let dims = cx.dims(x);
     let wanted = cx.ints_input(1)?.ok_or(NodeError::NoInput(1))?;
     let allow_zero = cx.flag("allowzero", false);
-    let invalid = |what: &str| {
-        Err(NodeError::invalid(format!("{what} when {dims:?} becomes {wanted:?}")))
-    };
+    let invalid =
+        |what: &str| Err(NodeError::invalid(format!("{what} when {dims:?} becomes {wanted:?}")));
     let (mut out, mut open) = (Vec::new(), None);
     for (i, &w) in wanted.iter().enumerate() {
         match w {

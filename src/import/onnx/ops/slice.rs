@@ -19,14 +19,9 @@ pub(super) const ROWS: &[OpRow] = &[
     OpRow::new("Split", (1, 1), &[Attr::int("axis"), Attr::ints("split")], split)
         .until(12)
         .outputs(MANY, MANY),
-    OpRow::new(
-        "Split",
-        (1, 2),
-        &[Attr::int("axis"), Attr::int("num_outputs").since(18)],
-        split,
-    )
-    .since(13)
-    .outputs(MANY, MANY),
+    OpRow::new("Split", (1, 2), &[Attr::int("axis"), Attr::int("num_outputs").since(18)], split)
+        .since(13)
+        .outputs(MANY, MANY),
 ];
 
 fn concat(cx: &mut NodeCx<'_>) -> Outputs {
@@ -42,10 +37,18 @@ fn concat(cx: &mut NodeCx<'_>) -> Outputs {
 /// `(start, count)` of a slice with the given step: bounds are clamped to the axis.
 fn clamped(start: i64, end: i64, step: i64, extent: usize) -> (i64, usize) {
     let n = i64::try_from(extent).unwrap_or(i64::MAX);
-    let (low, high) = if step > 0 { (0, n) } else { (-1, n.saturating_sub(1)) };
-    let at = |v: i64| if v < 0 { v.saturating_add(n) } else { v }.clamp(low, high);
-    let (start, end) = (at(start), at(end));
-    let distance = if step > 0 { end - start } else { start - end };
+    let wrapped = |v: i64| if v < 0 { v.saturating_add(n) } else { v };
+    let (start, distance) = if step > 0 {
+        let start = wrapped(start).clamp(0, n);
+        (start, wrapped(end).clamp(0, n) - start)
+    } else {
+        let last = n.saturating_sub(1);
+        let start = wrapped(start).min(last).max(0);
+        // The largest numbers stand for the end of the axis in both directions.
+        let open = end == i64::MAX || end == i64::from(i32::MAX);
+        let end = if open { -1 } else { wrapped(end).clamp(-1, last) };
+        (start, if n == 0 { 0 } else { start - end })
+    };
     let count = match u64::try_from(distance) {
         Ok(distance) => distance.div_ceil(step.unsigned_abs()),
         Err(_) => 0,
@@ -65,7 +68,8 @@ fn slice(cx: &mut NodeCx<'_>) -> Outputs {
     let steps = cx.ints_input(4)?.unwrap_or_else(|| vec![1; starts.len()]);
     let n = starts.len();
     if ends.len() != n || axes.len() != n || steps.len() != n || n > rank {
-        let what = format!("{n} starts, {} ends, {} axes, {} steps", ends.len(), axes.len(), steps.len());
+        let what =
+            format!("{n} starts, {} ends, {} axes, {} steps", ends.len(), axes.len(), steps.len());
         return Err(NodeError::invalid(format!("{what} do not fit {rank} dimensions")));
     }
     let mut y = x;
@@ -135,7 +139,7 @@ mod tests {
     use super::clamped;
 
     #[test]
-    fn bounds_are_clamped_as_in_numpy() {
+    fn bounds_are_clamped() {
         assert_eq!(clamped(1, 3, 1, 5), (1, 2));
         assert_eq!(clamped(-2, i64::MAX, 1, 5), (3, 2));
         assert_eq!(clamped(0, 5, 2, 5), (0, 3));
@@ -146,7 +150,9 @@ mod tests {
         assert_eq!(clamped(20, 0, -4, 20), (19, 5));
         assert_eq!(clamped(0, 3, -1, 5), (0, 0));
         assert_eq!(clamped(0, 1, 1, 0), (0, 0));
-        assert_eq!(clamped(0, i64::MIN, -1, 0), (-1, 0));
+        assert_eq!(clamped(0, i64::MIN, -1, 0), (0, 0));
+        assert_eq!(clamped(-9, i64::MIN, -1, 5), (0, 1));
+        assert_eq!(clamped(9, i64::MAX, -2, 5), (4, 3));
         assert_eq!(clamped(0, i64::MAX, i64::MAX, 5), (0, 1));
         assert_eq!(clamped(4, i64::MIN, i64::MIN, 5), (4, 1));
     }

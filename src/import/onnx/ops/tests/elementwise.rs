@@ -88,7 +88,8 @@ fn clip_in_both_forms() {
     close(&y[0], &[3], &[-2.0, 0.5, 1.0]);
     // The upper bound wins.
     close(&run("Clip", 13, &[], &[x.clone(), one(2.0), one(1.0)]).unwrap(), &[3], &[1.0; 3]);
-    let integers = run("Clip", 13, &[], &[i64s(&[-5, 5]), Tensor::from_slice(&[], &[0i64]).unwrap()]);
+    let integers =
+        run("Clip", 13, &[], &[i64s(&[-5, 5]), Tensor::from_slice(&[], &[0i64]).unwrap()]);
     assert_eq!(ints(&integers.unwrap()), [0, 5]);
     // Attributes are gone from opset 11 on, and inputs did not exist before.
     assert!(matches!(run("Clip", 11, &bounds, &[x.clone()]), Err(ImportError::Unsupported(_))));

@@ -33,7 +33,11 @@ fn flatten_and_transpose() {
     assert_eq!(flat(13, -1).unwrap().dims(), [6, 4]);
     assert!(flat(13, 4).is_err() && flat(13, i64::MIN).is_err());
     let x = count(&[2, 3]);
-    close(&run("Transpose", 13, &[], &[x.clone()]).unwrap(), &[3, 2], &[0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
+    close(
+        &run("Transpose", 13, &[], &[x.clone()]).unwrap(),
+        &[3, 2],
+        &[0.0, 3.0, 1.0, 4.0, 2.0, 5.0],
+    );
     let perm = |p: &[i64]| run("Transpose", 13, &[("perm", A::Is(p))], &[x.clone()]);
     close(&perm(&[0, 1]).unwrap(), &[2, 3], &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0]);
     assert!(perm(&[0, 0]).is_err() && perm(&[0]).is_err() && perm(&[0, 2]).is_err());
@@ -47,7 +51,10 @@ fn squeeze_and_unsqueeze_in_both_forms() {
     assert_eq!(dims(run("Squeeze", 11, &[("axes", A::Is(&[-1]))], &[x.clone()])), [1, 3]);
     assert_eq!(dims(run("Squeeze", 13, &[], &[x.clone(), i64s(&[0])])), [3, 1]);
     assert!(run("Squeeze", 13, &[], &[x.clone(), i64s(&[1])]).is_err());
-    assert_eq!(dims(run("Unsqueeze", 7, &[("axes", A::Is(&[0, 4]))], &[x.clone()])), [1, 1, 3, 1, 1]);
+    assert_eq!(
+        dims(run("Unsqueeze", 7, &[("axes", A::Is(&[0, 4]))], &[x.clone()])),
+        [1, 1, 3, 1, 1]
+    );
     assert_eq!(dims(run("Unsqueeze", 13, &[], &[x.clone(), i64s(&[-1, 1])])), [1, 1, 3, 1, 1]);
     assert!(run("Unsqueeze", 13, &[], &[x.clone(), i64s(&[1, 1])]).is_err());
     assert!(run("Unsqueeze", 13, &[], &[x.clone(), i64s(&[9])]).is_err());
@@ -143,7 +150,8 @@ fn pads_in_all_modes() {
 #[test]
 fn gathers() {
     let x = count(&[2, 3]);
-    let with = |axis, indices: Tensor| run("Gather", 13, &[("axis", A::I(axis))], &[x.clone(), indices]);
+    let with =
+        |axis, indices: Tensor| run("Gather", 13, &[("axis", A::I(axis))], &[x.clone(), indices]);
     close(&with(1, i64s(&[2, 0])).unwrap(), &[2, 2], &[2.0, 0.0, 5.0, 3.0]);
     close(&with(0, i64s(&[-1])).unwrap(), &[1, 3], &[3.0, 4.0, 5.0]);
     let scalar = Tensor::from_slice(&[], &[1i64]).unwrap();
@@ -171,7 +179,8 @@ fn expansion_and_tiles() {
 #[test]
 fn shapes_are_constants() {
     let x = count(&[2, 3, 4]);
-    let with = |opset, attrs: &[(&str, A<'_>)]| ints(&run("Shape", opset, attrs, &[x.clone()]).unwrap());
+    let with =
+        |opset, attrs: &[(&str, A<'_>)]| ints(&run("Shape", opset, attrs, &[x.clone()]).unwrap());
     assert_eq!(with(7, &[]), [2, 3, 4]);
     assert_eq!(with(15, &[("start", A::I(1))]), [3, 4]);
     assert_eq!(with(15, &[("start", A::I(-5)), ("end", A::I(-1))]), [2, 3]);

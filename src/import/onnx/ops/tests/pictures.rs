@@ -54,8 +54,7 @@ fn transposed_convolution() {
     let with = |attrs: &[(&str, A<'_>)]| run("ConvTranspose", 11, attrs, &[x.clone(), w.clone()]);
     close(&with(&[]).unwrap(), &[1, 1, 3, 3], &[1.0, 3.0, 2.0, 4.0, 10.0, 6.0, 3.0, 7.0, 4.0]);
     let two = || ("strides", A::Is(&[2, 2]));
-    let wide =
-        [1.0, 1.0, 2.0, 2.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0, 3.0, 3.0, 4.0, 4.0];
+    let wide = [1.0, 1.0, 2.0, 2.0, 1.0, 1.0, 2.0, 2.0, 3.0, 3.0, 4.0, 4.0, 3.0, 3.0, 4.0, 4.0];
     close(&with(&[two()]).unwrap(), &[1, 1, 4, 4], &wide);
     let y = with(&[two(), ("output_padding", A::Is(&[0, 1]))]).unwrap();
     assert_eq!(y.dims(), [1, 1, 4, 5]);
@@ -102,7 +101,8 @@ fn pools() {
     close(&y, &[1, 1, 2, 2], &[0.0, 0.75, 2.25, 6.0]);
     let y = average(19, &[two(), ("dilations", A::Is(&[2, 1]))]).unwrap();
     close(&y, &[1, 1, 1, 2], &[3.5, 4.5]);
-    let y = run("MaxPool", 11, &[("kernel_shape", A::Is(&[2]))], &[f32s(&[1, 1, 3], &[3.0, 1.0, 2.0])]);
+    let y =
+        run("MaxPool", 11, &[("kernel_shape", A::Is(&[2]))], &[f32s(&[1, 1, 3], &[3.0, 1.0, 2.0])]);
     close(&y.unwrap(), &[1, 1, 2], &[3.0, 2.0]);
     let outputs = run_all("MaxPool", 11, &[two()], &[Some(x.clone())], 2);
     assert!(matches!(outputs, Err(ImportError::Unsupported(_))));
@@ -133,7 +133,9 @@ fn batch_normalization() {
 #[test]
 fn depth_and_space() {
     let x = count(&[1, 8, 1, 1]);
-    let with = |mode| run("DepthToSpace", 11, &[("blocksize", A::I(2)), ("mode", A::S(mode))], &[x.clone()]);
+    let with = |mode| {
+        run("DepthToSpace", 11, &[("blocksize", A::I(2)), ("mode", A::S(mode))], &[x.clone()])
+    };
     close(&with("DCR").unwrap(), &[1, 2, 2, 2], &[0.0, 2.0, 4.0, 6.0, 1.0, 3.0, 5.0, 7.0]);
     close(&with("CRD").unwrap(), &[1, 2, 2, 2], &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);
     let back = [("blocksize", A::I(2))];
@@ -144,7 +146,9 @@ fn depth_and_space() {
     close(&y, &[1, 8, 1, 1], &[0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]);
     for bad in [0, 3, -2, i64::MAX] {
         assert!(run("DepthToSpace", 7, &[("blocksize", A::I(bad))], &[x.clone()]).is_err());
-        assert!(run("SpaceToDepth", 7, &[("blocksize", A::I(bad))], &[count(&[1, 1, 2, 2])]).is_err());
+        assert!(
+            run("SpaceToDepth", 7, &[("blocksize", A::I(bad))], &[count(&[1, 1, 2, 2])]).is_err()
+        );
     }
 }
 
@@ -156,10 +160,15 @@ fn resize(x: &Tensor, scales: &[f32], attrs: &[(&str, A<'_>)]) -> Result<Tensor,
 #[test]
 fn nearest_resizing() {
     let x = f32s(&[1, 4], &[1.0, 2.0, 3.0, 4.0]);
-    close(&resize(&x, &[2.0, 1.0], &[]).unwrap(), &[2, 4], &[1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0, 4.0]);
+    close(
+        &resize(&x, &[2.0, 1.0], &[]).unwrap(),
+        &[2, 4],
+        &[1.0, 2.0, 3.0, 4.0, 1.0, 2.0, 3.0, 4.0],
+    );
     let floor = || ("nearest_mode", A::S("floor"));
     let with = |mode: &'static str, rounding: &'static str, scale: f32| {
-        let attrs = [("coordinate_transformation_mode", A::S(mode)), ("nearest_mode", A::S(rounding))];
+        let attrs =
+            [("coordinate_transformation_mode", A::S(mode)), ("nearest_mode", A::S(rounding))];
         parts(&resize(&x, &[1.0, scale], &attrs).unwrap()).1
     };
     // Positions 0.5 and 2.5 are ties.
@@ -171,6 +180,7 @@ fn nearest_resizing() {
     assert_eq!(with("align_corners", "floor", 0.5), [1.0, 4.0]);
     assert_eq!(with("tf_half_pixel_for_nn", "floor", 0.5), [2.0, 4.0]);
     assert_eq!(with("pytorch_half_pixel", "floor", 0.25), [1.0]);
+    assert_eq!(with("tf_half_pixel_for_nn", "ceil", 1.0), [1.0, 2.0, 3.0, 4.0]);
     let old = [("mode", A::S("nearest"))];
     let by = |op, opset, s: f32| {
         parts(&run(op, opset, &old, &[x.clone(), f32s(&[2], &[1.0, s])]).unwrap()).1
@@ -191,9 +201,8 @@ fn linear_resizing() {
     let x = f32s(&[1, 1, 2, 2], &[1.0, 2.0, 3.0, 4.0]);
     let linear = || ("mode", A::S("linear"));
     let y = resize(&x, &[1.0, 1.0, 2.0, 2.0], &[linear()]).unwrap();
-    let want = [
-        1.0, 1.25, 1.75, 2.0, 1.5, 1.75, 2.25, 2.5, 2.5, 2.75, 3.25, 3.5, 3.0, 3.25, 3.75, 4.0,
-    ];
+    let want =
+        [1.0, 1.25, 1.75, 2.0, 1.5, 1.75, 2.25, 2.5, 2.5, 2.75, 3.25, 3.5, 3.0, 3.25, 3.75, 4.0];
     close(&y, &[1, 1, 4, 4], &want);
     let corners = ("coordinate_transformation_mode", A::S("align_corners"));
     let y = resize(&x, &[1.0, 1.0, 1.0, 2.0], &[linear(), corners]).unwrap();

@@ -32,7 +32,11 @@ fn reductions_of_pictures_integers_and_nothing() {
     let x = count(&[1, 2, 2, 2]);
     let space = [("axes", A::Is(&[2, 3])), ("keepdims", A::I(0))];
     close(&run("ReduceMean", 11, &space, &[x.clone()]).unwrap(), &[1, 2], &[1.5, 5.5]);
-    close(&run("ReduceMax", 11, &[("axes", A::Is(&[1, 3]))], &[x]).unwrap(), &[1, 1, 2, 1], &[5.0, 7.0]);
+    close(
+        &run("ReduceMax", 11, &[("axes", A::Is(&[1, 3]))], &[x]).unwrap(),
+        &[1, 1, 2, 1],
+        &[5.0, 7.0],
+    );
     let product = run("ReduceProd", 13, &[("keepdims", A::I(0))], &[i64s(&[2, 3, 4])]).unwrap();
     assert_eq!((product.dims(), ints(&product)), (vec![], vec![24]));
     let none = f32s(&[2, 0], &[]);
@@ -99,7 +103,11 @@ fn general_products() {
     close(&with(&scaled, &[&a, &b, &full]).unwrap(), &[2, 2], &[7.0, 10.5, 20.0, 28.0]);
     close(&with(&scaled, &[&a, &b, &row]).unwrap(), &[2, 2], &[7.0, 4.5, 16.0, 18.0]);
     let both = [("transA", A::I(1)), ("transB", A::I(1))];
-    close(&with(&both, &[&a, &b]).unwrap(), &[3, 3], &[3.0, 9.0, 15.0, 4.0, 14.0, 24.0, 5.0, 19.0, 33.0]);
+    close(
+        &with(&both, &[&a, &b]).unwrap(),
+        &[3, 3],
+        &[3.0, 9.0, 15.0, 4.0, 14.0, 24.0, 5.0, 19.0, 33.0],
+    );
     assert!(with(&[], &[&a, &a]).is_err());
     assert!(with(&[], &[&a, &b, &f32s(&[3], &[0.0; 3])]).is_err());
     assert!(with(&[], &[&a, &b, &f32s(&[1, 2, 2], &[0.0; 4])]).is_err());
