@@ -15,6 +15,9 @@ use tilewright_kernels::Isa;
 /// Plans a session keeps, one per combination of input shapes; the one unused longest goes first.
 const MAX_PLANS: usize = 16;
 
+/// Most bytes of an input whose values decide about shapes: a new plan is made for each value.
+const MAX_KNOWN: usize = 4096;
+
 /// A network, loaded and checked. Sessions share its weights.
 pub struct Model {
     onnx: OnnxModel,
@@ -113,6 +116,8 @@ pub struct Session {
 
 struct Entry {
     shapes: Vec<Vec<usize>>,
+    /// Values of the inputs that decide about shapes.
+    known: Vec<Tensor>,
     plan: Plan,
     /// For each leaf of the plan, the model input it is.
     order: Vec<usize>,
@@ -295,23 +300,37 @@ impl Session {
     /// The plan for the shapes of `given`, moved or put to the front.
     fn entry(&mut self, given: &[&Tensor]) -> Result<&Entry, Error> {
         let shapes: Vec<Vec<usize>> = given.iter().map(|t| t.dims()).collect();
-        if let Some(i) = self.plans.iter().position(|e| e.shapes == shapes) {
+        let onnx = &self.model.onnx;
+        let decides = |i: usize| onnx.needs_value(i) && given[i].bytes().len() <= MAX_KNOWN;
+        let known: Vec<usize> = (0..given.len()).filter(|&i| decides(i)).collect();
+        let same = |e: &Entry| {
+            let mut pairs = e.known.iter().zip(&known);
+            e.shapes == shapes && pairs.all(|(t, &i)| t.bytes() == given[i].bytes())
+        };
+        if let Some(i) = self.plans.iter().position(same) {
             let entry = self.plans.remove(i).expect("position is inside");
             self.plans.push_front(entry);
         } else {
-            let entry = self.plan(shapes)?;
+            let entry = self.plan(shapes, known, given)?;
             self.plans.truncate(MAX_PLANS - 1);
             self.plans.push_front(entry);
         }
         Ok(&self.plans[0])
     }
 
-    fn plan(&self, shapes: Vec<Vec<usize>>) -> Result<Entry, Error> {
+    fn plan(
+        &self,
+        shapes: Vec<Vec<usize>>,
+        known: Vec<usize>,
+        given: &[&Tensor],
+    ) -> Result<Entry, Error> {
         let inputs = self.model.inputs();
+        let values: Vec<(&str, &Tensor)> =
+            known.iter().map(|&i| (inputs[i].name.as_str(), given[i])).collect();
         let named: Vec<(&str, &[usize])> =
             inputs.iter().zip(&shapes).map(|(i, s)| (i.name.as_str(), &s[..])).collect();
         let mut cx = Context::with_cache(self.model.cache.clone());
-        let mut outputs = self.model.onnx.instantiate(&mut cx, &named)?;
+        let mut outputs = self.model.onnx.instantiate(&mut cx, &named, &values)?;
         for output in &mut outputs {
             *output = cx.cont(*output)?;
         }
@@ -322,6 +341,7 @@ impl Session {
             .map(|name| inputs.iter().position(|i| i.name == name).expect("leaves are inputs"))
             .collect();
         let times = vec![Duration::ZERO; plan.nodes().count()];
-        Ok(Entry { shapes, plan, order, times, runs: 0 })
+        let known = known.iter().map(|&i| given[i].clone()).collect();
+        Ok(Entry { shapes, known, plan, order, times, runs: 0 })
     }
 }

@@ -1,5 +1,7 @@
 //! The preparation of line pictures gives what the training script's preparation gives.
 
+#![cfg(feature = "media")]
+
 use std::fs;
 use std::path::Path;
 
@@ -30,4 +32,21 @@ fn lines_equal_those_of_the_training_script() {
         cases += 1;
     }
     assert!(cases >= 10, "only {cases} cases");
+}
+
+/// `prepared.tsv` has the width and the mean of every held-out line as the script prepares it.
+#[test]
+fn held_out_lines_equal_those_of_the_training_script() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/textline/heldout");
+    let rows = fs::read_to_string(folder.join("prepared.tsv")).unwrap();
+    for row in rows.lines() {
+        let [file, width, mean] = row.split('\t').collect::<Vec<_>>().try_into().unwrap();
+        let picture = picture::read(&fs::read(folder.join(file)).unwrap()).unwrap();
+        let line = line_image::prepare(&picture, 32);
+        assert_eq!(line.width, width.parse::<usize>().unwrap(), "{file}");
+        let sum: f64 = line.values.iter().map(|v| f64::from(*v)).sum();
+        let error = (sum / line.values.len() as f64 - mean.parse::<f64>().unwrap()).abs();
+        assert!(error < 1e-5, "{file}: mean off by {error}");
+    }
+    assert!(rows.lines().count() >= 200);
 }

@@ -12,42 +12,53 @@ macro_rules! tile_default {
         $t = [[$crate::$m!(VZERO); $v]; $r * $w]; };
     ($m:ident FILL $t:ident [$r:tt x $w:tt x $v:tt] $x:expr) => {
         $t = [[$crate::$m!(VSET $x); $v]; $r * $w]; };
-    ($m:ident BIAS $t:ident [$r:tt x $w:tt x $v:tt $(; $n:ident)?] <- $b:ident) => {
-        $crate::each!(j in $v {
-            let x = $crate::tile_default!($m READ [j of $v $(; $n)?] $b.wrapping_add(j * $crate::$m!(LANES)));
-            $crate::each!(i in $w { $crate::each!(y in $r { $t[y * $w + i][j] = x; }); });
+    ($m:ident BIAS $t:ident [$r:tt x $w:tt x $v:tt] <- $b:ident) => {
+        $crate::count!(j in $v {
+            let x = $crate::$m!(VLOAD $b, j);
+            $crate::count!(q in ($r * $w) { $t[q][j] = x; });
         }); };
-    ($m:ident LOAD $t:ident [$r:tt x $w:tt x $v:tt $(; $n:ident)?] <- $o:ident[$row:expr, $step:expr, $plane:expr]) => {
-        $crate::each!(y in $r { $crate::each!(i in $w {
-            let (q, o) = (y * $w + i, $o.wrapping_add(y * $row + i * $step));
-            $crate::each!(j in $v { $t[q][j] = $crate::tile_default!($m READ [j of $v $(; $n)?]
-                $crate::tile_default!($m AT o[$plane] j)); });
+    ($m:ident LOAD $t:ident [$r:tt x $w:tt x $v:tt] <- $o:ident[$row:expr, $step:expr, $plane:expr]) => {
+        $crate::count!(y in $r { $crate::count!(i in $w {
+            let (t, o) = (&mut $t[y * $w + i], $o.wrapping_add(y * $row + i * $step));
+            $crate::count!(j in $v { t[j] = $crate::$m!(VLOAD $crate::tile_default!($m AT o[$plane] j), 0); });
         }); }); };
-    ($m:ident ADD $t:ident [$r:tt x $w:tt x $v:tt $(; $n:ident)?] += $o:ident[$row:expr, $step:expr, $plane:expr]) => {
-        $crate::each!(y in $r { $crate::each!(i in $w {
-            let (q, o) = (y * $w + i, $o.wrapping_add(y * $row + i * $step));
-            $crate::each!(j in $v { $t[q][j] = $crate::$m!(VADD $t[q][j],
-                $crate::tile_default!($m READ [j of $v $(; $n)?] $crate::tile_default!($m AT o[$plane] j))); });
+    ($m:ident ADD $t:ident [$r:tt x $w:tt x $v:tt] += $o:ident[$row:expr, $step:expr, $plane:expr]) => {
+        $crate::count!(y in $r { $crate::count!(i in $w {
+            let (t, o) = (&mut $t[y * $w + i], $o.wrapping_add(y * $row + i * $step));
+            $crate::count!(j in $v {
+                t[j] = $crate::$m!(VADD t[j], $crate::$m!(VLOAD $crate::tile_default!($m AT o[$plane] j), 0)); });
         }); }); };
+    ($m:ident ADD $t:ident [$w:tt x $v:tt; $n:ident] += $o:ident[$row:expr]) => {
+        $crate::count!(i in $w {
+            let (t, o) = (&mut $t[i], $o.wrapping_add(i * $row));
+            $crate::count!(j in ($v - 1) { t[j] = $crate::$m!(VADD t[j], $crate::$m!(VLOAD o, j)); });
+            let last = $crate::$m!(VLOAD_TAIL o.wrapping_add(($v - 1) * $crate::$m!(LANES)), $n);
+            t[$v - 1] = $crate::$m!(VADD t[$v - 1], last);
+        }); };
+    ($m:ident RELU $t:ident [$r:tt x $w:tt x $v:tt]) => {
+        let zero = $crate::$m!(VZERO);
+        $crate::count!(q in ($r * $w) { $crate::count!(j in $v {
+            $t[q][j] = $crate::$m!(VMAX $t[q][j], zero); }); }); };
     ($m:ident CLAMP $t:ident [$r:tt x $w:tt x $v:tt] $lo:expr, $hi:expr) => {
         let (lo, hi) = ($crate::$m!(VSET $lo), $crate::$m!(VSET $hi));
-        $crate::each!(y in $r { $crate::each!(i in $w {
-            let q = y * $w + i;
-            $crate::each!(j in $v { $t[q][j] = $crate::$m!(VMIN hi, $crate::$m!(VMAX lo, $t[q][j])); });
-        }); }); };
+        $crate::count!(q in ($r * $w) { $crate::count!(j in $v {
+            $t[q][j] = $crate::$m!(VMIN hi, $crate::$m!(VMAX lo, $t[q][j])); }); }); };
     ($m:ident LEAKY $t:ident [$r:tt x $w:tt x $v:tt] $alpha:expr) => {
         let (zero, alpha) = ($crate::$m!(VZERO), $crate::$m!(VSET $alpha));
-        $crate::each!(y in $r { $crate::each!(i in $w {
-            let q = y * $w + i;
-            $crate::each!(j in $v { let x = $t[q][j];
-                $t[q][j] = $crate::$m!(VFMA alpha, $crate::$m!(VMIN zero, x), $crate::$m!(VMAX zero, x)); });
+        $crate::count!(q in ($r * $w) { $crate::count!(j in $v {
+            let x = $t[q][j];
+            $t[q][j] = $crate::$m!(VFMA alpha, $crate::$m!(VMIN zero, x), $crate::$m!(VMAX zero, x)); }); }); };
+    ($m:ident STORE $t:ident [$r:tt x $w:tt x $v:tt] -> $o:ident[$row:expr, $step:expr, $plane:expr]) => {
+        $crate::count!(y in $r { $crate::count!(i in $w {
+            let (t, o) = (&$t[y * $w + i], $o.wrapping_add(y * $row + i * $step));
+            $crate::count!(j in $v { $crate::$m!(VSTORE $crate::tile_default!($m AT o[$plane] j), 0, t[j]); });
         }); }); };
-    ($m:ident STORE $t:ident [$r:tt x $w:tt x $v:tt $(; $n:ident)?] -> $o:ident[$row:expr, $step:expr, $plane:expr]) => {
-        $crate::each!(y in $r { $crate::each!(i in $w {
-            let (q, o) = (y * $w + i, $o.wrapping_add(y * $row + i * $step));
-            $crate::each!(j in $v { $crate::tile_default!($m WRITE [j of $v $(; $n)?]
-                $crate::tile_default!($m AT o[$plane] j), $t[q][j]); });
-        }); }); };
+    ($m:ident STORE $t:ident [$w:tt x $v:tt; $n:ident] -> $o:ident[$row:expr]) => {
+        $crate::count!(i in $w {
+            let (t, o) = (&$t[i], $o.wrapping_add(i * $row));
+            $crate::count!(j in ($v - 1) { $crate::$m!(VSTORE o, j, t[j]); });
+            $crate::$m!(VSTORE_TAIL o.wrapping_add(($v - 1) * $crate::$m!(LANES)), $n, t[$v - 1]);
+        }); };
     ($m:ident LOAD_STRIDED $t:ident [1 x $w:tt x $v:tt] <- $a:ident[$step:expr]) => {
         $crate::each!(i in $w { $crate::each!(j in $v {
             $t[i][j] = $crate::$m!(VLOAD $a.wrapping_add(i * $step), j); }); }); };
@@ -72,50 +83,56 @@ macro_rules! tile_default {
             $crate::each!(y in $r { $crate::each!(i in $w {
                 let q = y * $w + i;
                 if $mask & (1 << q) != 0 {
-                    let x = $crate::$m!(VSPLAT $p[y][i / <$crate::$m!(STEPS)>::GROUP]
-                        .wrapping_byte_add($s.at(i % <$crate::$m!(STEPS)>::GROUP)), k);
-                    $crate::each!(j in $v { $t[q][j] = $crate::$m!(VFMA x, w[j], $t[q][j]); });
+                    let x = $crate::$m!(VSPLAT $p[y][<$crate::$m!(STEPS)>::group(i)]
+                        .wrapping_byte_add($s.at(i)), k);
+                    let t = &mut $t[q];
+                    $crate::each!(j in $v { t[j] = $crate::$m!(VFMA x, w[j], t[j]); });
                 }
             }); });
         }); };
     ($m:ident COMPUTE dw $t:ident [1 x $w:tt x $v:tt] += $a:ident[$step:expr] * $b:ident if $lo:expr, $hi:expr) => {
-        $crate::each!(j in $v { let b = $crate::$m!(VLOAD $b, j); $crate::each!(i in $w { if $lo <= i && i < $hi {
+        $crate::each!(j in $v { let b = $crate::$m!(VLOAD $b, j); $crate::each!(i in $w { if ($lo..$hi).contains(&i) {
             $t[i][j] = $crate::$m!(VFMA $crate::$m!(VLOAD $a.wrapping_add(i * $step), j), b, $t[i][j]);
         } }); }); };
     ($m:ident COMPUTE max $t:ident [1 x $w:tt x $v:tt] <- $a:ident[$step:expr] if $lo:expr, $hi:expr) => {
-        $crate::each!(i in $w { $crate::each!(j in $v { if $lo <= i && i < $hi {
+        $crate::each!(i in $w { $crate::each!(j in $v { if ($lo..$hi).contains(&i) {
             $t[i][j] = $crate::$m!(VMAX $crate::$m!(VLOAD $a.wrapping_add(i * $step), j), $t[i][j]);
         } }); }); };
     ($m:ident COMPUTE accum $t:ident [1 x $w:tt x $v:tt] += $a:ident[$step:expr] if $lo:expr, $hi:expr) => {
-        $crate::each!(i in $w { $crate::each!(j in $v { if $lo <= i && i < $hi {
+        $crate::each!(i in $w { $crate::each!(j in $v { if ($lo..$hi).contains(&i) {
             $t[i][j] = $crate::$m!(VADD $t[i][j], $crate::$m!(VLOAD $a.wrapping_add(i * $step), j));
         } }); }); };
-    // A row of a window: pixel i of the tile reads columns i * d to i * d + s - 1; columns outside
-    // lo..hi are what `x` starts with. A column is loaded once, when the first pixel needs it.
+    // A row of a window: pixel i of the tile reads columns i * d to i * d + s - 1 (s >= d).
     ($m:ident COMPUTE dw_row $t:ident [$w:tt x $s:tt / $d:tt] += $a:ident * $b:ident if $lo:expr, $hi:expr) => {
         let mut x = [$crate::$m!(VZERO); ($w - 1) * $d + $s];
         let mut w = [$crate::$m!(VZERO); $s];
         $crate::each!(k in $s { w[k] = $crate::$m!(VLOAD $b.wrapping_add(k * 16), 0); });
-        $crate::each!(i in $w { $crate::each!(k in $s {
-            $crate::tile_default!($m COLUMN x [i k x $s / $d] <- $a if $lo, $hi);
-            $t[i][0] = $crate::$m!(VFMA x[i * $d + k], w[k], $t[i][0]);
-        }); }); };
+        $crate::tile_default!($m COLUMNS x [$w x $s / $d] <- $a if $lo, $hi);
+        $crate::each!(i in $w { let t = &mut $t[i][0]; $crate::each!(k in $s {
+            *t = $crate::$m!(VFMA x[i * $d + k], w[k], *t); }); }); };
     ($m:ident COMPUTE max_row $t:ident [$w:tt x $s:tt / $d:tt] <- $a:ident if $lo:expr, $hi:expr) => {
         let mut x = [$crate::$m!(VSET f32::NEG_INFINITY); ($w - 1) * $d + $s];
-        $crate::each!(i in $w { $crate::each!(k in $s {
-            $crate::tile_default!($m COLUMN x [i k x $s / $d] <- $a if $lo, $hi);
-            $t[i][0] = $crate::$m!(VMAX x[i * $d + k], $t[i][0]);
-        }); }); };
+        $crate::tile_default!($m COLUMNS x [$w x $s / $d] <- $a if $lo, $hi);
+        $crate::each!(i in $w { let t = &mut $t[i][0]; $crate::each!(k in $s {
+            *t = $crate::$m!(VMAX x[i * $d + k], *t); }); }); };
     ($m:ident COMPUTE accum_row $t:ident [$w:tt x $s:tt / $d:tt] += $a:ident if $lo:expr, $hi:expr) => {
         let mut x = [$crate::$m!(VZERO); ($w - 1) * $d + $s];
-        $crate::each!(i in $w { $crate::each!(k in $s {
-            $crate::tile_default!($m COLUMN x [i k x $s / $d] <- $a if $lo, $hi);
-            $t[i][0] = $crate::$m!(VADD $t[i][0], x[i * $d + k]);
-        }); }); };
-    ($m:ident COLUMN $x:ident [$i:tt $k:tt x $s:tt / $d:tt] <- $a:ident if $lo:expr, $hi:expr) => {
-        if ($i == 0 || $k + $d >= $s) && $lo <= $i * $d + $k && $i * $d + $k < $hi {
-            $x[$i * $d + $k] = $crate::$m!(VLOAD $a.wrapping_add(($i * $d + $k) * 16), 0);
-        } };
+        $crate::tile_default!($m COLUMNS x [$w x $s / $d] <- $a if $lo, $hi);
+        $crate::each!(i in $w { let t = &mut $t[i][0]; $crate::each!(k in $s {
+            *t = $crate::$m!(VADD *t, x[i * $d + k]); }); }); };
+    // The first and last s / 2 columns are loaded if they lie in lo..hi, the others always.
+    ($m:ident COLUMNS $x:ident [$w:tt x $s:tt / $d:tt] <- $a:ident if $lo:expr, $hi:expr) => {
+        $crate::each!(i in $w { $crate::each!(k in $d {
+            let j = i * $d + k;
+            if (j >= $s / 2 || $lo <= j as isize) && (j + $s / 2 < $x.len() || (j as isize) < $hi) {
+                $x[j] = $crate::$m!(VLOAD $a.wrapping_add(j * 16), 0);
+            } }); });
+        $crate::each!(k in $s {
+            let j = $w * $d + k;
+            if j < $x.len() && (j >= $s / 2 || $lo <= j as isize)
+                && (j + $s / 2 < $x.len() || (j as isize) < $hi) {
+                $x[j] = $crate::$m!(VLOAD $a.wrapping_add(j * 16), 0);
+            } }); };
     // Verbs on vectors.
     ($m:ident VNEG $x:expr) => { $crate::$m!(VSUB $crate::$m!(VSET -0.0f32), $x) };
     // In two steps, so that the product may underflow gradually and the powers stay normal.
@@ -149,13 +166,6 @@ macro_rules! tile_default {
     // The rest is for the arms above. AT: address of vector `j` of the pixel at `o`.
     ($m:ident AT $o:ident[$plane:expr] $j:ident) => {
         $o.wrapping_add($j * $crate::$m!(LANES) / 16 * $plane + $j * $crate::$m!(LANES) % 16) };
-    // READ, WRITE: one vector, or the first `n` elements of it if it is the pixel's last one.
-    ($m:ident READ [$j:tt of $v:tt] $p:expr) => { $crate::$m!(VLOAD $p, 0) };
-    ($m:ident READ [$j:tt of $v:tt; $n:ident] $p:expr) => {
-        if $j + 1 == $v { $crate::$m!(VLOAD_TAIL $p, $n) } else { $crate::$m!(VLOAD $p, 0) } };
-    ($m:ident WRITE [$j:tt of $v:tt] $p:expr, $x:expr) => { $crate::$m!(VSTORE $p, 0, $x) };
-    ($m:ident WRITE [$j:tt of $v:tt; $n:ident] $p:expr, $x:expr) => {
-        if $j + 1 == $v { $crate::$m!(VSTORE_TAIL $p, $n, $x) } else { $crate::$m!(VSTORE $p, 0, $x) } };
     // AHEAD: prefetch of the weight stream, 8 KiB ahead, once per cache line.
     ($m:ident AHEAD $b:ident, $i:expr) => {
         if ($i) * $crate::$m!(LANES) % 16 == 0 {

@@ -1,4 +1,4 @@
-//! Unrolling.
+//! Unrolling, in the source and by the compiler.
 
 /// Writes a block `N` times, `N` a literal from 1 to 24: `each!(i in 3 { f(i); })` is
 /// `{ let i = 0; f(i); } { let i = 1; f(i); } { let i = 2; f(i); }`.
@@ -9,29 +9,46 @@
 #[macro_export]
 macro_rules! each {
     ($i:ident in $n:tt $body:tt) => { $crate::each!($n $i $body) };
-    (@ $i:ident $body:tt $($n:literal)*) => { $({ let $i = $n as usize; $body })* };
-    (1 $i:ident $body:tt) => { $crate::each!(@ $i $body 0) };
-    (2 $i:ident $body:tt) => { $crate::each!(@ $i $body 0 1) };
-    (3 $i:ident $body:tt) => { $crate::each!(@ $i $body 0 1 2) };
-    (4 $i:ident $body:tt) => { $crate::each!(@ $i $body 0 1 2 3) };
-    (5 $i:ident $body:tt) => { $crate::each!(@ $i $body 0 1 2 3 4) };
-    (6 $i:ident $body:tt) => { $crate::each!(@ $i $body 0 1 2 3 4 5) };
-    (7 $i:ident $body:tt) => { $crate::each!(@ $i $body 0 1 2 3 4 5 6) };
-    (8 $i:ident $body:tt) => { $crate::each!(@ $i $body 0 1 2 3 4 5 6 7) };
-    (9 $i:ident $body:tt) => { $crate::each!(@ $i $body 0 1 2 3 4 5 6 7 8) };
-    (10 $i:ident $body:tt) => { $crate::each!(@ $i $body 0 1 2 3 4 5 6 7 8 9) };
-    (11 $i:ident $body:tt) => { $crate::each!(@ $i $body 0 1 2 3 4 5 6 7 8 9 10) };
-    (12 $i:ident $body:tt) => { $crate::each!(@ $i $body 0 1 2 3 4 5 6 7 8 9 10 11) };
-    (13 $i:ident $body:tt) => { $crate::each!(@ $i $body 0 1 2 3 4 5 6 7 8 9 10 11 12) };
-    (14 $i:ident $body:tt) => { $crate::each!(@ $i $body 0 1 2 3 4 5 6 7 8 9 10 11 12 13) };
-    (15 $i:ident $body:tt) => { $crate::each!(@ $i $body 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14) };
-    (16 $i:ident $body:tt) => { $crate::each!(@ $i $body 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15) };
-    (17 $i:ident $body:tt) => { $crate::each!(@ $i $body 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16) };
-    (18 $i:ident $body:tt) => { $crate::each!(@ $i $body 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17) };
-    (19 $i:ident $body:tt) => { $crate::each!(@ $i $body 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18) };
-    (20 $i:ident $body:tt) => { $crate::each!(@ $i $body 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19) };
-    (21 $i:ident $body:tt) => { $crate::each!(@ $i $body 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20) };
-    (22 $i:ident $body:tt) => { $crate::each!(@ $i $body 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21) };
-    (23 $i:ident $body:tt) => { $crate::each!(@ $i $body 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22) };
-    (24 $i:ident $body:tt) => { $crate::each!(@ $i $body 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23) };
+    (@ $i:ident $body:tt $($n:literal)*) => { $({ let $i = $n; $body })* };
+    (1 $i:ident $body:tt) => { $crate::each!(@ $i $body 0usize) };
+    (2 $i:ident $body:tt) => { $crate::each!(@ $i $body 0usize 1usize) };
+    (3 $i:ident $body:tt) => { $crate::each!(@ $i $body 0usize 1usize 2usize) };
+    (4 $i:ident $body:tt) => { $crate::each!(@ $i $body 0usize 1usize 2usize 3usize) };
+    (5 $i:ident $body:tt) => { $crate::each!(@ $i $body 0usize 1usize 2usize 3usize 4usize) };
+    (6 $i:ident $body:tt) => { $crate::each!(@ $i $body 0usize 1usize 2usize 3usize 4usize 5usize) };
+    (7 $i:ident $body:tt) => { $crate::each!(@ $i $body 0usize 1usize 2usize 3usize 4usize 5usize 6usize) };
+    (8 $i:ident $body:tt) => { $crate::each!(@ $i $body 0usize 1usize 2usize 3usize 4usize 5usize 6usize 7usize) };
+    (9 $i:ident $body:tt) => { $crate::each!(@ $i $body 0usize 1usize 2usize 3usize 4usize 5usize 6usize 7usize 8usize) };
+    (10 $i:ident $body:tt) => { $crate::each!(@ $i $body 0usize 1usize 2usize 3usize 4usize 5usize 6usize 7usize 8usize 9usize) };
+    (11 $i:ident $body:tt) => { $crate::each!(@ $i $body 0usize 1usize 2usize 3usize 4usize 5usize 6usize 7usize 8usize 9usize 10usize) };
+    (12 $i:ident $body:tt) => { $crate::each!(@ $i $body 0usize 1usize 2usize 3usize 4usize 5usize 6usize 7usize 8usize 9usize 10usize 11usize) };
+    (13 $i:ident $body:tt) => { $crate::each!(@ $i $body 0usize 1usize 2usize 3usize 4usize 5usize 6usize 7usize 8usize 9usize 10usize 11usize 12usize) };
+    (14 $i:ident $body:tt) => { $crate::each!(@ $i $body 0usize 1usize 2usize 3usize 4usize 5usize 6usize 7usize 8usize 9usize 10usize 11usize 12usize 13usize) };
+    (15 $i:ident $body:tt) => { $crate::each!(@ $i $body 0usize 1usize 2usize 3usize 4usize 5usize 6usize 7usize 8usize 9usize 10usize 11usize 12usize 13usize 14usize) };
+    (16 $i:ident $body:tt) => { $crate::each!(@ $i $body 0usize 1usize 2usize 3usize 4usize 5usize 6usize 7usize 8usize 9usize 10usize 11usize 12usize 13usize 14usize 15usize) };
+    (17 $i:ident $body:tt) => { $crate::each!(@ $i $body 0usize 1usize 2usize 3usize 4usize 5usize 6usize 7usize 8usize 9usize 10usize 11usize 12usize 13usize 14usize 15usize 16usize) };
+    (18 $i:ident $body:tt) => { $crate::each!(@ $i $body 0usize 1usize 2usize 3usize 4usize 5usize 6usize 7usize 8usize 9usize 10usize 11usize 12usize 13usize 14usize 15usize 16usize 17usize) };
+    (19 $i:ident $body:tt) => { $crate::each!(@ $i $body 0usize 1usize 2usize 3usize 4usize 5usize 6usize 7usize 8usize 9usize 10usize 11usize 12usize 13usize 14usize 15usize 16usize 17usize 18usize) };
+    (20 $i:ident $body:tt) => { $crate::each!(@ $i $body 0usize 1usize 2usize 3usize 4usize 5usize 6usize 7usize 8usize 9usize 10usize 11usize 12usize 13usize 14usize 15usize 16usize 17usize 18usize 19usize) };
+    (21 $i:ident $body:tt) => { $crate::each!(@ $i $body 0usize 1usize 2usize 3usize 4usize 5usize 6usize 7usize 8usize 9usize 10usize 11usize 12usize 13usize 14usize 15usize 16usize 17usize 18usize 19usize 20usize) };
+    (22 $i:ident $body:tt) => { $crate::each!(@ $i $body 0usize 1usize 2usize 3usize 4usize 5usize 6usize 7usize 8usize 9usize 10usize 11usize 12usize 13usize 14usize 15usize 16usize 17usize 18usize 19usize 20usize 21usize) };
+    (23 $i:ident $body:tt) => { $crate::each!(@ $i $body 0usize 1usize 2usize 3usize 4usize 5usize 6usize 7usize 8usize 9usize 10usize 11usize 12usize 13usize 14usize 15usize 16usize 17usize 18usize 19usize 20usize 21usize 22usize) };
+    (24 $i:ident $body:tt) => { $crate::each!(@ $i $body 0usize 1usize 2usize 3usize 4usize 5usize 6usize 7usize 8usize 9usize 10usize 11usize 12usize 13usize 14usize 15usize 16usize 17usize 18usize 19usize 20usize 21usize 22usize 23usize) };
+}
+
+/// A loop over `0..n`, `n` a constant: `count!(i in 3 { f(i); })`.
+///
+/// For what a tile does once: the compiler unrolls these short bodies, and type-checks them once
+/// rather than per vector, which is most of the build time of a kernel. If it ever did not, the tile
+/// would have an address, and `cargo xtask asm` would find it in memory. In the reduction use
+/// [`each!`](crate::each).
+#[macro_export]
+macro_rules! count {
+    ($i:ident in $n:tt $body:block) => {{
+        let mut $i = 0usize;
+        while $i < $n {
+            $body
+            $i += 1;
+        }
+    }};
 }

@@ -2,7 +2,7 @@
 //!
 //! A kernel keeps an output tile in registers: `R` rows of `W` pixels (or rows of a matrix), each
 //! of `V` vectors. It is DEFined, initialised (`ZERO`, `BIAS`, `LOAD`), updated in a loop
-//! (`COMPUTE`), finished (`ADD`, `CLAMP`, `LEAKY`) and `STORE`d. Each of these verbs is an arm of
+//! (`COMPUTE`), finished (`ADD`, `RELU`, ...) and `STORE`d. Each of these verbs is an arm of
 //! one macro per (instruction set, element type), `tile_<isa>_<dtype>!`, which the templates of
 //! the kernels crate call without knowing which one it is.
 //!
@@ -40,10 +40,11 @@
 //! | `BIAS t [R x W x V] <- b` | each pixel becomes the `V` vectors at `b` |
 //! | `LOAD t [R x W x V] <- o[row, step, plane]` | reads partial results back from the output |
 //! | `ADD t [R x W x V] += o[row, step, plane]` | adds a tile from memory (a residual) |
+//! | `RELU t [R x W x V]` | `t > 0 ? t : 0`, so 0 for NaN |
 //! | `CLAMP t [R x W x V] lo hi` | `min(max(t, lo), hi)`, NaN stays NaN |
 //! | `LEAKY t [R x W x V] alpha` | `max(t, 0) + alpha * min(t, 0)` |
 //! | `STORE t [R x W x V] -> o[row, step, plane]` | writes the tile |
-//! | `LOAD`, `ADD`, `BIAS`, `STORE` with `; n` before `]` | the same where the last vector of each pixel has only `n <= LANES` elements |
+//! | `ADD t [W x V; n] += o[row]`, `STORE t [W x V; n] -> o[row]` | the same for rows of a matrix whose last vector has only `n <= LANES` elements |
 //! | `LOAD_STRIDED t [1 x W x V] <- a[step]` | pixel `i` becomes the vectors at `a + i * step` |
 //! | `STEP s <- n` | declares the distance of two pixels, `n` elements, as the next three take it |
 //! | `POINT p [R x W] <- a[row, s]` | declares the activation pointers of a tile |
@@ -52,7 +53,7 @@
 //! | `COMPUTE dw t [1 x W x V] += a[step] * b if lo, hi` | activation vectors times weight vectors, for the pixels `lo..hi` |
 //! | `COMPUTE max t [1 x W x V] <- a[step] if lo, hi` | `t = max(a, t)` for the pixels `lo..hi` |
 //! | `COMPUTE accum t [1 x W x V] += a[step] if lo, hi` | `t = t + a` for the pixels `lo..hi` |
-//! | `COMPUTE dw_row t [W x S / D] += a * b if lo, hi` | one window row of `S` taps at distance `D` in blocked layout: columns `lo..hi` of the pixels at `a` exist, others are 0 |
+//! | `COMPUTE dw_row t [W x S / D] += a * b if lo, hi` | one window row of `S` taps at distance `D` in blocked layout; of the columns at `a`, the first and last `S / 2` are 0 unless they lie in `lo..hi` (signed) |
 //! | `COMPUTE max_row`, `COMPUTE accum_row` | the same for `max` (columns outside are -inf) and sums |
 //! | `VLOAD_OR p, n, x` | the first `n < LANES` elements at `p`, and `x` in the other lanes |
 //! | `VNEG x`, `VSCALE x, n`, `LANES_OF x` | `-x`; `x * 2^n` for an integer `n` in -250..=250; the lanes as an array |
@@ -80,9 +81,6 @@ mod table;
 
 #[doc(hidden)]
 pub mod soft;
-
-#[doc(hidden)]
-pub use seq_macro::seq;
 
 /// The vendor intrinsics of the target, as the macros of this crate name them.
 #[doc(hidden)]

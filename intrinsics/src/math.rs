@@ -130,7 +130,7 @@ macro_rules! tile_math {
         let a = $crate::$m!(VABS x);
         let s = $crate::$m!(VMUL x, x);
         let p = $crate::tile_math!($m POLY s [8.215_427e-5, -0.000_810_596_6, 0.005_197_797_4, -0.026_858_104,
-            0.112_836_726, -0.376_126_32, 1.128_379_2]);
+            0.112_836_726, -0.376_126_32, core::f32::consts::FRAC_2_SQRT_PI]);
         let small = $crate::$m!(VMUL x, p);
         let t = $crate::$m!(VMIN $crate::$m!(VSET 4.0f32), a);
         let r = $crate::tile_math!($m POLY t [1.043_290_4e-5, -0.000_314_856_1, 0.003_610_334_1, -0.023_694_55,
@@ -143,7 +143,7 @@ macro_rules! tile_math {
     ($m:ident CLAMP01 $x:expr) => {
         $crate::$m!(VMAX $crate::$m!(VZERO), $crate::$m!(VMIN $crate::$m!(VSET 1.0f32), $x)) };
     // Horner's scheme, highest coefficient first.
-    ($m:ident POLY $x:ident [$c:literal, $($r:literal),+]) => {{
+    ($m:ident POLY $x:ident [$c:expr, $($r:expr),+]) => {{
         let p = $crate::$m!(VSET $c);
         $(let p = $crate::$m!(VFMA p, $x, $crate::$m!(VSET $r));)+
         p

@@ -1,5 +1,11 @@
 //! Rounding and square root without a math library, for the scalar macro on bare targets.
 
+/// `a * b + c`, rounded twice: the fused form is a library call where the target has no FMA.
+#[inline(always)]
+pub fn mul_add(a: f32, b: f32, c: f32) -> f32 {
+    a * b + c
+}
+
 /// `x` rounded to an integer, ties to even; NaN and infinities unchanged.
 #[inline]
 pub fn round(x: f32) -> f32 {
@@ -23,7 +29,7 @@ pub fn floor(x: f32) -> f32 {
 /// The square root of `x`, correctly rounded; NaN below zero, -0 for -0.
 #[inline]
 pub fn sqrt(x: f32) -> f32 {
-    if x == 0.0 || !(x < f32::INFINITY) {
+    if x == 0.0 || x.is_nan() || x == f32::INFINITY {
         return x;
     }
     if x < 0.0 {

@@ -25,7 +25,13 @@ impl One {
         self.0
     }
 
-    /// Byte offset of pixel `i` of a group.
+    /// The pointer that serves pixel `i`.
+    #[inline(always)]
+    pub fn group(i: usize) -> usize {
+        i
+    }
+
+    /// Byte offset of pixel `i` from its pointer.
     #[inline(always)]
     pub fn at(&self, _i: usize) -> usize {
         0
@@ -68,11 +74,17 @@ impl Nine {
         self.step
     }
 
-    /// Byte offset of pixel `i` of a group.
+    /// The pointer that serves pixel `i`.
+    #[inline(always)]
+    pub fn group(i: usize) -> usize {
+        i / Self::GROUP
+    }
+
+    /// Byte offset of pixel `i` from its pointer.
     #[inline(always)]
     pub fn at(&self, i: usize) -> usize {
         let [one, three, five, seven] = self.odd;
-        match i {
+        match i % Self::GROUP {
             0 => 0,
             1 => one,
             2 => one * 2,
@@ -91,13 +103,21 @@ impl Nine {
         for x in &mut self.odd {
             // SAFETY: an empty instruction sequence that leaves the register as it is.
             unsafe {
-                core::arch::asm!("/* {0} */", inout(reg) *x, options(pure, nomem, nostack, preserves_flags));
+                core::arch::asm!(
+                    "/* {0} */",
+                    inout(reg) * x,
+                    options(pure, nomem, nostack, preserves_flags)
+                );
             }
         }
     }
 
     /// Makes a pointer unknown to the optimiser. Emits no instruction.
     #[inline(always)]
+    #[expect(
+        clippy::pointers_in_nomem_asm_block,
+        reason = "the pointer is passed on, not followed"
+    )]
     pub fn hold_pointer(mut p: *const f32) -> *const f32 {
         // SAFETY: an empty instruction sequence that leaves the register as it is.
         unsafe {

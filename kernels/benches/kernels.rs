@@ -5,9 +5,10 @@
 //! `TILEWRIGHT_ISA` is set) and then runs criterion over the same cases, for comparisons between
 //! builds. Arguments select cases by a part of their name; `table` skips criterion.
 
+use core::hint::black_box;
+use core::time::Duration;
 use criterion::{Criterion, Throughput};
-use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tilewright_kernels::Isa;
 use tilewright_kernels::bench::{self, Case};
 

@@ -8,6 +8,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::hint::black_box;
+use core::ops::{Deref, DerefMut};
 
 use crate::{ConvParams, ConvPlan, Isa, KernelError, MatmulParams, MatmulPlan};
 
@@ -57,7 +58,8 @@ pub struct Case {
     pub shape: [usize; 3],
     /// The kernel that its plan chose.
     pub kernel: &'static str,
-    /// Floating-point operations of one run, two per multiply-add.
+    /// Floating-point operations of one run, two per multiply-add. Those on padding are counted,
+    /// as is usual for comparisons, though kernels skip them.
     pub flop: f64,
     run: Box<dyn FnMut()>,
 }
@@ -85,8 +87,30 @@ pub fn cases(isa: Isa) -> Result<Vec<Case>, KernelError> {
     wide.chain(pointwise).chain(MATMUL.iter().map(|&shape| matmul(isa, shape))).collect()
 }
 
-fn filled(len: usize) -> Vec<f32> {
-    (0..len).map(|i| (i % 17) as f32 * 0.125 - 1.0).collect()
+/// An operand that begins at a cache line, as those of a session do.
+struct Operand {
+    data: Vec<f32>,
+    start: usize,
+}
+
+impl Deref for Operand {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        &self.data[self.start..]
+    }
+}
+
+impl DerefMut for Operand {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        &mut self.data[self.start..]
+    }
+}
+
+fn filled(len: usize) -> Operand {
+    let data: Vec<f32> = (0..len + 16).map(|i| (i % 17) as f32 * 0.125 - 1.0).collect();
+    let start = data.as_ptr().align_offset(64);
+    Operand { data, start }
 }
 
 fn conv(isa: Isa, shape: [usize; 3], window: usize) -> Result<Case, KernelError> {

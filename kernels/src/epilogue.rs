@@ -2,14 +2,15 @@
 
 /// A function applied to each element.
 ///
-/// The vector code for all of them is in [`template::unary`](crate::template::unary). NaN stays NaN.
+/// The vector code for all of them is in [`template::unary`](crate::template::unary). NaN stays NaN
+/// but in [`Activation::Relu`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum Activation {
     /// `x`.
     #[default]
     None,
-    /// `max(x, 0)`.
+    /// `x > 0 ? x : 0`; NaN becomes 0.
     Relu,
     /// `min(max(x, min), max)`.
     Clip {
@@ -64,6 +65,8 @@ pub struct Epilogue {
 pub(crate) enum TileActivation {
     /// Nothing.
     None,
+    /// `x > 0 ? x : 0`.
+    Relu,
     /// `min(max(x, lo), hi)`.
     Clamp { lo: f32, hi: f32 },
     /// `max(x, 0) + alpha * min(x, 0)`.
@@ -75,7 +78,7 @@ impl Activation {
     pub(crate) fn in_tile(self) -> Option<TileActivation> {
         match self {
             Self::None => Some(TileActivation::None),
-            Self::Relu => Some(TileActivation::Clamp { lo: 0.0, hi: f32::INFINITY }),
+            Self::Relu => Some(TileActivation::Relu),
             Self::Clip { min, max } => Some(TileActivation::Clamp { lo: min, hi: max }),
             Self::LeakyRelu { alpha } => Some(TileActivation::Leaky { alpha }),
             _ => None,

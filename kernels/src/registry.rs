@@ -1,5 +1,6 @@
 //! The list of kernels in this build.
 
+use crate::template::{conv, depthwise, matmul, pool};
 use crate::{Dtype, Isa};
 use alloc::vec::Vec;
 
@@ -26,12 +27,18 @@ pub struct KernelInfo {
     pub unroll: usize,
 }
 
-/// All kernels of this build, of every instruction set, usable here or not.
+/// All kernels of this build that have a tile, of every instruction set, usable here or not. Those
+/// of element-wise ops and conversions have none.
 pub fn kernels() -> Vec<KernelInfo> {
     let mut list = Vec::new();
     for isa in Isa::ALL {
-        list.extend(crate::template::conv::kernels(isa).iter().map(|k| k.info));
-        list.extend(crate::template::matmul::kernels(isa).iter().map(|k| k.info));
+        list.extend(conv::kernels(isa).iter().map(|k| k.info));
+        list.extend(matmul::kernels(isa).iter().map(|k| k.info));
+        let pool = pool::kernels(isa);
+        let sets = depthwise::kernels(isa).iter().chain(pool.max).chain(pool.average);
+        let windows = sets.flat_map(|set| set.iter().map(|k| k.info));
+        let whole = [pool.global_max.info, pool.global_average.info];
+        list.extend(windows.chain(whole).filter(|k| k.isa == isa));
     }
     list
 }
@@ -39,4 +46,27 @@ pub fn kernels() -> Vec<KernelInfo> {
 /// The kernels of one op for one instruction set.
 pub fn find(op: &str, isa: Isa) -> Vec<KernelInfo> {
     kernels().into_iter().filter(|k| k.op == op && k.isa == isa).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_say_what_the_row_says() {
+        let mut list = kernels();
+        for kernel in &list {
+            assert!(kernel.name.ends_with(kernel.isa.name()), "{kernel:?}");
+            assert!(kernel.name.starts_with(kernel.op), "{kernel:?}");
+        }
+        for kernel in find("conv", Isa::Scalar) {
+            let tile = std::format!("_{}x{}x{}_", kernel.rows, kernel.w_ob, kernel.c_ob);
+            assert!(kernel.name.contains(&tile), "{kernel:?}");
+        }
+        let all = list.len();
+        list.sort_by_key(|k| k.name);
+        list.dedup_by_key(|k| k.name);
+        assert_eq!(list.len(), all);
+        assert!(!find("matmul", Isa::Scalar).is_empty());
+    }
 }

@@ -142,13 +142,17 @@ mod page {
             // SAFETY: `sysconf` has no preconditions.
             let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as usize;
             let usable = (len * 4).next_multiple_of(page);
-            let (read, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+            let (read, flags) =
+                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
             // SAFETY: a new anonymous mapping touches no existing memory; its last page is then
             // made inaccessible.
             let base = unsafe {
                 let base = libc::mmap(core::ptr::null_mut(), usable + page, read, flags, -1, 0);
                 assert_ne!(base, libc::MAP_FAILED);
-                assert_eq!(libc::mprotect(base.wrapping_byte_add(usable), page, libc::PROT_NONE), 0);
+                assert_eq!(
+                    libc::mprotect(base.wrapping_byte_add(usable), page, libc::PROT_NONE),
+                    0
+                );
                 base
             };
             Self { base, usable, page }

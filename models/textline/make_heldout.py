@@ -4,7 +4,9 @@
 
 The set is the first 160 clean and 160 damaged lines of the seeded generator, in
 the held-out font families and with held-out texts, as they come: nothing is
-chosen.  The sample is a line of PT Serif, a held-out family, on cream paper.
+chosen.  prepared.tsv holds what prepare() makes of each picture (width of the
+input and its mean), to check a port against.  The sample is a line of PT Serif,
+a held-out family, on cream paper.
 """
 import argparse
 import os
@@ -12,6 +14,7 @@ import os
 from PIL import Image, ImageDraw, ImageFont
 
 from fonts import faces
+from prepare import prepare
 from render import Renderer
 
 SAMPLE = "“Déjà vu” on small machines: 100 % tilewright, 0 € cloud."
@@ -35,7 +38,7 @@ def main():
     args = parser.parse_args()
     make_sample(args.sample, args.cache)
     os.makedirs(args.out, exist_ok=True)
-    rows = []
+    rows, prepared = [], []
     for sort, seed in (("clean", 20260801), ("damaged", 20260802)):
         renderer = Renderer(args.cache, seed, test=True)
         for i in range(args.count):
@@ -43,8 +46,12 @@ def main():
             name = f"{sort}-{i:03d}.png"
             picture.save(os.path.join(args.out, name), optimize=True)
             rows.append(f"{name}\t{sort}\t{text}\n")
+            line = prepare(picture)
+            prepared.append(f"{name}\t{line.shape[3]}\t{line.mean(dtype='f8'):.5f}\n")
     with open(os.path.join(args.out, "labels.tsv"), "w", encoding="utf-8") as f:
         f.writelines(rows)
+    with open(os.path.join(args.out, "prepared.tsv"), "w", encoding="utf-8") as f:
+        f.writelines(prepared)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,11 @@ histogram, a mask or a profile, so that it can be done the same way anywhere.
 
 1  alpha    composited over white:  (c*a + 255*(255-a) + 127) div 255
 2  grey     a grey picture is used as it is; a coloured one is projected on the
-            principal axis of its colours and stretched to 0..255
+            principal axis of its colour edges and stretched to 0..255
 3  levels   paper = median; ink = a far percentile on the side that lies farther
             from the median; the picture's rim decides when half of it is "ink"
-4  flatten  a paper level that drifts along the line is evened out (levels again)
+4  flatten  a paper level that drifts along or across the line is evened out
+            (levels again)
 5  slope    the shear (in rows per column) that packs the rows of ink best
 6  box      rows of the text line (bits of neighbour lines cut off), columns of
             the ink in these rows
@@ -43,18 +44,19 @@ def to_grey(picture):
     rgb = (rgba[..., :3] * alpha + 255 * (255 - alpha) + 127) // 255
     if (rgb[..., 0] == rgb[..., 1]).all() and (rgb[..., 1] == rgb[..., 2]).all():
         return rgb[..., 0].astype(np.uint8)
-    flat = rgb.reshape(-1, 3).astype(np.float64)
-    centred = flat - flat.mean(axis=0)
-    cov = centred.T @ centred / len(flat)
+    # Edges, not colours: differences of neighbouring pixels in a row.  JPEG blurs
+    # the chroma, light and shade drift, but the letters' edges stay.
+    edges = (rgb[:, 1:] - rgb[:, :-1]).reshape(-1, 3).astype(np.float64)
+    cov = edges.T @ edges / max(1, len(edges))
     axis = np.array([0.299, 0.587, 0.114])
     for _ in range(16):                       # power iteration
         product = cov @ axis
         norm = np.sqrt((product * product).sum())
-        if norm < 1e-6:                       # one flat colour: luma
+        if norm < 1e-6:                       # no edges: luma
             axis = np.array([0.299, 0.587, 0.114])
             break
         axis = product / norm
-    value = flat @ axis
+    value = rgb.reshape(-1, 3) @ axis
     low, high = value.min(), value.max()
     if high - low < 1e-6:
         return np.zeros(rgb.shape[:2], np.uint8)
@@ -115,25 +117,37 @@ def despeckle(mask):
 
 
 def flatten(grey, paper, ink):
-    """Step 4: even out the paper along x; the same picture when it hardly drifts.
+    """Step 4: even out the paper; the same picture when it hardly drifts.
 
-    The paper of a block of columns is the level that 65 % of its pixels (from
-    the ink's side) do not exceed; it is interpolated linearly between the blocks'
-    centres and constant outside the first and the last centre.
+    "Paper" of a part of the picture is the level that 65 % of its pixels (from
+    the ink's side) do not exceed.  Along x: blocks of columns, interpolated
+    linearly between their centres, constant outside the first and last centre.
+    Then across y: a ramp through the centres of the top and the bottom sixth.
     """
     height, width = grey.shape
-    count = width // max(32, 2 * height)
-    if count < 2:
-        return grey
-    edges = [i * width // count for i in range(count + 1)]
     share = 65000 if ink < paper else 35000
-    levels = [percentile(np.bincount(grey[:, a:b].ravel(), minlength=256), share)
-              for a, b in zip(edges, edges[1:])]
-    if (max(levels) - min(levels)) * 8 < abs(paper - ink):
-        return grey
-    centres = [(a + b) / 2 for a, b in zip(edges, edges[1:])]
-    drift = np.interp(np.arange(width) + 0.5, centres, levels) - paper
-    return np.clip(np.floor(grey - drift[None, :] + 0.5), 0, 255).astype(np.uint8)
+    contrast = abs(paper - ink)
+
+    def level(part):
+        return percentile(np.bincount(part.ravel(), minlength=256), share)
+
+    def without(drift):
+        return np.clip(np.floor(grey - drift + 0.5), 0, 255).astype(np.uint8)
+
+    count = width // max(32, 2 * height)
+    if count >= 2:
+        edges = [i * width // count for i in range(count + 1)]
+        levels = [level(grey[:, a:b]) for a, b in zip(edges, edges[1:])]
+        if 8 * (max(levels) - min(levels)) >= contrast:
+            centres = [(a + b) / 2 for a, b in zip(edges, edges[1:])]
+            grey = without((np.interp(np.arange(width) + 0.5, centres, levels) - paper)[None, :])
+    sixth = max(1, height // 6)
+    if height >= 12:
+        top, bottom = level(grey[:sixth]), level(grey[height - sixth:])
+        if 6 * abs(top - bottom) >= contrast:
+            at = (np.arange(height) + 0.5 - sixth / 2) / (height - sixth)      # 0 at top, 1 at bottom
+            grey = without(((top - paper) + (bottom - top) * at)[:, None])
+    return grey
 
 
 def find_slope(mask):
@@ -188,15 +202,24 @@ def text_box(mask):
     edges = np.flatnonzero(np.diff(np.concatenate(([0], active.view(np.int8), [0]))))
     runs = [(int(a), int(b), int(profile[a:b].sum())) for a, b in edges.reshape(-1, 2)]
     main = max(range(len(runs)), key=lambda i: (runs[i][2], -i))
-    top, bottom, mass = runs[main]
-    gap = max(2, (bottom - top) * 2 // 5)
-    cut = (bottom - top) * 2 // 5      # a thinner run at the picture's edge is a neighbour's
+    first, last, _ = runs[main]
+    tall = last - first
+    # Accents, dots and underlines join the main run; a thin run at the picture's
+    # edge is a neighbour line's (an accent if it is very near), a run too far off
+    # or as small as a speck is none.
+    gap, reach, cut = max(2, tall * 2 // 5), max(2, tall * 3 // 5), tall * 2 // 5
+    near = max(1, tall // 8)
+    top, bottom = first, last
     for a, b, m in reversed(runs[:main]):
-        if top - b > gap or (a == 0 and b - a <= cut) or 200 * m < mass:
+        if 200 * m < tall * tall:
+            continue
+        if top - b > gap or first - a > reach or (a == 0 and b - a <= cut and top - b > near):
             break
         top = a
     for a, b, m in runs[main + 1:]:
-        if a - bottom > gap or (b == height and b - a <= cut) or 200 * m < mass:
+        if 200 * m < tall * tall:
+            continue
+        if a - bottom > gap or b - last > reach or (b == height and b - a <= cut and a - bottom > near):
             break
         bottom = b
     columns = np.flatnonzero(mask[top:bottom].any(axis=0))

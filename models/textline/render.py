@@ -16,6 +16,7 @@ from prepare import prepare
 from text import Texts
 
 CHUNK = 1000
+LUMA = np.array([0.299, 0.587, 0.114], np.float32)
 
 
 class Renderer:
@@ -159,13 +160,14 @@ class Renderer:
     def _picture(self, cover, size, damaged):
         r = self.rng
         strong = r.sample(("warp", "weight", "light", "texture", "blur", "noise", "salt", "rescale",
-                           "jpeg", "contrast"), r.choice((1, 2, 2, 3, 3, 4))) if damaged else ()
+                           "jpeg", "contrast"), min(r.choice((1, 2, 2, 3, 3, 4)), 2 if size < 16 else 3 if size < 24 else 4)
+                          ) if damaged else ()
         if "warp" in strong:
             cover = self._warp(cover, size)
         ink = np.asarray(cover, np.float32) * (1 / 255)
         if "weight" in strong:
             ink = self._weight(ink, size)
-        picture = self._colours(ink, "contrast" in strong)
+        picture = self._colours(ink, "contrast" in strong, damaged)
         contrast = self.contrast
         if "light" in strong:
             picture = self._light(picture)
@@ -185,8 +187,9 @@ class Renderer:
             if "salt" in strong:
                 specks = self.noise.random(a.shape[:2], np.float32)
                 p = r.uniform(0.0005, 0.006)
-                a[specks < p] = r.randint(0, 40)
-                a[specks > 1 - p] = r.randint(215, 255)
+                middle, reach = float(np.median(a)), contrast * r.uniform(0.7, 1.3)
+                a[specks < p] = max(0, int(middle - reach))
+                a[specks > 1 - p] = min(255, int(middle + reach))
             picture = Image.fromarray(a)
         if "jpeg" in strong:
             quality = r.randint(20, 60) if size >= 18 else r.randint(35, 70)
@@ -227,8 +230,11 @@ class Renderer:
             return ink + t * (other - ink)
         return ink ** r.choice((r.uniform(0.45, 0.9), r.uniform(1.1, 1.7)))
 
-    def _colours(self, ink, low_contrast):
-        """Ink on paper in grey or colour, dark on light or light on dark."""
+    def _colours(self, ink, low_contrast, damaged):
+        """Ink on paper in grey or colour, dark on light or light on dark.
+
+        Damaged colours differ in lightness, too: nothing else outlives a strong JPEG.
+        """
         r = self.rng
         low, high = (28, 70) if low_contrast else (90, 255)
         coloured = ink.ndim == 3 or r.random() < 0.22
@@ -242,6 +248,8 @@ class Renderer:
                 if low_contrast:
                     tone = paper + (tone - paper) * r.uniform(0.1, 0.5)
                 self.contrast = float(np.abs(paper - tone).max())
+                if damaged and abs(float((paper - tone) @ LUMA)) < low:
+                    continue
             else:
                 if r.random() < 0.5:
                     paper, tone = r.randint(225, 255), r.randint(0, 60)

@@ -1,6 +1,7 @@
 //! `tilewright bench`: how fast a network runs here.
 
-use std::time::{Duration, Instant};
+use core::time::Duration;
+use std::time::Instant;
 
 use indicatif::ProgressBar;
 use serde::Serialize;

@@ -35,7 +35,7 @@ impl fmt::Display for Failure {
     }
 }
 
-impl<E: std::error::Error> From<E> for Failure {
+impl<E: core::error::Error> From<E> for Failure {
     fn from(e: E) -> Self {
         Self(e.to_string())
     }

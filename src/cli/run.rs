@@ -1,7 +1,8 @@
 //! `tilewright run`: one run of a network, shown in words.
 
+use core::time::Duration;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use serde::Serialize;
 use tilewright::task::classify::Scored;

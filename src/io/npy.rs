@@ -68,7 +68,7 @@ impl fmt::Display for NpyError {
     }
 }
 
-impl std::error::Error for NpyError {}
+impl core::error::Error for NpyError {}
 
 impl From<TensorError> for NpyError {
     fn from(e: TensorError) -> Self {

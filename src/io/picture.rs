@@ -40,7 +40,7 @@ impl fmt::Display for PictureError {
     }
 }
 
-impl std::error::Error for PictureError {}
+impl core::error::Error for PictureError {}
 
 /// Decodes a PNG or JPEG file. The orientation that a camera noted in it is applied; samples of 16
 /// bits are reduced to 8; one-bit and palette pictures are expanded.

@@ -34,7 +34,7 @@ impl fmt::Display for WavError {
     }
 }
 
-impl std::error::Error for WavError {}
+impl core::error::Error for WavError {}
 
 /// Decodes a `.wav` file.
 ///

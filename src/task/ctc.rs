@@ -165,7 +165,7 @@ impl Ctc {
     fn log_probability(&self, classes: &[usize], log_probs: &LogProbs) -> f64 {
         // blank, class, blank, class, ..., blank
         let symbols = 2 * classes.len() + 1;
-        let class = |s: usize| if s % 2 == 0 { self.blank } else { classes[s / 2] };
+        let class = |s: usize| if s.is_multiple_of(2) { self.blank } else { classes[s / 2] };
         let mut now = vec![f64::NEG_INFINITY; symbols];
         now[0] = 0.0;
         let mut before_first_step = true;

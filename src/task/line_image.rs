@@ -3,10 +3,10 @@
 //! The steps are those of `models/textline/prepare.py`, which prepares the training data:
 //!
 //! 1. Alpha is composited over white.
-//! 2. A coloured picture is projected on the principal axis of its colours.
+//! 2. A coloured picture is projected on the principal axis of its colour edges.
 //! 3. Paper and ink levels are taken from the histogram; their order gives the polarity. When half
 //!    of the picture looks like ink, its rim says what paper is.
-//! 4. A paper level that drifts along the line is evened out.
+//! 4. A paper level that drifts along or across the line is evened out.
 //! 5. The shear that packs the rows of ink best levels a sloping line.
 //! 6. The box of the text line is cut out, without bits of neighbouring lines.
 //! 7. The levels are measured again inside the box.
@@ -60,6 +60,17 @@ struct Grey {
     at: Vec<u8>,
 }
 
+impl Grey {
+    /// The plane less `drift(x, y)`, rounded to nearest.
+    fn without(&self, drift: impl Fn(usize, usize) -> f64) -> Self {
+        let level = |(i, &g): (usize, &u8)| {
+            let level = f64::from(g) - drift(i % self.width, i / self.width) + 0.5;
+            level.floor().clamp(0.0, 255.0) as u8
+        };
+        Self { at: self.at.iter().enumerate().map(level).collect(), ..*self }
+    }
+}
+
 /// Paper and ink levels, 0 to 255.
 #[derive(Clone, Copy)]
 struct Levels {
@@ -85,6 +96,11 @@ impl Levels {
 
     fn contrast(self) -> i32 {
         (self.ink - self.paper).abs()
+    }
+
+    /// The level that 65 % of these pixels do not exceed, counted from the side of the ink.
+    fn paper_of(self, pixels: impl Iterator<Item = u8>) -> i32 {
+        percentile(&histogram(pixels), if self.ink < self.paper { 65_000 } else { 35_000 })
     }
 }
 
@@ -136,7 +152,7 @@ fn to_grey(picture: &Picture) -> Grey {
             if rgb.iter().all(|[r, g, b]| r == g && g == b) {
                 rgb.iter().map(|p| p[0]).collect()
             } else {
-                project(&rgb)
+                project(&rgb, width)
             }
         }
     };
@@ -149,18 +165,17 @@ fn over_white(pixel: &[u8]) -> [u8; 3] {
     [0, 1, 2].map(|i| ((u32::from(pixel[i]) * alpha + 255 * (255 - alpha) + 127) / 255) as u8)
 }
 
-/// Projection on the principal axis of the colours, stretched to 0..=255.
-fn project(rgb: &[[u8; 3]]) -> Vec<u8> {
+/// Projection on the principal axis of the colour edges, stretched to 0..=255.
+///
+/// Edges are the differences of neighbouring pixels in a row: light and shade drift and JPEG blurs
+/// colours, but the letters' edges stay.
+fn project(rgb: &[[u8; 3]], width: usize) -> Vec<u8> {
     const LUMA: [f64; 3] = [0.299, 0.587, 0.114];
-    let count = rgb.len() as f64;
-    let mut sums = [0u64; 3];
-    for pixel in rgb {
-        (0..3).for_each(|i| sums[i] += u64::from(pixel[i]));
-    }
-    let mean = sums.map(|s| s as f64 / count);
+    let pairs = || rgb.chunks_exact(width).flat_map(|row| row.windows(2));
+    let count = pairs().count().max(1) as f64;
     let mut covariance = [[0f64; 3]; 3];
-    for pixel in rgb {
-        let d: [f64; 3] = core::array::from_fn(|i| f64::from(pixel[i]) - mean[i]);
+    for pair in pairs() {
+        let d: [f64; 3] = core::array::from_fn(|i| f64::from(pair[1][i]) - f64::from(pair[0][i]));
         for i in 0..3 {
             (0..3).for_each(|j| covariance[i][j] += d[i] * d[j]);
         }
@@ -244,26 +259,33 @@ fn ink_levels(grey: &Grey) -> Option<Levels> {
     (levels.contrast() >= 6).then_some(levels)
 }
 
-/// The picture with an even paper level along x, or `None` when the level hardly drifts.
+/// The picture with an even paper level, or `None` when the level hardly drifts.
 ///
-/// The paper of a block of columns is the level that 65 % of its pixels, from the ink's side, do
-/// not exceed. It is interpolated linearly between the centres of the blocks.
+/// The paper of a part of the picture is the level that 65 % of its pixels, from the ink's side, do
+/// not exceed. Along x it is taken in blocks of columns and interpolated linearly between their
+/// centres; across, it is a ramp through the centres of the top and the bottom sixth.
 fn flattened(grey: &Grey, levels: Levels) -> Option<Grey> {
+    let along = drift_along(grey, levels).map(|drift| grey.without(|x, _| drift[x]));
+    let across = drift_across(along.as_ref().unwrap_or(grey), levels);
+    match across {
+        Some(drift) => Some(along.as_ref().unwrap_or(grey).without(|_, y| drift[y])),
+        None => along,
+    }
+}
+
+/// How much lighter than the paper level each column is.
+fn drift_along(grey: &Grey, levels: Levels) -> Option<Vec<f64>> {
     let (width, height) = (grey.width, grey.height);
     let count = width / (2 * height).max(32);
     if count < 2 {
         return None;
     }
     let edge = |i: usize| i * width / count;
-    let share = if levels.ink < levels.paper { 65_000 } else { 35_000 };
     let rows = || grey.at.chunks_exact(width);
     let papers: Vec<i32> = (0..count)
-        .map(|i| {
-            let block = rows().flat_map(|r| r[edge(i)..edge(i + 1)].iter().copied());
-            percentile(&histogram(block), share)
-        })
+        .map(|i| levels.paper_of(rows().flat_map(|r| r[edge(i)..edge(i + 1)].iter().copied())))
         .collect();
-    if (papers.iter().max()? - papers.iter().min()?) * 8 < levels.contrast() {
+    if 8 * (papers.iter().max()? - papers.iter().min()?) < levels.contrast() {
         return None;
     }
     let centre = |i: usize| (edge(i) + edge(i + 1)) as f64 / 2.0;
@@ -275,11 +297,25 @@ fn flattened(grey: &Grey, levels: Levels) -> Option<Grey> {
             rise * (x - centre(i)) + f64::from(papers[i])
         }
     };
-    let drift: Vec<f64> =
-        (0..width).map(|x| paper_at(x as f64 + 0.5) - f64::from(levels.paper)).collect();
-    let level = |(&g, d): (&u8, &f64)| (f64::from(g) - d + 0.5).floor().clamp(0.0, 255.0) as u8;
-    let at = rows().flat_map(|r| r.iter().zip(&drift).map(level)).collect();
-    Some(Grey { width, height, at })
+    Some((0..width).map(|x| paper_at(x as f64 + 0.5) - f64::from(levels.paper)).collect())
+}
+
+/// How much lighter than the paper level each row is.
+fn drift_across(grey: &Grey, levels: Levels) -> Option<Vec<f64>> {
+    let (width, height) = (grey.width, grey.height);
+    let sixth = height / 6;
+    if height < 12 {
+        return None;
+    }
+    let top = levels.paper_of(grey.at[..sixth * width].iter().copied());
+    let bottom = levels.paper_of(grey.at[(height - sixth) * width..].iter().copied());
+    if 6 * (top - bottom).abs() < levels.contrast() {
+        return None;
+    }
+    // 0 at the centre of the top sixth, 1 at that of the bottom one.
+    let at = |y: usize| (y as f64 + 0.5 - sixth as f64 / 2.0) / (height - sixth) as f64;
+    let (above, rise) = (f64::from(top - levels.paper), f64::from(bottom - top));
+    Some((0..height).map(|y| above + rise * at(y)).collect())
 }
 
 impl Mask {
@@ -312,20 +348,28 @@ impl Mask {
         let runs = runs(&profile, (1 + peak / 100).min(peak).max(1));
         // The heaviest run; the first of equals.
         let main = (0..runs.len()).rev().max_by_key(|&i| runs[i].mass)?;
-        let Run { mut top, mut bottom, mass } = runs[main];
-        let gap = ((bottom - top) * 2 / 5).max(2);
-        // A thinner run at the picture's edge belongs to a neighbouring line.
-        let cut = (bottom - top) * 2 / 5;
-        for run in runs[..main].iter().rev() {
-            let neighbour = run.top == 0 && run.bottom - run.top <= cut;
-            if top - run.bottom > gap || neighbour || 200 * run.mass < mass {
+        let Run { top: first, bottom: last, .. } = runs[main];
+        let tall = last - first;
+        // Accents, dots and underlines join the main run. A thin run at the picture's edge is a
+        // neighbouring line's (an accent if it is very near), a run too far off or as small as a
+        // speck is none.
+        let (gap, reach, cut) = ((tall * 2 / 5).max(2), (tall * 3 / 5).max(2), tall * 2 / 5);
+        let near = (tall / 5).max(1);
+        let (mut top, mut bottom) = (first, last);
+        let no_speck = |run: &&Run| 200 * run.mass >= tall * tall;
+        for run in runs[..main].iter().rev().filter(no_speck) {
+            let distance = top - run.bottom;
+            let neighbour = run.top == 0 && run.bottom - run.top <= cut && distance > near;
+            if distance > gap || first - run.top > reach || neighbour {
                 break;
             }
             top = run.top;
         }
-        for run in &runs[main + 1..] {
-            let neighbour = run.bottom == self.height && run.bottom - run.top <= cut;
-            if run.top - bottom > gap || neighbour || 200 * run.mass < mass {
+        for run in runs[main + 1..].iter().filter(no_speck) {
+            let distance = run.top - bottom;
+            let neighbour =
+                run.bottom == self.height && run.bottom - run.top <= cut && distance > near;
+            if distance > gap || run.bottom - last > reach || neighbour {
                 break;
             }
             bottom = run.bottom;

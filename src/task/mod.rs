@@ -150,7 +150,7 @@ impl fmt::Display for TaskError {
     }
 }
 
-impl std::error::Error for TaskError {}
+impl core::error::Error for TaskError {}
 
 impl From<TensorError> for TaskError {
     fn from(e: TensorError) -> Self {

@@ -1,6 +1,7 @@
 //! Bad input: one clear line, status 1, quickly, and nothing half-written.
 
-use std::time::{Duration, Instant};
+use core::time::Duration;
+use std::time::Instant;
 
 use crate::support::{Bench, F32, model, node, relu, tensor};
 use prost::Message;

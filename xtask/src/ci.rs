@@ -56,6 +56,11 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         cargo_run(&["test", "--quiet", "--release", "-p", "tilewright-kernels", "--benches"])
     })?;
     step("instructions", || asm::run(&[]))?;
+    if has_target() {
+        step("the program on aarch64", || {
+            cargo_run(&["check", "--quiet", "--target", ARM, "-p", "tilewright"])
+        })?;
+    }
     arm()?;
     println!("ci: all passed in {:.0} s", begin.elapsed().as_secs_f64());
     Ok(())

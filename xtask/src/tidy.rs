@@ -80,7 +80,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         }
     }
     unused_names(&files, &mut findings);
-    undocumented_dependencies(&files, &mut findings);
+    dependencies(&files, &mut findings);
     if files.iter().filter(|f| f.is("rs")).count() < 20 {
         findings.push("tidy: hardly any source files found".into());
     }
@@ -227,28 +227,45 @@ fn unused_names(files: &[File], findings: &mut Vec<String>) {
     }
 }
 
-/// Each dependency is named in ARCHITECTURE.md, with its reason.
-fn undocumented_dependencies(files: &[File], findings: &mut Vec<String>) {
-    let named =
-        |path: &str| files.iter().find(|f| f.path == Path::new(path)).map(|f| f.text.as_str());
-    let reasons = named("ARCHITECTURE.md").unwrap_or_default();
+/// Each dependency is used, and named in ARCHITECTURE.md with its reason.
+fn dependencies(files: &[File], findings: &mut Vec<String>) {
+    let reasons = files.iter().find(|f| f.path == Path::new("ARCHITECTURE.md"));
+    let reasons = reasons.map(|f| f.text.as_str()).unwrap_or_default();
     for file in files.iter().filter(|f| f.path.ends_with("Cargo.toml")) {
-        let mut in_table = false;
-        for line in file.text.lines() {
-            if line.starts_with('[') {
-                in_table = line.contains("dependencies]");
-                continue;
-            }
-            let Some((name, _)) = line.split_once('=').filter(|_| in_table) else { continue };
-            let name = name.trim().split('.').next().unwrap_or_default();
-            let plain = !name.is_empty() && !name.starts_with(['#', '"', '{', ']']);
-            if plain && !name.starts_with("tilewright") && !reasons.contains(&format!("`{name}`")) {
-                let path = file.path.display();
+        let folder = file.path.parent().unwrap_or(Path::new(""));
+        let path = file.path.display();
+        for name in dependency_names(&file.text) {
+            if !reasons.contains(&format!("`{name}`")) && !name.starts_with("tilewright") {
                 findings
                     .push(format!("{path}: ARCHITECTURE.md does not say why there is `{name}`"));
             }
+            let word = name.replace('-', "_");
+            let mut sources = files.iter().filter(|f| f.is("rs") && f.path.starts_with(folder));
+            if !sources
+                .any(|f| contains_word(&f.text, &word) || f.text.contains(&format!("{word}::")))
+            {
+                findings.push(format!("{path}: nobody uses `{name}`"));
+            }
         }
     }
+}
+
+/// Keys of the tables of dependencies.
+fn dependency_names(manifest: &str) -> Vec<&str> {
+    let mut names = Vec::new();
+    let mut in_table = false;
+    for line in manifest.lines() {
+        if line.starts_with('[') {
+            in_table = line.contains("dependencies]");
+            continue;
+        }
+        let Some((name, _)) = line.split_once('=').filter(|_| in_table) else { continue };
+        let name = name.trim().split('.').next().unwrap_or_default();
+        if name.starts_with(|c: char| c.is_ascii_alphabetic()) {
+            names.push(name);
+        }
+    }
+    names
 }
 
 #[cfg(test)]
@@ -297,5 +314,26 @@ mod tests {
         let mut findings = Vec::new();
         unused_names(&files, &mut findings);
         assert_eq!(findings, ["kernels/src/a.rs:2: nobody uses `unused`"]);
+    }
+
+    #[test]
+    fn dependencies_have_users_and_reasons() {
+        let files = [
+            file("ARCHITECTURE.md", "`used` and `idle` have reasons\n"),
+            file(
+                "a/Cargo.toml",
+                "[dependencies]\nused = \"1\"\nidle.workspace = true\nodd-one = \"2\"\n",
+            ),
+            file("a/src/lib.rs", "use used::x;\nodd_one::f();\n"),
+        ];
+        let mut findings = Vec::new();
+        dependencies(&files, &mut findings);
+        assert_eq!(
+            findings,
+            [
+                "a/Cargo.toml: nobody uses `idle`",
+                "a/Cargo.toml: ARCHITECTURE.md does not say why there is `odd-one`",
+            ]
+        );
     }
 }

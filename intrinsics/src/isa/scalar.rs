@@ -16,12 +16,11 @@ macro_rules! tile_scalar_f32 {
     (VSTORE $p:expr, $i:expr, $x:expr) => { unsafe { *$p.wrapping_add($i) = $x } };
     (VSTORE_TAIL $p:expr, $n:expr, $x:expr) => { if $n > 0 { unsafe { *$p = $x } } };
     (VPREFETCH $p:expr, $i:expr) => {};
-    // Not `mul_add`: that is a library call where the target has no FMA.
-    (VFMA $a:expr, $b:expr, $c:expr) => { $a * $b + $c };
-    (VADD $a:expr, $b:expr) => { $a + $b };
-    (VSUB $a:expr, $b:expr) => { $a - $b };
-    (VMUL $a:expr, $b:expr) => { $a * $b };
-    (VDIV $a:expr, $b:expr) => { $a / $b };
+    (VFMA $a:expr, $b:expr, $c:expr) => { $crate::soft::mul_add($a, $b, $c) };
+    (VADD $a:expr, $b:expr) => { core::ops::Add::add($a, $b) };
+    (VSUB $a:expr, $b:expr) => { core::ops::Sub::sub($a, $b) };
+    (VMUL $a:expr, $b:expr) => { core::ops::Mul::mul($a, $b) };
+    (VDIV $a:expr, $b:expr) => { core::ops::Div::div($a, $b) };
     (VMAX $a:expr, $b:expr) => {{ let (a, b) = ($a, $b); if a > b { a } else { b } }};
     (VMIN $a:expr, $b:expr) => {{ let (a, b) = ($a, $b); if a < b { a } else { b } }};
     (VSQRT $x:expr) => { $crate::soft::sqrt($x) };

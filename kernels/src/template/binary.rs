@@ -7,7 +7,6 @@
 
 use super::binary_pow::pow;
 use super::unary::{self, UnaryKernel, UnaryOp};
-use crate::epilogue::TileActivation;
 use crate::error::{check_len, checked_len};
 use crate::{Activation, C_BLOCK, Isa, KernelError};
 use alloc::boxed::Box;
@@ -87,7 +86,8 @@ struct Rows {
     b_row: usize,
     y_row: usize,
     run: Run,
-    activation: TileActivation,
+    /// Whether negative results, and NaN, become 0.
+    relu: bool,
 }
 
 /// How the operands lie along a row.
@@ -114,12 +114,14 @@ impl BinaryPlan {
     /// dimensions, [`KernelError::TooLarge`], [`KernelError::IsaUnavailable`].
     pub fn new(isa: Isa, params: &BinaryParams<'_>) -> Result<Self, KernelError> {
         isa.require()?;
-        let invalid = |expected| KernelError::InvalidParam { op: "binary", param: "shapes", expected };
+        let invalid =
+            |expected| KernelError::InvalidParam { op: "binary", param: "shapes", expected };
         let rank = params.a.len().max(params.b.len());
         if rank > MAX_RANK {
             return Err(invalid("of at most 8 dimensions"));
         }
-        let dim = |shape: &[usize], i: usize| (i + shape.len()).checked_sub(rank).map_or(1, |i| shape[i]);
+        let dim =
+            |shape: &[usize], i: usize| (i + shape.len()).checked_sub(rank).map_or(1, |i| shape[i]);
         let mut y_dims = Vec::with_capacity(rank);
         // Merged dimensions, slowest first: (count, in a, in b).
         let mut dims: Vec<(usize, bool, bool)> = Vec::with_capacity(rank + 2);
@@ -149,7 +151,11 @@ impl BinaryPlan {
             .iter()
             .rev()
             .map(|&(count, in_a, in_b)| {
-                let step = Loop { count, a: if in_a { a_step } else { 0 }, b: if in_b { b_step } else { 0 } };
+                let step = Loop {
+                    count,
+                    a: if in_a { a_step } else { 0 },
+                    b: if in_b { b_step } else { 0 },
+                };
                 a_step *= if in_a { count } else { 1 };
                 b_step *= if in_b { count } else { 1 };
                 step
@@ -157,12 +163,11 @@ impl BinaryPlan {
             .collect();
         let inner = if loops.is_empty() { Loop { count: 1, a: 0, b: 0 } } else { loops.remove(0) };
         loops.reverse();
-        let (tile, after) = match params.activation.in_tile() {
-            Some(tile) => (tile, None),
-            None => (TileActivation::None, UnaryOp::from_activation(params.activation)),
-        };
+        let relu = params.activation == Activation::Relu;
+        let after = UnaryOp::from_activation(params.activation).filter(|_| !relu);
         let (kernel, name) = kernel(isa, params.op);
-        let (per_unit, part) = if len > 2 * UNIT { (1, UNIT) } else { ((UNIT / len.max(1)).max(1), len.max(1)) };
+        let (per_unit, part) =
+            if len > 2 * UNIT { (1, UNIT) } else { ((UNIT / len.max(1)).max(1), len.max(1)) };
         Ok(Self {
             isa,
             kernel,
@@ -180,7 +185,7 @@ impl BinaryPlan {
                 b_row: inner.b,
                 y_row: len,
                 run,
-                activation: tile,
+                relu,
             },
             total: if y_len == 0 { 0 } else { y_len / len },
             per_unit,
@@ -291,7 +296,7 @@ macro_rules! binary_row {
     ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $l:tt, c_vec $v:tt, $($rest:tt)*) => {
         mod $id {
             use super::*;
-            use tilewright_intrinsics::{$tile as tile, each};
+            use tilewright_intrinsics::{each, $tile as tile};
             binary_kernels! { $feat $l $v $isa_name
                 add Add |p, q| tile!(VADD p, q);
                 sub Sub |p, q| tile!(VSUB p, q);
@@ -332,24 +337,13 @@ macro_rules! binary_kernel {
     ($name:ident [$($f:tt)*] $l:tt $v:tt |$p:ident, $q:ident| $body:expr) => {
         $(#[target_feature(enable = $f)])*
         unsafe fn $name(a: *const f32, b: *const f32, y: *mut f32, rows: &Rows) {
-            match rows.activation {
-                TileActivation::None => {
-                    binary_rows!($l $v a b y rows |$p, $q| $body);
-                }
-                TileActivation::Clamp { lo, hi } => {
-                    let (lo, hi) = (tile!(VSET lo), tile!(VSET hi));
-                    binary_rows!($l $v a b y rows |$p, $q| {
-                        let z = $body;
-                        tile!(VMIN hi, tile!(VMAX lo, z))
-                    });
-                }
-                TileActivation::Leaky { alpha } => {
-                    let alpha = tile!(VSET alpha);
-                    binary_rows!($l $v a b y rows |$p, $q| {
-                        let z = $body;
-                        tile!(VSEL tile!(VGT z, tile!(VZERO)), z, tile!(VMUL z, alpha))
-                    });
-                }
+            if rows.relu {
+                binary_rows!($l $v a b y rows |$p, $q| {
+                    let z = $body;
+                    tile!(VMAX z, tile!(VZERO))
+                });
+            } else {
+                binary_rows!($l $v a b y rows |$p, $q| $body);
             }
         }
     };

@@ -33,7 +33,7 @@ pub(super) fn pow(x: f32, y: f32) -> f32 {
 /// The binary logarithm of a positive normal number, to about 2^-52 of its size.
 fn log2(x: f64) -> f64 {
     // x = m 2^e with m in [sqrt(1/2), sqrt(2)); ln m = 2 atanh((m - 1) / (m + 1)).
-    let shifted = x.to_bits() - 0x3fe6_a09e_667f_3bcd;
+    let shifted = x.to_bits().wrapping_sub(0x3fe6_a09e_667f_3bcd);
     let e = (shifted as i64) >> 52;
     let m = f64::from_bits((shifted & 0x000f_ffff_ffff_ffff) + 0x3fe6_a09e_667f_3bcd);
     let s = (m - 1.0) / (m + 1.0);

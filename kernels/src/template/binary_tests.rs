@@ -11,19 +11,49 @@ fn value(op: BinaryOp, a: f64, b: f64) -> f64 {
         BinaryOp::Sub => a - b,
         BinaryOp::Mul => a * b,
         BinaryOp::Div => a / b,
-        BinaryOp::Min => if a < b { a } else { b },
-        BinaryOp::Max => if a > b { a } else { b },
+        BinaryOp::Min => {
+            if a < b {
+                a
+            } else {
+                b
+            }
+        }
+        BinaryOp::Max => {
+            if a > b {
+                a
+            } else {
+                b
+            }
+        }
         BinaryOp::Pow => a.powf(b),
-        BinaryOp::PRelu => if a > 0.0 { a } else { a * b },
+        BinaryOp::PRelu => {
+            if a > 0.0 {
+                a
+            } else {
+                a * b
+            }
+        }
     }
 }
 
 fn activate(activation: Activation, x: f64) -> f64 {
     match activation {
         Activation::None => x,
-        Activation::Relu => if x > 0.0 { x } else { 0.0 },
+        Activation::Relu => {
+            if x > 0.0 {
+                x
+            } else {
+                0.0
+            }
+        }
         Activation::Clip { min, max } => x.clamp(min.into(), max.into()),
-        Activation::LeakyRelu { alpha } => if x > 0.0 { x } else { x * f64::from(alpha) },
+        Activation::LeakyRelu { alpha } => {
+            if x > 0.0 {
+                x
+            } else {
+                x * f64::from(alpha)
+            }
+        }
         Activation::Tanh => x.tanh(),
         _ => panic!("no reference"),
     }
@@ -116,7 +146,8 @@ fn check(isa: Isa, p: &BinaryParams<'_>, place: Place) {
 #[test]
 fn hand_computed() {
     for isa in Isa::available() {
-        let p = BinaryParams { op: BinaryOp::Sub, a: &[2, 1], b: &[3], activation: Activation::Relu };
+        let p =
+            BinaryParams { op: BinaryOp::Sub, a: &[2, 1], b: &[3], activation: Activation::Relu };
         let plan = BinaryPlan::new(isa, &p).unwrap();
         let mut y = [f32::NAN; 6];
         plan.compute(&[1.0, 2.0], &[0.5, 1.5, -4.0], &mut y).unwrap();
@@ -127,14 +158,39 @@ fn hand_computed() {
 
 #[test]
 fn powers_have_the_special_cases_of_ieee() {
-    let values = [0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 3.0, -3.0, 1e-40, 1e30, -1e30, 88.5, 127.3,
-        f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 16_777_216.0, 1e9, 0.999_999, 1.000_001];
+    let values = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        2.0,
+        -2.0,
+        0.5,
+        -0.5,
+        3.0,
+        -3.0,
+        1e-40,
+        1e30,
+        -1e30,
+        88.5,
+        127.3,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::NAN,
+        16_777_216.0,
+        1e9,
+        0.999_999,
+        1.000_001,
+    ];
     for &a in &values {
         for &b in &values {
             let (found, exact) = (super::binary_pow::pow(a, b), a.powf(b));
             let close = (f64::from(found) - f64::from(a).powf(b.into())).abs()
                 <= f64::from(exact.abs()) * 6.1e-8 + 0.71e-45;
-            assert!(close || found == exact || found.is_nan() && exact.is_nan(), "{a} ^ {b} = {found}, not {exact}");
+            assert!(
+                close || found == exact || found.is_nan() && exact.is_nan(),
+                "{a} ^ {b} = {found}, not {exact}"
+            );
         }
     }
     let mut numbers = Numbers::new(3);
@@ -143,14 +199,20 @@ fn powers_have_the_special_cases_of_ieee() {
         let exact = f64::from(a).powf(b.into());
         let (found, bound) = (super::binary_pow::pow(a, b), exact.abs() * 6.1e-8 + 0.71e-45);
         let close = (f64::from(found) - exact).abs() <= bound || f64::from(found) == exact;
-        assert!(close || exact > f32::MAX.into() && found == f32::INFINITY, "{a} ^ {b} = {found}, not {exact}");
+        assert!(
+            close || exact > f32::MAX.into() && found == f32::INFINITY,
+            "{a} ^ {b} = {found}, not {exact}"
+        );
     }
 }
 
 #[test]
 fn shapes_that_do_not_broadcast_are_errors() {
     let plan = |a: &[usize], b: &[usize]| {
-        BinaryPlan::new(Isa::Scalar, &BinaryParams { op: BinaryOp::Add, a, b, activation: Activation::None })
+        BinaryPlan::new(
+            Isa::Scalar,
+            &BinaryParams { op: BinaryOp::Add, a, b, activation: Activation::None },
+        )
     };
     assert!(matches!(plan(&[2, 3], &[4]), Err(KernelError::InvalidParam { param: "shapes", .. })));
     assert!(matches!(plan(&[1; 9], &[4]), Err(KernelError::InvalidParam { param: "shapes", .. })));
@@ -188,11 +250,26 @@ fn same_length(isa: Isa) {
 
 fn broadcast(isa: Isa) {
     let shapes: [(&[usize], &[usize]); 20] = [
-        (&[3, 17], &[17]), (&[3, 17], &[3, 1]), (&[3, 1], &[1, 17]), (&[2, 3, 4, 5], &[3, 1, 1]),
-        (&[2, 3, 4, 5], &[2, 1, 4, 1]), (&[1, 3, 1, 5], &[2, 1, 4, 1]), (&[5], &[2, 3, 4, 5]), (&[7, 1, 1], &[7, 33, 2]),
-        (&[2, 2, 49, 16], &[1, 2, 1, 16]), (&[2, 2, 49, 16], &[2, 2, 1, 16]), (&[1, 1, 600, 16], &[1, 1, 1, 16]),
-        (&[16], &[3, 16]), (&[2, 1, 2, 1, 2, 1, 2, 1], &[1, 3, 1, 3, 1, 3, 1, 3]), (&[1, 1], &[1, 1, 1]), (&[1], &[]),
-        (&[100, 3], &[3]), (&[2, 20_000], &[20_000]), (&[2, 20_000], &[2, 1]), (&[20_000, 2], &[2]), (&[300, 1], &[1, 70]),
+        (&[3, 17], &[17]),
+        (&[3, 17], &[3, 1]),
+        (&[3, 1], &[1, 17]),
+        (&[2, 3, 4, 5], &[3, 1, 1]),
+        (&[2, 3, 4, 5], &[2, 1, 4, 1]),
+        (&[1, 3, 1, 5], &[2, 1, 4, 1]),
+        (&[5], &[2, 3, 4, 5]),
+        (&[7, 1, 1], &[7, 33, 2]),
+        (&[2, 2, 49, 16], &[1, 2, 1, 16]),
+        (&[2, 2, 49, 16], &[2, 2, 1, 16]),
+        (&[1, 1, 600, 16], &[1, 1, 1, 16]),
+        (&[16], &[3, 16]),
+        (&[2, 1, 2, 1, 2, 1, 2, 1], &[1, 3, 1, 3, 1, 3, 1, 3]),
+        (&[1, 1], &[1, 1, 1]),
+        (&[1], &[]),
+        (&[100, 3], &[3]),
+        (&[2, 20_000], &[20_000]),
+        (&[2, 20_000], &[2, 1]),
+        (&[20_000, 2], &[2]),
+        (&[300, 1], &[1, 70]),
     ];
     for (i, (a, b)) in shapes.into_iter().enumerate() {
         for op in [BinaryOp::Add, BinaryOp::Sub, BinaryOp::PRelu] {

@@ -42,7 +42,10 @@ pub struct ConvParams {
     pub c_in: usize,
     /// Output channels, over all groups.
     pub c_out: usize,
-    /// Groups; divides both channel counts.
+    /// Groups; divides both channel counts. Where a group does not fill blocks of 16 output (and,
+    /// blocked, input) channels, a tile of 16 outputs reads the channels of all groups that it
+    /// touches, those of the others with weight zero: that costs their time, and an infinity or NaN
+    /// in one of them makes the result NaN.
     pub groups: usize,
     /// Input height.
     pub h_in: usize,
@@ -172,7 +175,8 @@ impl ConvParams {
         if !self.c_in.is_multiple_of(self.groups) || !self.c_out.is_multiple_of(self.groups) {
             return invalid("groups", "a divisor of both channel counts");
         }
-        if self.groups > 1 && self.c_in == self.groups && self.c_out == self.groups {
+        let depthwise = self.groups > 1 && self.c_in == self.groups && self.c_out == self.groups;
+        if depthwise && !self.transposed {
             let what = "one channel per group (use depthwise)";
             return Err(KernelError::Unsupported { op: OP, what });
         }
@@ -184,7 +188,8 @@ impl ConvParams {
                 return invalid("output size", "what input, filter, stride and padding give");
             }
         }
-        if matches!(self.epilogue.activation, Activation::LeakyRelu { alpha } if !alpha.is_finite()) {
+        if matches!(self.epilogue.activation, Activation::LeakyRelu { alpha } if !alpha.is_finite())
+        {
             return invalid("alpha", "finite");
         }
         Ok(())
@@ -228,7 +233,10 @@ impl ConvPlan {
         // All padded input fits too, so that the offset of a tap does.
         let padded = |n: usize, i: usize| {
             let span = p.dilation[i].checked_mul(p.kernel[i])?;
-            n.checked_mul(p.stride[i])?.checked_add(span)?.checked_add(p.pads[i])?.checked_add(p.pads[i + 2])
+            n.checked_mul(p.stride[i])?
+                .checked_add(span)?
+                .checked_add(p.pads[i])?
+                .checked_add(p.pads[i + 2])
         };
         let (h, w) = (padded(p.h_in.max(p.h_out), 0), padded(p.w_in.max(p.w_out), 1));
         let (h, w) = h.zip(w).ok_or(KernelError::TooLarge { op: OP })?;
@@ -244,7 +252,17 @@ impl ConvPlan {
         let wanted = if p.c_in > CHUNK { 16 } else { 32 };
         let parts = usize::div_ceil(wanted, p.n * k_tiles.len() * phases.len()).min(most_tiles);
         let post = post_kernel(isa, p.epilogue.activation)?;
-        Ok(Self { params: p.clone(), kernels, k_tiles, phases, post, parts, x_len, y_len, weights_len })
+        Ok(Self {
+            params: p.clone(),
+            kernels,
+            k_tiles,
+            phases,
+            post,
+            parts,
+            x_len,
+            y_len,
+            weights_len,
+        })
     }
 
     /// The parameters it was made for.
@@ -404,7 +422,8 @@ impl ConvPlan {
             let channels = CHUNK.min(k_tile.channels - c);
             tiling.for_each(tiles.clone(), |row, col| {
                 let pixel = row.y * shape.o_row + col.x * shape.o_step + phase.o_offset;
-                let input = row.y * shape.row_step + col.x * shape.step + c / shape.c_blk * shape.c_step;
+                let input =
+                    row.y * shape.row_step + col.x * shape.step + c / shape.c_blk * shape.c_step;
                 let args = TileArgs {
                     a: operands.x.wrapping_add(input),
                     b: operands.weights.wrapping_add(weights + c * weights_per_channel),
@@ -418,9 +437,9 @@ impl ConvPlan {
                     channels,
                     first: c == 0,
                     last: c + channels == k_tile.channels,
-                    rows: tiling.row_masks[row.masks..].as_ptr(),
-                    cols: tiling.col_masks[col.masks..].as_ptr(),
-                    interior: col.interior,
+                    rows: &tiling.row_masks[row.masks..],
+                    runs: &tiling.runs[col.runs.clone()],
+                    taps: &tiling.runs[col.taps.clone()],
                 };
                 // SAFETY: the masks keep every tap inside the image, the tiling covers each
                 // output pixel of the phase once, and the packed operands are those of this K
@@ -437,7 +456,10 @@ impl ConvPlan {
 }
 
 /// The kernel that follows the tiles, for an activation that they do not do.
-pub(crate) fn post_kernel(isa: Isa, activation: Activation) -> Result<Option<UnaryKernel>, KernelError> {
+pub(crate) fn post_kernel(
+    isa: Isa,
+    activation: Activation,
+) -> Result<Option<UnaryKernel>, KernelError> {
     let op = UnaryOp::from_activation(activation).filter(|_| activation.in_tile().is_none());
     op.map(|op| UnaryKernel::new(isa, op)).transpose()
 }

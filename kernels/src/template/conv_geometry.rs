@@ -6,10 +6,10 @@
 //! convolutions of stride 1 that write every `stride`-th pixel.
 
 use super::conv::{ConvParams, InputLayout};
-use super::conv_tile::{ConvKernel, TileShape};
-use crate::{C_BLOCK, KernelInfo};
+use super::conv_tile::{ConvKernel, Run, TileShape};
 use crate::epilogue::TileActivation;
-use alloc::{boxed::Box, vec, vec::Vec};
+use crate::{C_BLOCK, KernelInfo};
+use alloc::{vec, vec::Vec};
 use core::ops::Range;
 
 /// A tile's worth of output channels and what they reduce over.
@@ -50,7 +50,7 @@ pub(crate) struct Phase {
     pub(crate) shape: TileShape,
     /// Filter rows, in the order of `shape.dy`.
     pub(crate) filter_rows: Vec<usize>,
-    /// Filter columns, in the order of `shape.dx`.
+    /// Filter columns, from left to right in the input.
     pub(crate) filter_cols: Vec<usize>,
     /// Offset of the first output in a plane.
     pub(crate) o_offset: usize,
@@ -76,7 +76,7 @@ pub(crate) struct Tiling {
     rows: Vec<RowTile>,
     sets: Vec<Vec<ColTile>>,
     pub(crate) row_masks: Vec<u32>,
-    pub(crate) col_masks: Vec<u32>,
+    pub(crate) runs: Vec<Run>,
     pub(crate) tiles: usize,
 }
 
@@ -98,10 +98,10 @@ pub(crate) struct ColTile {
     pub(crate) x: usize,
     /// Index of the microkernel.
     pub(crate) kernel: usize,
-    /// Index of its first mask in `col_masks`.
-    pub(crate) masks: usize,
-    /// Whether no tap leaves the image sideways.
-    pub(crate) interior: bool,
+    /// Its runs of taps in `runs`.
+    pub(crate) runs: Range<usize>,
+    /// Its single taps in `runs`.
+    pub(crate) taps: Range<usize>,
 }
 
 impl Tiling {
@@ -215,12 +215,7 @@ pub(crate) fn phases(p: &ConvParams, kernels: &[ConvKernel], k_tiles: &mut [KTil
 }
 
 /// One phase, whose first output is at `at`, the next at a distance of `steps`.
-fn phase(
-    p: &ConvParams,
-    kernels: &[ConvKernel],
-    at: [usize; 2],
-    steps: [usize; 2],
-) -> Phase {
+fn phase(p: &ConvParams, kernels: &[ConvKernel], at: [usize; 2], steps: [usize; 2]) -> Phase {
     let (rows, cols) = (taps(p, 0, at[0]), taps(p, 1, at[1]));
     let stride = if p.transposed { [1, 1] } else { p.stride };
     let mut size = [0, 1].map(|i| ([p.h_out, p.w_out][i] - at[i]).div_ceil(steps[i]));
@@ -228,9 +223,6 @@ fn phase(
     let (pixel, c_step) = match p.input {
         InputLayout::Blocked => (C_BLOCK, p.h_in * p.w_in * C_BLOCK),
         InputLayout::Interleaved => (p.c_in, super::conv::CHUNK),
-    };
-    let offsets = |taps: &[(usize, isize)], distance: usize| -> Box<[isize]> {
-        taps.iter().map(|t| t.1 * distance as isize).collect()
     };
     let neighbours = cols.windows(2).all(|t| t[1].1 == t[0].1 + 1);
     let shape = TileShape {
@@ -241,8 +233,8 @@ fn phase(
             InputLayout::Interleaved => super::conv::CHUNK,
         },
         c_step,
-        dy: offsets(&rows, p.w_in * pixel),
-        dx: offsets(&cols, pixel),
+        dy: rows.iter().map(|t| t.1 * (p.w_in * pixel) as isize).collect(),
+        f_w: cols.len(),
         merge: if neighbours { pixel } else { 0 },
         o_step: steps[1] * C_BLOCK,
         o_row: steps[0] * p.w_out * C_BLOCK,
@@ -254,13 +246,19 @@ fn phase(
         size = [1, size[0] * size[1]];
         input = [1, input[0] * input[1]];
     }
-    let axes = [Axis::new(&rows, stride[0], size[0], input[0]), Axis::new(&cols, stride[1], size[1], input[1])];
+    let axes = [
+        Axis::new(&rows, stride[0], size[0], input[0]),
+        Axis::new(&cols, stride[1], size[1], input[1]),
+    ];
     Phase {
         shape,
         filter_rows: rows.iter().map(|t| t.0).collect(),
         filter_cols: cols.iter().map(|t| t.0).collect(),
         o_offset: (at[0] * p.w_out + at[1]) * C_BLOCK,
-        tilings: widths(kernels).iter().map(|&width| tiling(&axes, kernels, width)).collect(),
+        tilings: widths(kernels)
+            .iter()
+            .map(|&width| tiling(&axes, kernels, width, pixel))
+            .collect(),
     }
 }
 
@@ -323,14 +321,16 @@ pub(crate) fn cut(size: usize, pieces: &[(usize, u64)]) -> (Vec<usize>, u64) {
 }
 
 /// Cuts a plane into tiles of kernels of one width.
-fn tiling(axes: &[Axis; 2], kernels: &[ConvKernel], width: usize) -> Tiling {
+fn tiling(axes: &[Axis; 2], kernels: &[ConvKernel], width: usize, pixel: usize) -> Tiling {
     let [vertical, horizontal] = axes;
     let usable = || kernels.iter().enumerate().filter(|(_, k)| k.info.c_ob == width);
     let index = |rows: usize, w_ob: usize| {
         usable().find(|(_, k)| k.info.rows == rows && k.info.w_ob == w_ob).map_or(0, |(i, _)| i)
     };
-    let singles: Vec<(usize, u64)> =
-        usable().filter(|(_, k)| k.info.rows == 1).map(|(_, k)| (k.info.w_ob, cost(&k.info))).collect();
+    let singles: Vec<(usize, u64)> = usable()
+        .filter(|(_, k)| k.info.rows == 1)
+        .map(|(_, k)| (k.info.w_ob, cost(&k.info)))
+        .collect();
     let (cols, row_cost) = cut(horizontal.size, &singles);
     // A tile of several rows pays where one row is too narrow to use all registers.
     let mut heights: Vec<(usize, u64)> = usable()
@@ -340,7 +340,7 @@ fn tiling(axes: &[Axis; 2], kernels: &[ConvKernel], width: usize) -> Tiling {
     heights.push((1, row_cost));
     let (heights, _) = cut(vertical.size, &heights);
 
-    let mut t = Tiling { rows: vec![], sets: vec![], row_masks: vec![], col_masks: vec![], tiles: 0 };
+    let mut t = Tiling { rows: vec![], sets: vec![], row_masks: vec![], runs: vec![], tiles: 0 };
     let mut set_of = vec![usize::MAX; heights.iter().max().map_or(0, |h| h + 1)];
     let mut y = 0;
     for rows in heights {
@@ -350,10 +350,20 @@ fn tiling(axes: &[Axis; 2], kernels: &[ConvKernel], width: usize) -> Tiling {
             let mut set = Vec::new();
             let mut x = 0;
             for &w in widths {
-                let masks = t.col_masks.len();
-                t.col_masks.extend(horizontal.masks(x, w, 1));
-                let interior = t.col_masks[masks..].iter().all(|m| m.count_ones() as usize == w);
-                set.push(ColTile { x, kernel: index(rows, w), masks, interior });
+                let start = t.runs.len();
+                for (offset, mask) in horizontal.offsets.iter().zip(horizontal.masks(x, w, 1)) {
+                    t.runs.push(Run { dx: offset * pixel as isize, taps: 1, mask });
+                }
+                let taps = start..t.runs.len();
+                for i in taps.clone() {
+                    let run = t.runs[i];
+                    match t.runs[taps.end..].last_mut() {
+                        Some(last) if last.mask == run.mask => last.taps += 1,
+                        _ => t.runs.push(run),
+                    }
+                }
+                let runs = taps.end..t.runs.len();
+                set.push(ColTile { x, kernel: index(rows, w), runs, taps });
                 x += w;
             }
             t.sets.push(set);

@@ -6,42 +6,64 @@ use super::conv_geometry::{KTile, Phase};
 use crate::C_BLOCK;
 
 /// Packs weights of ONNX order. `dst` holds at least all K tiles.
-pub(crate) fn pack_weights(p: &ConvParams, k_tiles: &[KTile], phases: &[Phase], src: &[f32], dst: &mut [f32]) {
-    let mut out = dst.iter_mut();
+pub(crate) fn pack_weights(
+    p: &ConvParams,
+    k_tiles: &[KTile],
+    phases: &[Phase],
+    src: &[f32],
+    dst: &mut [f32],
+) {
+    let block = match p.input {
+        InputLayout::Blocked => C_BLOCK,
+        InputLayout::Interleaved => CHUNK,
+    };
+    let mut rest = dst;
     for tile in k_tiles {
-        let block = match p.input {
-            InputLayout::Blocked => C_BLOCK,
-            InputLayout::Interleaved => CHUNK,
-        };
         for phase in phases {
-            let mut first = 0;
-            while first < tile.channels {
-                let channels = block.min(tile.channels - first);
+            for first in (0..tile.channels).step_by(block) {
                 for &r in &phase.filter_rows {
                     for &s in &phase.filter_cols {
-                        for c in 0..channels {
-                            let c = tile.c_first + first + c;
-                            let k = tile.block * C_BLOCK;
-                            for (k, out) in (k..k + tile.width).zip(&mut out) {
-                                *out = weight(p, src, k, c, r, s);
-                            }
+                        for c in first..tile.channels.min(first + block) {
+                            let (out, after) = rest.split_at_mut(tile.width);
+                            pack_vector(
+                                p,
+                                src,
+                                tile.block * C_BLOCK,
+                                tile.c_first + c,
+                                [r, s],
+                                out,
+                            );
+                            rest = after;
                         }
                     }
                 }
-                first += channels;
             }
         }
     }
 }
 
-/// The weight between output channel `k` and input channel `c`: 0 if they are of different groups,
-/// or if there is no such output channel.
-fn weight(p: &ConvParams, src: &[f32], k: usize, c: usize, r: usize, s: usize) -> f32 {
+/// The weights of tap `[r, s]` between input channel `c` and the output channels from `first` on: 0
+/// for those of other groups, and for those that do not exist.
+fn pack_vector(
+    p: &ConvParams,
+    src: &[f32],
+    first: usize,
+    c: usize,
+    [r, s]: [usize; 2],
+    out: &mut [f32],
+) {
     let (c_group, k_group) = (p.c_in / p.groups, p.c_out / p.groups);
-    if k >= p.c_out || c / c_group != k / k_group {
-        return 0.0;
+    let [f_h, f_w] = p.kernel;
+    let group = c / c_group;
+    let from = first.max(group * k_group);
+    let to = (first + out.len()).min((group + 1) * k_group);
+    out.fill(0.0);
+    for k in from..to {
+        let at = if p.transposed {
+            c * k_group + (k - group * k_group)
+        } else {
+            k * c_group + (c - group * c_group)
+        };
+        out[k - first] = src[(at * f_h + r) * f_w + s];
     }
-    let (outer, inner, inner_len) =
-        if p.transposed { (c, k % k_group, k_group) } else { (k, c % c_group, c_group) };
-    src[((outer * inner_len + inner) * p.kernel[0] + r) * p.kernel[1] + s]
 }

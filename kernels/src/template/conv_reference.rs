@@ -53,7 +53,8 @@ fn add_tap(p: &ConvParams, [n, c, k, r, s]: [usize; 5], weight: f64, x: &[f32], 
         for j in 0..small[1] {
             let row = i * p.stride[0] + r * p.dilation[0];
             let col = j * p.stride[1] + s * p.dilation[1];
-            let (Some(row), Some(col)) = (row.checked_sub(p.pads[0]), col.checked_sub(p.pads[1])) else {
+            let (Some(row), Some(col)) = (row.checked_sub(p.pads[0]), col.checked_sub(p.pads[1]))
+            else {
                 continue;
             };
             if row < large[0] && col < large[1] {

@@ -23,10 +23,10 @@ pub(crate) struct TileShape {
     pub(crate) c_step: usize,
     /// Offset of each filter row's input from the one of the output pixel.
     pub(crate) dy: Box<[isize]>,
-    /// The same for each filter column.
-    pub(crate) dx: Box<[isize]>,
-    /// If the taps of a row read neighbouring pixels: the distance of two pixels, else 0. A row of
-    /// taps is then one run of elements if a block has as many channels.
+    /// Filter columns.
+    pub(crate) f_w: usize,
+    /// If the taps of a row read neighbouring pixels: the distance of two pixels, else 0. In a block
+    /// of as many channels, taps that see the same pixels are one run of elements.
     pub(crate) merge: usize,
     /// Between two pixels of an output row.
     pub(crate) o_step: usize,
@@ -38,8 +38,19 @@ pub(crate) struct TileShape {
     pub(crate) activation: TileActivation,
 }
 
+/// Neighbouring filter columns that see the same pixels of a tile row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    /// Offset of the first one's input from the one of the output pixel.
+    pub(crate) dx: isize,
+    /// How many there are.
+    pub(crate) taps: usize,
+    /// Bit `i` is set if pixel `i` of a tile row lies in the image.
+    pub(crate) mask: u32,
+}
+
 /// One tile of one channel chunk.
-pub(crate) struct TileArgs {
+pub(crate) struct TileArgs<'a> {
     /// Input at the tile's first pixel, as if by a tap of offset 0. May point outside the operand.
     pub(crate) a: *const f32,
     /// Packed weights of the chunk.
@@ -57,11 +68,11 @@ pub(crate) struct TileArgs {
     /// Whether this is the last chunk: add the residual and activate.
     pub(crate) last: bool,
     /// Per filter row: bit `y * W` is set if tile row `y` lies in the image.
-    pub(crate) rows: *const u32,
-    /// Per filter column: bit `i` is set if pixel `i` of a tile row lies in the image.
-    pub(crate) cols: *const u32,
-    /// Whether all bits of all `cols` are set.
-    pub(crate) interior: bool,
+    pub(crate) rows: &'a [u32],
+    /// The filter columns, as runs in blocks of `merge` channels.
+    pub(crate) runs: &'a [Run],
+    /// The filter columns one by one, for other blocks.
+    pub(crate) taps: &'a [Run],
 }
 
 /// A microkernel.
@@ -69,14 +80,14 @@ pub(crate) struct TileArgs {
 /// # Safety
 ///
 /// * The CPU has the instructions of the kernel's ISA.
-/// * For each tap, each pixel whose bit is set in `rows * cols`, and each channel of the chunk, the
+/// * For each tap, each pixel whose bit is set in `rows * mask`, and each channel of the chunk, the
 ///   input element at `a + dy + dx + y * row_step + i * step + block * c_step + c` is readable.
-/// * `b` has `channels * f_h * f_w * V * LANES` readable elements, `bias` `V * LANES`; `rows` and
-///   `cols` one element per filter row and column.
+/// * `b` has `channels * f_h * f_w * V * LANES` readable elements, `bias` `V * LANES`; `rows` has
+///   one element per filter row, `runs` and `taps` cover all filter columns.
 /// * The `V * LANES` outputs of each of the `R x W` pixels are writable (readable too unless
 ///   `first`), as are those of `residual` readable unless it is null, and no other thread writes
 ///   them.
-pub(crate) type TileFn = unsafe fn(&TileShape, &TileArgs);
+pub(crate) type TileFn = unsafe fn(&TileShape, &TileArgs<'_>);
 
 /// A microkernel and what it is.
 #[derive(Clone, Copy, Debug)]
@@ -119,7 +130,7 @@ macro_rules! conv_row {
 macro_rules! conv_kernel {
     ($name:ident, $tile:ident, [$($f:tt)*], $r:tt, $w:tt, $v:tt, $u:tt) => {
         $(#[target_feature(enable = $f)])*
-        unsafe fn $name(g: &TileShape, args: &TileArgs) {
+        unsafe fn $name(g: &TileShape, args: &TileArgs<'_>) {
             use tilewright_intrinsics::$tile as tile;
             const FIRST: u32 = column($r, $w);
             const LAST: u32 = FIRST << ($w - 1);
@@ -142,18 +153,19 @@ macro_rules! conv_kernel {
             let mut left = args.channels;
             while left > 0 {
                 let channels = left.min(g.c_blk);
-                for (r, dy) in g.dy.iter().enumerate() {
-                    // SAFETY: `rows` has one element per filter row.
-                    let rows = unsafe { *args.rows.add(r) };
+                let runs = if channels == g.merge { args.runs } else { args.taps };
+                for (dy, rows) in g.dy.iter().zip(args.rows) {
+                    if *rows == 0 {
+                        b = b.wrapping_add(g.f_w * channels * NR);
+                        continue;
+                    }
                     let row = block.wrapping_offset(*dy);
-                    let whole = rows == FIRST && args.interior && channels == g.merge;
-                    let (taps, n) = if whole { (1, g.dx.len() * channels) } else { (g.dx.len(), channels) };
-                    for (s, dx) in g.dx.iter().enumerate().take(taps) {
-                        // SAFETY: `cols` has one element per filter column.
-                        let mask = if whole { ALL } else { rows * unsafe { *args.cols.add(s) } };
+                    for run in runs {
+                        let n = run.taps * channels;
+                        let mask = rows * run.mask;
                         let end = b.wrapping_add(n * NR);
                         if mask != 0 {
-                            let a = row.wrapping_offset(*dx);
+                            let a = row.wrapping_offset(run.dx);
                             let mut k = n;
                             tile!(POINT p [$r x $w] <- a[row_step, step]);
                             if mask == ALL {
@@ -164,18 +176,18 @@ macro_rules! conv_kernel {
                                     k -= $u;
                                 }
                             } else if mask == NOT_FIRST {
-                                while k >= 2 {
-                                    tile!(COMPUTE conv t [$r x $w x $v x 2] += p[step] * b if NOT_FIRST);
-                                    tile!(ADVANCE p [$r x $w] by 2);
-                                    b = b.wrapping_add(2 * NR);
-                                    k -= 2;
+                                while k > 0 {
+                                    tile!(COMPUTE conv t [$r x $w x $v x 1] += p[step] * b if NOT_FIRST);
+                                    tile!(ADVANCE p [$r x $w] by 1);
+                                    b = b.wrapping_add(NR);
+                                    k -= 1;
                                 }
                             } else if mask == NOT_LAST {
-                                while k >= 2 {
-                                    tile!(COMPUTE conv t [$r x $w x $v x 2] += p[step] * b if NOT_LAST);
-                                    tile!(ADVANCE p [$r x $w] by 2);
-                                    b = b.wrapping_add(2 * NR);
-                                    k -= 2;
+                                while k > 0 {
+                                    tile!(COMPUTE conv t [$r x $w x $v x 1] += p[step] * b if NOT_LAST);
+                                    tile!(ADVANCE p [$r x $w] by 1);
+                                    b = b.wrapping_add(NR);
+                                    k -= 1;
                                 }
                             }
                             while k > 0 {
@@ -197,6 +209,7 @@ macro_rules! conv_kernel {
                 }
                 match g.activation {
                     TileActivation::None => {}
+                    TileActivation::Relu => { tile!(RELU t [$r x $w x $v]); }
                     TileActivation::Clamp { lo, hi } => { tile!(CLAMP t [$r x $w x $v] lo, hi); }
                     TileActivation::Leaky { alpha } => { tile!(LEAKY t [$r x $w x $v] alpha); }
                 }

@@ -74,11 +74,15 @@ impl DepthwisePlan {
         };
         let kernels = kernels(isa);
         let mut window = Window::new(OP, sizes, false, kernels.len())?;
-        let (tile, after) = match p.epilogue.activation.in_tile() {
-            Some(tile) => (tile, None),
-            None => (TileActivation::None, UnaryOp::from_activation(p.epilogue.activation)),
+        let after = match p.epilogue.activation.in_tile() {
+            None | Some(TileActivation::Leaky { .. }) => {
+                UnaryOp::from_activation(p.epilogue.activation)
+            }
+            Some(activation) => {
+                window.activation = activation;
+                None
+            }
         };
-        window.activation = tile;
         let kernels = window.kernels(kernels);
         let after = after.map(|op| unary::kernel(isa, op));
         Ok(Self { isa, window, kernels, residual: p.epilogue.residual, after })
@@ -189,7 +193,11 @@ impl DepthwisePlan {
                 x: x.wrapping_add(plane * x_plane),
                 weights: weights.wrapping_add(block * s.kernel[0] * s.kernel[1] * C_BLOCK),
                 bias: bias.wrapping_add(block * C_BLOCK),
-                residual: if self.residual { residual.wrapping_add(y_at) } else { core::ptr::null() },
+                residual: if self.residual {
+                    residual.wrapping_add(y_at)
+                } else {
+                    core::ptr::null()
+                },
                 y: y.wrapping_add(y_at),
                 rows,
                 run: 0,
@@ -244,7 +252,7 @@ macro_rules! depthwise_row {
     ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $l:tt, $($rest:tt)*) => {
         mod $id {
             use super::*;
-            window_kernels! { dw "depthwise", $tile $isa $isa_name $l $feat, [[3 1] [3 2] [5 1] [5 2]] }
+            window_kernels! { dw "depthwise", $tile $isa $isa_name $l $feat, [[3 1] [3 2] [5 1]] }
         }
     };
 }

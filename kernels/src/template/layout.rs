@@ -144,18 +144,26 @@ impl LayoutPlan {
             let (plain, mixed) = ((image * c + c0) * hw + p0, (image * hw + p0) * c + c0);
             let (at_plain, at_mixed) = (batch * c * hw + p0, (batch * hw + p0) * c);
             let (x_at, y_at, job) = match op {
-                LayoutOp::NchwToBlocked => {
-                    (plain, at_block, Job { rows: lanes, cols: pixels, out: C_BLOCK, x: hw, y: C_BLOCK })
-                }
-                LayoutOp::BlockedToNchw => {
-                    (at_block, plain, Job { rows: pixels, cols: lanes, out: pixels, x: C_BLOCK, y: hw })
-                }
-                LayoutOp::NhwcToBlocked => {
-                    (mixed, at_block, Job { rows: pixels, cols: lanes, out: C_BLOCK, x: c, y: C_BLOCK })
-                }
-                LayoutOp::BlockedToNhwc => {
-                    (at_block, mixed, Job { rows: pixels, cols: lanes, out: lanes, x: C_BLOCK, y: c })
-                }
+                LayoutOp::NchwToBlocked => (
+                    plain,
+                    at_block,
+                    Job { rows: lanes, cols: pixels, out: C_BLOCK, x: hw, y: C_BLOCK },
+                ),
+                LayoutOp::BlockedToNchw => (
+                    at_block,
+                    plain,
+                    Job { rows: pixels, cols: lanes, out: pixels, x: C_BLOCK, y: hw },
+                ),
+                LayoutOp::NhwcToBlocked => (
+                    mixed,
+                    at_block,
+                    Job { rows: pixels, cols: lanes, out: C_BLOCK, x: c, y: C_BLOCK },
+                ),
+                LayoutOp::BlockedToNhwc => (
+                    at_block,
+                    mixed,
+                    Job { rows: pixels, cols: lanes, out: lanes, x: C_BLOCK, y: c },
+                ),
                 LayoutOp::NchwToNhwc => {
                     (at_plain, at_mixed, Job { rows: c, cols: pixels, out: c, x: hw, y: c })
                 }
@@ -191,12 +199,12 @@ impl LayoutPlan {
 ///
 /// A transpose writes `cols` rows of `out >= rows` elements, a copy `rows` rows of `out >= cols`
 /// elements, `y` elements apart; elements past the source's are 0.
-struct Job {
-    rows: usize,
-    cols: usize,
-    out: usize,
-    x: usize,
-    y: usize,
+pub(crate) struct Job {
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
+    pub(crate) out: usize,
+    pub(crate) x: usize,
+    pub(crate) y: usize,
 }
 
 /// # Safety
@@ -215,7 +223,7 @@ struct LayoutKernels {
 
 macro_rules! layout_row {
     ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, [$($f:tt)*], lanes $l:tt, $($rest:tt)*) => {
-        mod $id {
+        pub(crate) mod $id {
             use super::{Job, LayoutKernels};
             use tilewright_intrinsics::{$tile as tile, each};
 
@@ -227,7 +235,7 @@ macro_rules! layout_row {
             };
 
             $(#[target_feature(enable = $f)])*
-            unsafe fn transpose(x: *const f32, y: *mut f32, job: &Job) {
+            pub(crate) unsafe fn transpose(x: *const f32, y: *mut f32, job: &Job) {
                 let (x_row, y_row) = (job.x, job.y);
                 for c in (0..job.cols).step_by($l) {
                     let cols = (job.cols - c).min($l);

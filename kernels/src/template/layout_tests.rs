@@ -93,20 +93,37 @@ fn hand_computed() {
     let mut y = [0.0; 6];
     plan.compute(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &mut y).unwrap();
     assert_eq!(y, [1.0, 4.0, 2.0, 5.0, 3.0, 6.0]);
-    let plan = LayoutPlan::new(Isa::Scalar, &LayoutParams { op: LayoutOp::NchwToBlocked, ..params }).unwrap();
+    let plan =
+        LayoutPlan::new(Isa::Scalar, &LayoutParams { op: LayoutOp::NchwToBlocked, ..params })
+            .unwrap();
     let mut y = [f32::NAN; 48];
     plan.compute(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &mut y).unwrap();
-    assert_eq!(y[..18], [1.0, 4.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.0, 5.0]);
+    assert_eq!(
+        y[..18],
+        [1.0, 4.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.0, 5.0]
+    );
 }
 
 #[test]
 fn bad_sizes_are_errors() {
-    let params = LayoutParams { op: LayoutOp::NchwToBlocked, n: 1 << 30, c: 1 << 30, h: 1 << 30, w: 1 };
-    assert_eq!(LayoutPlan::new(Isa::Scalar, &params).unwrap_err(), KernelError::TooLarge { op: "layout" });
-    let plan = LayoutPlan::new(Isa::Scalar, &LayoutParams { n: 1, c: 3, h: 2, w: 2, ..params }).unwrap();
-    assert!(matches!(plan.compute(&[0.0; 11], &mut [0.0; 64]), Err(KernelError::InvalidLength { operand: "x", .. })));
-    assert!(matches!(plan.compute(&[0.0; 12], &mut [0.0; 63]), Err(KernelError::InvalidLength { operand: "y", .. })));
-    let empty = LayoutPlan::new(Isa::Scalar, &LayoutParams { n: 0, c: 3, h: 2, w: 2, ..params }).unwrap();
+    let params =
+        LayoutParams { op: LayoutOp::NchwToBlocked, n: 1 << 30, c: 1 << 30, h: 1 << 30, w: 1 };
+    assert_eq!(
+        LayoutPlan::new(Isa::Scalar, &params).unwrap_err(),
+        KernelError::TooLarge { op: "layout" }
+    );
+    let plan =
+        LayoutPlan::new(Isa::Scalar, &LayoutParams { n: 1, c: 3, h: 2, w: 2, ..params }).unwrap();
+    assert!(matches!(
+        plan.compute(&[0.0; 11], &mut [0.0; 64]),
+        Err(KernelError::InvalidLength { operand: "x", .. })
+    ));
+    assert!(matches!(
+        plan.compute(&[0.0; 12], &mut [0.0; 63]),
+        Err(KernelError::InvalidLength { operand: "y", .. })
+    ));
+    let empty =
+        LayoutPlan::new(Isa::Scalar, &LayoutParams { n: 0, c: 3, h: 2, w: 2, ..params }).unwrap();
     assert_eq!(empty.units(), 0);
 }
 

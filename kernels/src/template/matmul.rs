@@ -100,7 +100,8 @@ impl MatmulParams {
         if self.batch > 1 && self.c_batch < c_size {
             return invalid("c_batch", "at least the size of one C");
         }
-        if matches!(self.epilogue.activation, Activation::LeakyRelu { alpha } if !alpha.is_finite()) {
+        if matches!(self.epilogue.activation, Activation::LeakyRelu { alpha } if !alpha.is_finite())
+        {
             return invalid("alpha", "finite");
         }
         Ok(())
@@ -150,7 +151,8 @@ impl MatmulPlan {
         let matrix = |rows: usize, stride: usize, width: usize, batch: usize| {
             let one = checked_len(OP, &[rows - 1, stride])?.checked_add(width);
             let all = checked_len(OP, &[p.batch - 1, batch])?;
-            let len = one.and_then(|one| one.checked_add(all)).ok_or(KernelError::TooLarge { op: OP })?;
+            let len =
+                one.and_then(|one| one.checked_add(all)).ok_or(KernelError::TooLarge { op: OP })?;
             checked_len(OP, &[len])
         };
         let (b_rows, b_width) = if p.b_transposed { (p.n, p.k) } else { (p.k, p.n) };
@@ -248,13 +250,18 @@ impl MatmulPlan {
             let dst = dst.wrapping_add(batch * self.packed + panel.column * p.k);
             let columns = panel.width.min(p.n - panel.column);
             for k in 0..p.k {
-                for n in 0..panel.width {
-                    // SAFETY: row `k < K` and column `n < N` lie in the plain B, whose extent
-                    // `new` computed; the packed panel has `K * width` elements.
-                    unsafe {
-                        let x = if n < columns { *src.add(k * k_step + n * n_step) } else { 0.0 };
-                        *dst.add(k * panel.width + n) = x;
+                let (from, to) = (src.wrapping_add(k * k_step), dst.wrapping_add(k * panel.width));
+                // SAFETY: row `k < K` and columns `< N` lie in the plain B, whose extent `new`
+                // computed; the packed panel has `K * width` elements.
+                unsafe {
+                    if n_step == 1 {
+                        from.copy_to_nonoverlapping(to, columns);
+                    } else {
+                        for n in 0..columns {
+                            *to.add(n) = *from.add(n * n_step);
+                        }
                     }
+                    to.add(columns).write_bytes(0, panel.width - columns);
                 }
             }
         }
@@ -389,7 +396,8 @@ fn divide(p: &MatmulParams, kernels: &[MatmulKernel]) -> (Vec<Panel>, Vec<Vec<(u
         let (mut panels, mut total, mut column) = (Vec::new(), 0, 0);
         while column < p.n {
             let left = (p.n - column).div_ceil(lanes) * lanes;
-            let rows = (widest..widths.len()).find(|&i| widths[i] <= left).unwrap_or(widths.len() - 1);
+            let rows =
+                (widest..widths.len()).find(|&i| widths[i] <= left).unwrap_or(widths.len() - 1);
             let width = widths[rows];
             let tail = lanes - (column + width).saturating_sub(p.n);
             panels.push(Panel { column, width, tail, rows });

@@ -40,7 +40,12 @@ fn check(isa: Isa, p: &MatmulParams, place: Place, exact: bool) {
     for (i, exact) in expected.iter().enumerate() {
         let at = i / p.n / p.m * p.c_batch + i / p.n % p.m * p.c_row + i % p.n;
         let sum = exact + if p.epilogue.residual { f64::from(residual[at]) } else { 0.0 };
-        assert_close(c[at], activate(p.epilogue.activation, sum), allowed, (plan.kernel_name(), at, p));
+        assert_close(
+            c[at],
+            activate(p.epilogue.activation, sum),
+            allowed,
+            (plan.kernel_name(), at, p),
+        );
         written[at] = true;
     }
     // Between the rows nothing is touched.
@@ -66,7 +71,8 @@ fn check_both(isa: Isa, p: &MatmulParams) {
 /// 1, the tile, its neighbours and twice it, in each dimension.
 fn sizes(isa: Isa) {
     let kernels = super::matmul::kernels(isa);
-    let most = |f: fn(&crate::KernelInfo) -> usize| kernels.iter().map(|k| f(&k.info)).max().unwrap_or(1);
+    let most =
+        |f: fn(&crate::KernelInfo) -> usize| kernels.iter().map(|k| f(&k.info)).max().unwrap_or(1);
     let (mr, nr) = (most(|i| i.w_ob), most(|i| i.c_ob));
     let around = |n: usize| [1, n.saturating_sub(1).max(1), n, n + 1, 2 * n + 1];
     for m in around(mr) {
@@ -111,7 +117,10 @@ fn epilogues(isa: Isa) {
     for activation in activations {
         for residual in [false, true] {
             for (m, n) in [(1, 1), (1, 130), (4, 50), (30, 40)] {
-                check_both(isa, &MatmulParams::new(m, 11, n).epilogue(Epilogue { activation, residual }));
+                check_both(
+                    isa,
+                    &MatmulParams::new(m, 11, n).epilogue(Epilogue { activation, residual }),
+                );
             }
         }
     }
@@ -135,8 +144,12 @@ fn specials(isa: Isa) {
 
 fn random_shapes(isa: Isa) {
     use proptest::prelude::*;
-    let strategy = (1usize..40, 1usize..150, 1usize..60, 1usize..4, any::<bool>(), [0usize..4, 0..4, 0..4]);
-    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig { cases: 200, ..ProptestConfig::default() });
+    let strategy =
+        (1usize..40, 1usize..150, 1usize..60, 1usize..4, any::<bool>(), [0usize..4, 0..4, 0..4]);
+    let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
+        cases: 200,
+        ..ProptestConfig::default()
+    });
     let result = runner.run(&strategy, |(m, n, k, batch, transposed, extra)| {
         let mut p = MatmulParams::new(m, k, n);
         if transposed {
@@ -177,7 +190,10 @@ fn wrong_parameters_are_named() {
     let p = MatmulParams::new(2, 3, 4);
     let invalid = |p: &MatmulParams, name: &str| {
         let found = MatmulPlan::new(Isa::Scalar, p).unwrap_err();
-        assert!(matches!(found, KernelError::InvalidParam { param, .. } if param == name), "{found}");
+        assert!(
+            matches!(found, KernelError::InvalidParam { param, .. } if param == name),
+            "{found}"
+        );
     };
     invalid(&MatmulParams { k: 0, ..p.clone() }, "size");
     invalid(&MatmulParams { a_row: 2, ..p.clone() }, "row stride");

@@ -94,17 +94,18 @@ macro_rules! matmul_kernel {
                 k -= 1;
             }
             if !residual.is_null() {
-                tile!(ADD t [1 x $w x $v; tail] += residual[0, o_row, 16]);
+                tile!(ADD t [$w x $v; tail] += residual[o_row]);
             }
             match args.activation {
                 TileActivation::None => {}
+                TileActivation::Relu => { tile!(RELU t [1 x $w x $v]); }
                 TileActivation::Clamp { lo, hi } => { tile!(CLAMP t [1 x $w x $v] lo, hi); }
                 TileActivation::Leaky { alpha } => { tile!(LEAKY t [1 x $w x $v] alpha); }
             }
             if tail == LANES {
                 tile!(STORE t [1 x $w x $v] -> o[0, o_row, 16]);
             } else {
-                tile!(STORE t [1 x $w x $v; tail] -> o[0, o_row, 16]);
+                tile!(STORE t [$w x $v; tail] -> o[o_row]);
             }
         }
     };

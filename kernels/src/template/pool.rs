@@ -85,8 +85,10 @@ impl PoolPlan {
         };
         let all = kernels(isa);
         let mut window = Window::new(OP, sizes, true, all.max.len())?;
-        let is_global =
-            p.kernel == sizes.input && p.dilation == [1, 1] && sizes.output == [1, 1] && p.pads == [0; 4];
+        let is_global = p.kernel == sizes.input
+            && p.dilation == [1, 1]
+            && sizes.output == [1, 1]
+            && p.pads == [0; 4];
         let (kernels, global) = match p.op {
             PoolOp::Max => (all.max, all.global_max),
             PoolOp::Average { count_include_pad } => {
@@ -150,7 +152,8 @@ impl PoolPlan {
         if let Some(global) = &self.global {
             let per_unit = self.per_unit();
             for plane in units.start * per_unit..(units.end * per_unit).min(self.window.planes()) {
-                let (x, y) = (x.wrapping_add(plane * pixels * C_BLOCK), y.wrapping_add(plane * C_BLOCK));
+                let (x, y) =
+                    (x.wrapping_add(plane * pixels * C_BLOCK), y.wrapping_add(plane * C_BLOCK));
                 // SAFETY: the ISA is available; the plane and its pixel lie in the operands, which
                 // the caller owns.
                 unsafe { (global.run)(x, pixels, y) };

@@ -135,7 +135,10 @@ fn hand_computed() {
         assert_eq!(reduce(ReduceOp::LogSumExp, 1, 2, 1, &[1000.0, 0.0]), [1000.0]);
         let low = f32::NEG_INFINITY;
         assert_eq!(reduce(ReduceOp::LogSumExp, 1, 3, 1, &[low; 3]), [low]);
-        assert_eq!(reduce(ReduceOp::LogSumExp, 1, 1, 3, &[low, f32::INFINITY, 0.0]), [low, f32::INFINITY, 0.0]);
+        assert_eq!(
+            reduce(ReduceOp::LogSumExp, 1, 1, 3, &[low, f32::INFINITY, 0.0]),
+            [low, f32::INFINITY, 0.0]
+        );
     }
 }
 
@@ -144,7 +147,9 @@ fn softmax_of_large_and_special_numbers() {
     for isa in Isa::available() {
         for (outer, inner) in [(2, 1), (1, 2)] {
             let softmax = |x: [f32; 4]| {
-                let plan = SoftmaxPlan::new(isa, &SoftmaxParams { outer, axis: 2, inner, log: false }).unwrap();
+                let plan =
+                    SoftmaxPlan::new(isa, &SoftmaxParams { outer, axis: 2, inner, log: false })
+                        .unwrap();
                 let mut y = [0.5; 4];
                 plan.compute(&x, &mut y).unwrap();
                 y
@@ -155,7 +160,9 @@ fn softmax_of_large_and_special_numbers() {
             assert!(softmax([f32::NAN; 4]).iter().all(|y| y.is_nan()));
             assert!(softmax([f32::NEG_INFINITY; 4]).iter().all(|y| y.is_nan()));
         }
-        let plan = SoftmaxPlan::new(isa, &SoftmaxParams { outer: 1, axis: 3, inner: 1, log: false }).unwrap();
+        let plan =
+            SoftmaxPlan::new(isa, &SoftmaxParams { outer: 1, axis: 3, inner: 1, log: false })
+                .unwrap();
         let mut y = [0.5; 3];
         plan.compute(&[f32::NEG_INFINITY, 3.0, 3.0], &mut y).unwrap();
         assert_eq!(y, [0.0, 0.5, 0.5]);
@@ -165,11 +172,20 @@ fn softmax_of_large_and_special_numbers() {
 #[test]
 fn bad_sizes_are_errors() {
     let params = ReduceParams { op: ReduceOp::Sum, outer: usize::MAX, axis: 0, inner: 2 };
-    assert_eq!(ReducePlan::new(Isa::Scalar, &params).unwrap_err(), KernelError::TooLarge { op: "reduce" });
+    assert_eq!(
+        ReducePlan::new(Isa::Scalar, &params).unwrap_err(),
+        KernelError::TooLarge { op: "reduce" }
+    );
     let params = SoftmaxParams { outer: 3, axis: usize::MAX, inner: 2, log: false };
-    assert_eq!(SoftmaxPlan::new(Isa::Scalar, &params).unwrap_err(), KernelError::TooLarge { op: "softmax" });
+    assert_eq!(
+        SoftmaxPlan::new(Isa::Scalar, &params).unwrap_err(),
+        KernelError::TooLarge { op: "softmax" }
+    );
     let plan = SoftmaxPlan::new(Isa::Scalar, &SoftmaxParams { axis: 2, ..params }).unwrap();
-    assert!(matches!(plan.compute(&[0.0; 11], &mut [0.0; 12]), Err(KernelError::InvalidLength { .. })));
+    assert!(matches!(
+        plan.compute(&[0.0; 11], &mut [0.0; 12]),
+        Err(KernelError::InvalidLength { .. })
+    ));
 }
 
 fn shapes() -> Vec<[usize; 3]> {

@@ -1,7 +1,7 @@
 //! Softmax and its logarithm over one axis of `[outer, axis, inner]`.
 //!
 //! The maximum of the axis is subtracted first, so nothing overflows. With `inner` of 1 the vectors
-//! lie along the axis, else along `inner`. An axis with a NaN, with +inf, or of -inf only becomes
+//! lie along the axis, else along `inner`; many short rows are transposed to columns on the stack. An axis with a NaN, with +inf, or of -inf only becomes
 //! NaN, as the formula gives.
 
 use crate::error::{check_len, checked_len};
@@ -47,9 +47,15 @@ impl SoftmaxPlan {
         let &SoftmaxParams { outer, axis, inner, log } = params;
         let len = checked_len("softmax", &[outer, axis, inner])?;
         checked_len("softmax", &[outer, inner])?;
-        let (kernel, name) = kernel(isa, inner == 1, log);
+        let along = match inner {
+            1 if axis <= SHORT && outer >= 4 => Along::Short,
+            1 => Along::Rows,
+            _ => Along::Columns,
+        };
+        let (kernel, name) = kernel(isa, along, log);
         let per_unit = (UNIT / axis.max(1)).max(1);
-        let per_unit = if inner == 1 { per_unit } else { per_unit.next_multiple_of(64) };
+        let per_unit =
+            if along == Along::Rows { per_unit } else { per_unit.next_multiple_of(COLUMNS) };
         Ok(Self { isa, params: *params, kernel, name, len, per_unit })
     }
 
@@ -121,6 +127,17 @@ impl SoftmaxPlan {
     }
 }
 
+/// How the vectors lie.
+#[derive(Clone, Copy, PartialEq)]
+enum Along {
+    Rows,
+    Columns,
+    Short,
+}
+
+/// Elements of the longest short row.
+const SHORT: usize = 12;
+
 /// `(x, y, axis, len, inner)`: `len` rows of `axis` elements (`inner` of 1), or `len` columns whose
 /// elements are `inner` apart. `axis` is at least 1.
 ///
@@ -137,17 +154,22 @@ macro_rules! softmax_row {
     ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, [$($f:tt)*], lanes $l:tt, $($rest:tt)*) => {
         mod $id {
             use super::*;
+            use crate::template::layout::{Job, $id::transpose};
             use crate::template::reduce::$id::{log_sum_exp, max, sum};
             use tilewright_intrinsics::$tile as tile;
 
-            pub(super) const KERNELS: [[(SoftmaxFn, &str); 2]; 2] = [
+            pub(super) const KERNELS: [[(SoftmaxFn, &str); 2]; 3] = [
+                [
+                    (rows::<false>, concat!("softmax_f32_rows_", $l, "_", stringify!($isa_name))),
+                    (rows::<true>, concat!("log_softmax_f32_rows_", $l, "_", stringify!($isa_name))),
+                ],
                 [
                     (columns::<false>, concat!("softmax_f32_columns_", $l, "_", stringify!($isa_name))),
                     (columns::<true>, concat!("log_softmax_f32_columns_", $l, "_", stringify!($isa_name))),
                 ],
                 [
-                    (rows::<false>, concat!("softmax_f32_rows_", $l, "_", stringify!($isa_name))),
-                    (rows::<true>, concat!("log_softmax_f32_rows_", $l, "_", stringify!($isa_name))),
+                    (short::<false>, concat!("softmax_f32_short_rows_", $l, "_", stringify!($isa_name))),
+                    (short::<true>, concat!("log_softmax_f32_short_rows_", $l, "_", stringify!($isa_name))),
                 ],
             ];
 
@@ -156,19 +178,38 @@ macro_rules! softmax_row {
                 for row in 0..len {
                     let (x, y) = (x.wrapping_add(row * axis), y.wrapping_add(row * axis));
                     let mut value = 0.0;
-                    // SAFETY (and in the two calls below): a row of `axis` elements, one result.
+                    // SAFETY: a row of `axis` elements, one result.
                     unsafe { max::rows(x, &raw mut value, axis, 1, 1) };
                     let m = tile!(VSET value);
                     if LOG {
                         softmax_pass!($l axis, x y, |v, i| tile!(VSUB v, m));
+                        // SAFETY: the row that was just written, one result.
                         unsafe { log_sum_exp::rows(y, &raw mut value, axis, 1, 1) };
                         let m = tile!(VSET value);
                         softmax_pass!($l axis, y y, |v, i| tile!(VSUB v, m));
                     } else {
                         softmax_pass!($l axis, x y, |v, i| tile!(MATH EXP tile!(VSUB v, m)));
+                        // SAFETY: the row that was just written, one result.
                         unsafe { sum::rows(y, &raw mut value, axis, 1, 1) };
                         let r = tile!(VSET 1.0 / value);
                         softmax_pass!($l axis, y y, |v, i| tile!(VMUL v, r));
+                    }
+                }
+            }
+
+            $(#[target_feature(enable = $f)])*
+            unsafe fn short<const LOG: bool>(x: *const f32, y: *mut f32, axis: usize, len: usize, _: usize) {
+                let mut columns_of = [0.0; SHORT * COLUMNS];
+                let t = columns_of.as_mut_ptr();
+                for at in (0..len).step_by(COLUMNS) {
+                    let n = (len - at).min(COLUMNS);
+                    let (x, y) = (x.wrapping_add(at * axis), y.wrapping_add(at * axis));
+                    // SAFETY: `n` rows of `axis` elements are readable at `x` and writable at `y`;
+                    // `axis <= SHORT` rows of `COLUMNS` elements lie on the stack.
+                    unsafe {
+                        transpose(x, t, &Job { rows: n, cols: axis, out: n, x: axis, y: COLUMNS });
+                        columns::<LOG>(t, t, axis, n, COLUMNS);
+                        transpose(t, y, &Job { rows: axis, cols: n, out: axis, x: COLUMNS, y: axis });
                     }
                 }
             }
@@ -180,13 +221,14 @@ macro_rules! softmax_row {
                     let n = (len - at).min(COLUMNS);
                     let mut values = [0.0; COLUMNS];
                     let m = values.as_mut_ptr();
-                    // SAFETY (and in the two calls below): `n` columns of `axis` elements, `n` results.
+                    // SAFETY: `n` columns of `axis` elements, `n` results.
                     unsafe { max::columns(x, m, axis, n, inner) };
                     if LOG {
                         for k in (0..axis).map(|k| k * inner) {
                             let (x, y) = (x.wrapping_add(k), y.wrapping_add(k));
                             softmax_pass!($l n, x y, |v, i| tile!(VSUB v, tile!(VLOAD m, i)));
                         }
+                        // SAFETY: the columns that were just written, `n` results.
                         unsafe { log_sum_exp::columns(y, m, axis, n, inner) };
                         for k in (0..axis).map(|k| k * inner) {
                             let y = y.wrapping_add(k);
@@ -197,6 +239,7 @@ macro_rules! softmax_row {
                             let (x, y) = (x.wrapping_add(k), y.wrapping_add(k));
                             softmax_pass!($l n, x y, |v, i| tile!(MATH EXP tile!(VSUB v, tile!(VLOAD m, i))));
                         }
+                        // SAFETY: the columns that were just written, `n` results.
                         unsafe { sum::columns(y, m, axis, n, inner) };
                         let one = tile!(VSET 1.0f32);
                         softmax_pass!($l COLUMNS, m m, |v, i| tile!(VDIV one, v));
@@ -214,14 +257,16 @@ macro_rules! softmax_row {
 /// Replaces each vector `v` (number `i`) of `n` elements by a value.
 macro_rules! softmax_pass {
     ($l:tt $n:expr, $x:ident $y:ident, |$v:ident, $i:ident| $value:expr) => {{
-        let (whole, rest) = ($n / $l, $n % $l);
+        const L: usize = $l;
+        let whole = $n / L;
+        let rest = $n - whole * L;
         for $i in 0..whole {
             let $v = tile!(VLOAD $x, $i);
             let z = $value;
             tile!(VSTORE $y, $i, z);
         }
         if rest > 0 {
-            let ($i, x, y) = (whole, $x.wrapping_add(whole * $l), $y.wrapping_add(whole * $l));
+            let ($i, x, y) = (whole, $x.wrapping_add(whole * L), $y.wrapping_add(whole * L));
             let _ = $i;
             let $v = tile!(VLOAD_TAIL x, rest);
             let z = $value;
@@ -232,14 +277,14 @@ macro_rules! softmax_pass {
 
 tilewright_intrinsics::for_each_tile!(softmax_row);
 
-fn kernel(isa: Isa, rows: bool, log: bool) -> (SoftmaxFn, &'static str) {
+fn kernel(isa: Isa, along: Along, log: bool) -> (SoftmaxFn, &'static str) {
     macro_rules! row {
         ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
             if isa == Isa::$isa {
-                return $id::KERNELS[usize::from(rows)][usize::from(log)];
+                return $id::KERNELS[along as usize][usize::from(log)];
             }
         };
     }
     tilewright_intrinsics::for_each_tile!(row);
-    scalar_f32::KERNELS[usize::from(rows)][usize::from(log)]
+    scalar_f32::KERNELS[along as usize][usize::from(log)]
 }

@@ -15,7 +15,7 @@ use core::ops::Range;
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum UnaryOp {
-    /// `x > 0 ? x : 0`.
+    /// `x > 0 ? x : 0`; NaN becomes 0, as it does where a kernel has the function fused.
     Relu,
     /// `x > 0 ? x : alpha * x`.
     LeakyRelu {
@@ -131,7 +131,9 @@ impl UnaryOp {
     /// The two parameters of the kernel.
     fn params(self) -> [f32; 2] {
         match self {
-            Self::LeakyRelu { alpha } | Self::Elu { alpha } | Self::ThresholdedRelu { alpha } => [alpha, 0.0],
+            Self::LeakyRelu { alpha } | Self::Elu { alpha } | Self::ThresholdedRelu { alpha } => {
+                [alpha, 0.0]
+            }
             Self::Celu { alpha } => [alpha, 1.0 / alpha],
             Self::Clip { min, max } => [min, max],
             Self::HardSigmoid { alpha, beta } => [alpha, beta],
@@ -288,7 +290,7 @@ macro_rules! unary_row {
     ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $l:tt, $($rest:tt)*) => {
         mod $id {
             use super::*;
-            use tilewright_intrinsics::{$tile as tile, each};
+            use tilewright_intrinsics::{each, $tile as tile};
             unary_list! { unary_kernels $feat $l $isa_name }
         }
     };

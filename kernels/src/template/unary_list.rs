@@ -34,7 +34,7 @@ macro_rules! unary_list {
         // 1/2 (1 + tanh u) = sigmoid(2 u).
         gelu_tanh GeluTanh x 2 |x, a, b| {
             let z = tile!(VMUL tile!(VMUL x, x), x);
-            let u = tile!(VFMA z, tile!(VSET 0.071_354_814f32), tile!(VMUL x, tile!(VSET 1.595_769_1f32)));
+            let u = tile!(VFMA z, tile!(VSET 0.071_354_814f32), tile!(VMUL x, tile!(VSET 1.595_769_2f32)));
             tile!(VMUL x, tile!(MATH SIGMOID u))
         };
         silu Silu x 2 |x, a, b| tile!(VMUL x, tile!(MATH SIGMOID x));

@@ -44,7 +44,13 @@ fn reference(op: UnaryOp, x: f64) -> f64 {
         UnaryOp::Floor => x.floor(),
         UnaryOp::Ceil => x.ceil(),
         UnaryOp::Round => x.round_ties_even(),
-        UnaryOp::Sign => if x == 0.0 || x.is_nan() { x } else { x.signum() },
+        UnaryOp::Sign => {
+            if x == 0.0 || x.is_nan() {
+                x
+            } else {
+                x.signum()
+            }
+        }
         UnaryOp::Square => x * x,
         UnaryOp::Erf => erf(x),
         UnaryOp::Gelu => 0.5 * x * (1.0 + erf(x * core::f64::consts::FRAC_1_SQRT_2)),
@@ -58,10 +64,14 @@ fn reference(op: UnaryOp, x: f64) -> f64 {
         UnaryOp::Mish => x * softplus(x).tanh(),
         UnaryOp::Elu { alpha } => or(x, f64::from(alpha) * x.exp_m1()),
         UnaryOp::Celu { alpha } => or(x, f64::from(alpha) * (x / f64::from(alpha)).exp_m1()),
-        UnaryOp::Selu { alpha, gamma } => {
-            f64::from(gamma) * or(x, f64::from(alpha) * x.exp_m1())
+        UnaryOp::Selu { alpha, gamma } => f64::from(gamma) * or(x, f64::from(alpha) * x.exp_m1()),
+        UnaryOp::ThresholdedRelu { alpha } => {
+            if x > f64::from(alpha) {
+                x
+            } else {
+                0.0
+            }
         }
-        UnaryOp::ThresholdedRelu { alpha } => if x > f64::from(alpha) { x } else { 0.0 },
         UnaryOp::Affine { scale, shift } => x * f64::from(scale) + f64::from(shift),
     }
 }
@@ -110,9 +120,29 @@ fn inputs() -> Vec<f32> {
     list.extend((0..dense).map(|i| (i as f32 / dense as f32 - 0.5) * 40.0));
     list.extend((0..dense / 4).map(|i| (i as f32 / (dense / 4) as f32 - 0.5) * 220.0));
     list.extend((0..dense / 4).map(|i| 0.5 + i as f32 / (dense / 4) as f32));
-    for x in [0.0, 1e-45, f32::MIN_POSITIVE, 1e-39, 0.5, 1.0, 1.5, 2.5, 88.722_84, 88.73, 87.33, 103.97, 104.1,
-        0.925, 4.0, 10.0, 8_388_607.5, 16_777_216.0, f32::MAX, f32::INFINITY, f32::NAN]
-    {
+    for x in [
+        0.0,
+        1e-45,
+        f32::MIN_POSITIVE,
+        1e-39,
+        0.5,
+        1.0,
+        1.5,
+        2.5,
+        88.722_84,
+        88.73,
+        87.33,
+        103.97,
+        104.1,
+        0.925,
+        4.0,
+        10.0,
+        8_388_607.5,
+        16_777_216.0,
+        f32::MAX,
+        f32::INFINITY,
+        f32::NAN,
+    ] {
         list.extend([x, -x]);
     }
     list
@@ -121,7 +151,9 @@ fn inputs() -> Vec<f32> {
 /// Distance in units in the last place of the exact value's `f32` neighbourhood.
 fn ulp(exact: f64) -> f64 {
     let bits = (exact.abs() as f32).min(f32::MAX).to_bits();
-    (f64::from(f32::from_bits(bits + 1)).min(f64::from(f32::MAX) * 2.0) - f64::from(f32::from_bits(bits))).max(1e-45)
+    (f64::from(f32::from_bits(bits + 1)).min(f64::from(f32::MAX) * 2.0)
+        - f64::from(f32::from_bits(bits)))
+    .max(1e-45)
 }
 
 fn check(isa: Isa, op: UnaryOp, ulps: f64, absolute: f64) -> f64 {
@@ -137,13 +169,19 @@ fn check(isa: Isa, op: UnaryOp, ulps: f64, absolute: f64) -> f64 {
             assert!(exact.is_nan() && y.is_nan(), "{name}({x:e}) = {y:e}, exactly {exact:e}");
         } else if exact.abs() > f64::from(f32::MAX) * 1.000_000_1 || y.is_infinite() {
             let rounded = exact as f32;
-            let close = y == rounded || (exact.abs() > f64::from(f32::MAX) * 0.999_999 && y.abs() > f32::MAX * 0.999_999);
+            let close = y == rounded
+                || (exact.abs() > f64::from(f32::MAX) * 0.999_999
+                    && y.abs() > f32::MAX * 0.999_999);
             assert!(close, "{name}({x:e}) = {y:e}, exactly {exact:e}");
         } else {
-            let error = ((f64::from(y) - exact).abs() - absolute * f64::from(x.abs()).max(1.0)).max(0.0) / ulp(exact);
+            let error = ((f64::from(y) - exact).abs() - absolute * f64::from(x.abs()).max(1.0))
+                .max(0.0)
+                / ulp(exact);
             // Half an ulp and a little: the reference itself is rounded.
-            assert!(error <= ulps.max(0.5) + 1e-3 || (ulps == 0.0 && error == 0.0),
-                "{name}({x:e}) = {y:e}, exactly {exact:e}: {error} ulp");
+            assert!(
+                error <= ulps.max(0.5) + 1e-3 || (ulps == 0.0 && error == 0.0),
+                "{name}({x:e}) = {y:e}, exactly {exact:e}: {error} ulp"
+            );
             worst = worst.max(error);
         }
     }
@@ -197,15 +235,17 @@ fn reference_agrees_with_known_values() {
 }
 
 #[test]
-fn relu_of_nan_is_zero_and_clip_keeps_it() {
+fn special_values() {
     for isa in Isa::available() {
         let apply = |op: UnaryOp, x: f32| {
-            let (mut y, plan) = ([0.0; 40], UnaryPlan::new(isa, &UnaryParams { op, len: 40 }).unwrap());
+            let (mut y, plan) =
+                ([0.0; 40], UnaryPlan::new(isa, &UnaryParams { op, len: 40 }).unwrap());
             plan.compute(&[x; 40], &mut y).unwrap();
             assert!(y.iter().all(|v| v.to_bits() == y[0].to_bits()), "{isa} {op:?}");
             y[0]
         };
         assert_eq!(apply(UnaryOp::Relu, f32::NAN).to_bits(), 0);
+        assert_eq!(apply(UnaryOp::ThresholdedRelu { alpha: 0.0 }, f32::NAN).to_bits(), 0);
         assert_eq!(apply(UnaryOp::Relu, -0.0), 0.0);
         assert_eq!(apply(UnaryOp::Relu, f32::NEG_INFINITY), 0.0);
         assert!(apply(UnaryOp::Clip { min: 0.0, max: 6.0 }, f32::NAN).is_nan());

@@ -51,7 +51,7 @@ pub(crate) struct Window {
     pub(crate) cols: Box<[Range<u8>]>,
     /// Output rows of a unit.
     pub(crate) unit_rows: usize,
-    /// What is done before STORE.
+    /// Done before STORE, unless it is the leaky one.
     pub(crate) activation: TileActivation,
     /// Divisors of an average per output row and column; their product counts.
     pub(crate) divisors: [Box<[f32]>; 2],
@@ -66,7 +66,12 @@ fn inside(start: isize, step: usize, len: usize, end: usize) -> Range<usize> {
 
 impl Window {
     /// Checks the sizes and plans tiles of up to `w_ob` pixels. `ceil` allows outputs rounded up.
-    pub(crate) fn new(op: &'static str, s: WindowSizes, ceil: bool, w_ob: usize) -> Result<Self, KernelError> {
+    pub(crate) fn new(
+        op: &'static str,
+        s: WindowSizes,
+        ceil: bool,
+        w_ob: usize,
+    ) -> Result<Self, KernelError> {
         let invalid = |param, expected| KernelError::InvalidParam { op, param, expected };
         for axis in 0..2 {
             if s.kernel[axis] == 0 || s.stride[axis] == 0 || s.dilation[axis] == 0 {
@@ -162,7 +167,10 @@ impl Window {
                 .map(|o| {
                     let first = (o * s.stride[axis]) as isize - s.pads[axis] as isize;
                     let (first, end) = if padding {
-                        (first + s.pads[axis] as isize, s.input[axis] + s.pads[axis] + s.pads[axis + 2])
+                        (
+                            first + s.pads[axis] as isize,
+                            s.input[axis] + s.pads[axis] + s.pads[axis + 2],
+                        )
                     } else {
                         (first, s.input[axis])
                     };
@@ -172,14 +180,23 @@ impl Window {
         });
     }
 
-    /// The kernels of the two runs of tiles: made for the filter row if there are such.
+    /// The kernels of the two runs of tiles: made for the filter if there are such.
     pub(crate) fn kernels(&self, all: &'static [&'static [WindowKernel]]) -> [WindowKernel; 2] {
         let s = &self.sizes;
+        let square = s.kernel[0] == s.kernel[1] && s.dilation[1] == 1;
         self.runs.map(|run| {
+            // Such a kernel tests only as many columns on each side as half of its filter.
+            let left = (run.first * s.stride[1]) as isize - s.pads[1] as isize;
+            let end = (run.first + run.count * run.width) as isize - 1;
+            let right = end * s.stride[1] as isize - s.pads[1] as isize + s.kernel[1] as isize;
+            let edge = (s.kernel[1] / 2) as isize;
+            let near = left >= -edge && right <= s.input[1] as isize + edge;
             // The last kernel of each width takes any window.
             let list = all[run.width - 1];
-            let row = (s.dilation[1] == 1).then_some([s.kernel[1], s.stride[1]]);
-            *list.iter().find(|k| row.is_some() && k.made_for == row).unwrap_or(&list[list.len() - 1])
+            let fits = |k: &&WindowKernel| {
+                square && near && k.made_for == Some([s.kernel[1], s.stride[1]])
+            };
+            *list.iter().find(fits).unwrap_or(&list[list.len() - 1])
         })
     }
 
@@ -193,11 +210,11 @@ impl Window {
         let end = args.rows.end;
         let step = if self.runs[0].count == 0 { end } else { 4 };
         for y in args.rows.step_by(step) {
-            for run in 0..2 {
+            for (run, kernel) in kernels.iter().enumerate() {
                 if self.runs[run].count > 0 {
                     args = WindowArgs { rows: y..(y + step).min(end), run, ..args };
                     // SAFETY: the caller's duties; the kernels were chosen for the runs' widths.
-                    unsafe { (kernels[run].run)(self, &args) };
+                    unsafe { (kernel.run)(self, &args) };
                 }
             }
         }
@@ -237,7 +254,7 @@ pub(crate) type WindowFn = unsafe fn(&Window, &WindowArgs);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WindowKernel {
     pub(crate) info: KernelInfo,
-    /// Filter columns (neighbours) and column stride it is made for; `None` if any.
+    /// Rows and columns of the (square) filter and the column stride it is made for; `None` if any.
     pub(crate) made_for: Option<[usize; 2]>,
     pub(crate) run: WindowFn,
 }

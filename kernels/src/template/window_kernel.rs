@@ -1,11 +1,12 @@
 //! The template of the windowed microkernels: depthwise convolution (`dw`), maximum (`max`) and
 //! average (`accum`).
 //!
-//! `window_kernels!` makes, for each width of a tile, one kernel for each (filter columns, column
-//! stride) that is common, whose tap loop over a filter row is unrolled and shares the loads of
-//! neighbouring pixels, and one for all others.
+//! `window_kernels!` makes, for each width of a tile, one kernel for each (size of a square filter,
+//! column stride) that is common and one for all others. In the former a filter row is
+//! unrolled, and loads an input column once for all pixels that use it. A tile at a border runs the same code, with a test around the loads of
+//! the first and last columns.
 
-/// The kernels of one op for one ISA, a list per tile width: the `[taps stride]` given, then any.
+/// The kernels of one op for one ISA, a list per tile width: the `[size stride]` given, then any.
 macro_rules! window_kernels {
     ($mode:ident $op:literal, $tile:ident $isa:ident $isa_name:ident $lanes:tt $feat:tt, [$($sd:tt)*]) => {
         window_widths! { $lanes $mode $op, $tile $isa $isa_name $lanes $feat, [$($sd)* [any any]] }
@@ -48,15 +49,23 @@ pub(crate) use window_widths;
 
 /// Taps unrolled for a filter row.
 macro_rules! window_taps {
-    (any) => { 1 };
-    ($s:tt) => { $s };
+    (any) => {
+        1
+    };
+    ($s:tt) => {
+        $s
+    };
 }
 pub(crate) use window_taps;
 
-/// Filter columns and column stride that a kernel is made for.
+/// Filter size and column stride that a kernel is made for.
 macro_rules! window_made_for {
-    (any any) => { None };
-    ($s:tt $d:tt) => { Some([$s, $d]) };
+    (any any) => {
+        None
+    };
+    ($s:tt $d:tt) => {
+        Some([$s, $d])
+    };
 }
 pub(crate) use window_made_for;
 
@@ -65,27 +74,31 @@ macro_rules! window_kernel {
     ($mode:ident $tile:ident [$($f:tt)*] $w:tt $s:tt $d:tt) => {
         $(#[target_feature(enable = $f)])*
         unsafe fn kernel(g: &Window, args: &WindowArgs) {
-            use tilewright_intrinsics::$tile as tile;
+            #[allow(unused_imports)]
+            use tilewright_intrinsics::{$tile as tile, each};
             let s = &g.sizes;
             let (x_row, y_row) = (s.input[1] * C_BLOCK, s.output[1] * C_BLOCK);
+            let a_row = s.dilation[0] * x_row;
             let run = g.runs[args.run];
+            let start = (run.first * s.stride[1]) as isize - s.pads[1] as isize;
             for y in args.rows.clone() {
                 let taps = g.rows[y].clone();
-                let top = (y * s.stride[0] + taps.start * s.dilation[0]) as isize - s.pads[0] as isize;
-                let row = args.x.wrapping_offset(top * x_row as isize);
+                let top = (y * s.stride[0]) as isize - s.pads[0] as isize;
+                let row = args.x.wrapping_offset(top * x_row as isize + start * C_BLOCK as isize);
                 for lane in (0..C_BLOCK).step_by(tile!(LANES)) {
+                    let at = y * y_row + run.first * C_BLOCK + lane;
+                    let (mut a, mut o) = (row.wrapping_add(lane), args.y.wrapping_add(at));
+                    let mut residual = args.residual.wrapping_add(at);
+                    window_start!($mode first args lane);
                     for i in 0..run.count {
-                        let first = run.first + i * $w;
-                        let left = (first * s.stride[1]) as isize - s.pads[1] as isize;
-                        let a = row.wrapping_offset(left * C_BLOCK as isize + lane as isize);
-                        let at = y * y_row + first * C_BLOCK + lane;
                         tile!(DEF t [1 x $w x 1]);
-                        window_start!($mode t $w args lane);
-                        window_reduce!($mode t $w $s $d, g i left, (taps.end - taps.start), a (s.dilation[0] * x_row)
-                            * (args.weights.wrapping_add(taps.start * s.kernel[1] * C_BLOCK + lane)));
-                        window_finish!($mode t $w g args y first at);
-                        let o = args.y.wrapping_add(at);
+                        each!(i in $w { t[i][0] = first; });
+                        window_reduce!($mode t $w $s $d, g args i lane start taps, a a_row);
+                        window_finish!($mode t $w g args residual y (run.first + i * $w));
                         tile!(STORE t [1 x $w x 1] -> o[0, C_BLOCK, 0]);
+                        a = a.wrapping_add(window_advance!($w $d s.stride[1]) * C_BLOCK);
+                        o = o.wrapping_add($w * C_BLOCK);
+                        residual = residual.wrapping_add($w * C_BLOCK);
                     }
                 }
             }
@@ -94,109 +107,130 @@ macro_rules! window_kernel {
 }
 pub(crate) use window_kernel;
 
-/// The reduction over the `n` filter rows inside the image, the first of whose input is at `a`.
+/// Input columns between two tiles.
+macro_rules! window_advance {
+    ($w:tt any $stride:expr) => {
+        $w * $stride
+    };
+    ($w:tt $d:tt $stride:expr) => {
+        $w * $d
+    };
+}
+pub(crate) use window_advance;
+
+/// The reduction over the filter rows `taps` inside the image; `a` is the input of filter row 0.
 macro_rules! window_reduce {
-    ($mode:ident $t:ident $w:tt any any, $g:ident $i:ident $left:ident, $n:expr, $a:ident $a_row:tt * $b:tt) => {
+    ($mode:ident $t:ident $w:tt any any, $g:ident $args:ident $i:ident $lane:ident $start:ident $taps:ident,
+     $a:ident $a_row:ident) => {
         let s = &$g.sizes;
         let step = s.stride[1] * C_BLOCK;
         // The widths of the two runs differ.
-        let tile_index = $i + if $w == $g.runs[1].width { $g.runs[0].count } else { 0 };
-        for r in 0..$n {
+        let index = $i + if $w == $g.runs[1].width { $g.runs[0].count } else { 0 };
+        for r in $taps.clone() {
             for k in 0..s.kernel[1] {
-                let pixels = &$g.cols[tile_index * s.kernel[1] + k];
+                let pixels = &$g.cols[index * s.kernel[1] + k];
                 let (lo, hi) = (pixels.start as usize, pixels.end as usize);
                 let a = $a.wrapping_add(r * $a_row + k * s.dilation[1] * C_BLOCK);
+                let b = $args.weights.wrapping_add((r * s.kernel[1] + k) * C_BLOCK + $lane);
                 if lo == 0 && hi == $w {
-                    window_tap!($mode $t $w a step ($b.wrapping_add((r * s.kernel[1] + k) * C_BLOCK)) 0, $w);
+                    window_tap!($mode $t $w a step b 0, $w);
                 } else {
-                    window_tap!($mode $t $w a step ($b.wrapping_add((r * s.kernel[1] + k) * C_BLOCK)) lo, hi);
+                    window_tap!($mode $t $w a step b lo, hi);
                 }
             }
         }
     };
-    ($mode:ident $t:ident $w:tt $s:tt $d:tt, $g:ident $i:ident $left:ident, $n:expr, $a:ident $a_row:tt * $b:tt) => {
-        const COLUMNS: usize = ($w - 1) * $d + $s;
+    ($mode:ident $t:ident $w:tt $s:tt $d:tt, $g:ident $args:ident $i:ident $lane:ident $start:ident $taps:ident,
+     $a:ident $a_row:ident) => {
         // Columns of the tile's input that lie in the image.
-        let lo = (-$left).max(0) as usize;
-        let hi = ($g.sizes.input[1] as isize - $left).clamp(0, COLUMNS as isize) as usize;
-        let (mut a, mut b) = ($a, $b);
-        if lo == 0 && hi == COLUMNS {
-            for _ in 0..$n {
-                window_line!($mode $t $w $s $d a b 0, COLUMNS);
-                a = a.wrapping_add($a_row);
-                b = b.wrapping_add($s * C_BLOCK);
-            }
-        } else {
-            for _ in 0..$n {
-                window_line!($mode $t $w $s $d a b lo, hi);
-                a = a.wrapping_add($a_row);
-                b = b.wrapping_add($s * C_BLOCK);
-            }
-        }
+        let left = $start + ($i * $w * $d) as isize;
+        let (lo, hi) = (-left, $g.sizes.input[1] as isize - left);
+        window_rows!($mode $s $d r in $taps {
+            let a = $a.wrapping_add(r * $a_row);
+            window_line!($mode $t $w $s $d a ($args.weights.wrapping_add(r * $s * C_BLOCK + $lane)) lo, hi);
+        });
     };
 }
 pub(crate) use window_reduce;
 
+/// The filter rows inside the image: written out where the multiplications, not the loads, are the
+/// limit, which is worth 8 %.
+macro_rules! window_rows {
+    (dw 3 1 $r:ident in $taps:ident $body:block) => {
+        each!($r in 3 { if $taps.start <= $r && $r < $taps.end $body });
+    };
+    ($mode:ident $s:tt $d:tt $r:ident in $taps:ident $body:block) => {
+        for $r in $taps.clone() $body
+    };
+}
+pub(crate) use window_rows;
+
 /// One filter row, all taps.
 macro_rules! window_line {
-    (dw $t:ident $w:tt $s:tt $d:tt $a:ident $b:ident $lo:expr, $hi:expr) => {
-        tile!(COMPUTE dw_row $t [$w x $s / $d] += $a * $b if $lo, $hi);
+    (dw $t:ident $w:tt $s:tt $d:tt $a:ident $b:tt $lo:expr, $hi:expr) => {
+        let b = $b;
+        tile!(COMPUTE dw_row $t [$w x $s / $d] += $a * b if $lo, $hi);
     };
-    (max $t:ident $w:tt $s:tt $d:tt $a:ident $b:ident $lo:expr, $hi:expr) => {
+    (max $t:ident $w:tt $s:tt $d:tt $a:ident $b:tt $lo:expr, $hi:expr) => {
         tile!(COMPUTE max_row $t [$w x $s / $d] <- $a if $lo, $hi);
     };
-    (accum $t:ident $w:tt $s:tt $d:tt $a:ident $b:ident $lo:expr, $hi:expr) => {
+    (accum $t:ident $w:tt $s:tt $d:tt $a:ident $b:tt $lo:expr, $hi:expr) => {
         tile!(COMPUTE accum_row $t [$w x $s / $d] += $a if $lo, $hi);
     };
 }
 pub(crate) use window_line;
 
-/// One tap.
+/// One tap, for the pixels `lo..hi`.
 macro_rules! window_tap {
-    (dw $t:ident $w:tt $a:ident $step:ident $b:tt $lo:expr, $hi:expr) => {
-        let b = $b;
-        tile!(COMPUTE dw $t [1 x $w x 1] += $a[$step] * b if $lo, $hi);
+    (dw $t:ident $w:tt $a:ident $step:ident $b:ident $lo:expr, $hi:expr) => {
+        tile!(COMPUTE dw $t [1 x $w x 1] += $a[$step] * $b if $lo, $hi);
     };
-    (max $t:ident $w:tt $a:ident $step:ident $b:tt $lo:expr, $hi:expr) => {
+    (max $t:ident $w:tt $a:ident $step:ident $b:ident $lo:expr, $hi:expr) => {
+        let _ = $b;
         tile!(COMPUTE max $t [1 x $w x 1] <- $a[$step] if $lo, $hi);
     };
-    (accum $t:ident $w:tt $a:ident $step:ident $b:tt $lo:expr, $hi:expr) => {
+    (accum $t:ident $w:tt $a:ident $step:ident $b:ident $lo:expr, $hi:expr) => {
+        let _ = $b;
         tile!(COMPUTE accum $t [1 x $w x 1] += $a[$step] if $lo, $hi);
     };
 }
 pub(crate) use window_tap;
 
-/// What a tile starts from: the bias, or the identity of the reduction.
+/// What each pixel starts from: the bias, or the identity of the reduction.
 macro_rules! window_start {
-    (dw $t:ident $w:tt $args:ident $lane:ident) => {
-        let bias = $args.bias.wrapping_add($lane);
-        tile!(BIAS $t [1 x $w x 1] <- bias);
+    (dw $first:ident $args:ident $lane:ident) => {
+        let $first = tile!(VLOAD $args.bias.wrapping_add($lane), 0);
     };
-    (max $t:ident $w:tt $args:ident $lane:ident) => {
-        tile!(FILL $t [1 x $w x 1] f32::NEG_INFINITY);
+    (max $first:ident $args:ident $lane:ident) => {
+        let $first = tile!(VSET f32::NEG_INFINITY);
     };
-    (accum $t:ident $w:tt $args:ident $lane:ident) => {};
+    (accum $first:ident $args:ident $lane:ident) => {
+        let $first = tile!(VZERO);
+    };
 }
 pub(crate) use window_start;
 
-/// The epilogue: residual and activation, or the division of an average.
+/// The epilogue: residual and clamp, or the division of an average.
 macro_rules! window_finish {
-    (dw $t:ident $w:tt $g:ident $args:ident $y:ident $first:ident $at:ident) => {
+    (dw $t:ident $w:tt $g:ident $args:ident $residual:ident $y:ident $first:expr) => {
         if !$args.residual.is_null() {
-            let residual = $args.residual.wrapping_add($at);
-            tile!(ADD $t [1 x $w x 1] += residual[0, C_BLOCK, 0]);
+            tile!(ADD $t [1 x $w x 1] += $residual[0, C_BLOCK, 0]);
         }
         match $g.activation {
-            TileActivation::None => {}
-            TileActivation::Clamp { lo, hi } => { tile!(CLAMP $t [1 x $w x 1] lo, hi); }
-            TileActivation::Leaky { alpha } => { tile!(LEAKY $t [1 x $w x 1] alpha); }
+            crate::epilogue::TileActivation::Relu => {
+                tile!(RELU $t [1 x $w x 1]);
+            }
+            crate::epilogue::TileActivation::Clamp { lo, hi } => {
+                tile!(CLAMP $t [1 x $w x 1] lo, hi);
+            }
+            _ => {}
         }
     };
-    (max $t:ident $w:tt $g:ident $args:ident $y:ident $first:ident $at:ident) => {};
-    (accum $t:ident $w:tt $g:ident $args:ident $y:ident $first:ident $at:ident) => {
+    (max $t:ident $w:tt $g:ident $args:ident $residual:ident $y:ident $first:expr) => {};
+    (accum $t:ident $w:tt $g:ident $args:ident $residual:ident $y:ident $first:expr) => {
         let rows = $g.divisors[0][$y];
         let columns = $g.divisors[1][$first..].as_ptr();
-        tilewright_intrinsics::each!(i in $w {
+        each!(i in $w {
             let n = tile!(VMUL tile!(VSET rows), tile!(VSPLAT columns, i));
             $t[i][0] = tile!(VDIV $t[i][0], n);
         });

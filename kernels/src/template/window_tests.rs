@@ -92,9 +92,27 @@ fn check_pool(isa: Isa, p: &PoolParams, place: Place, values: Option<f32>) {
 }
 
 /// A pool of one image with symmetric pads; output rounded down, or up.
-fn pool(op: PoolOp, c: usize, size: [usize; 2], k: [usize; 2], stride: [usize; 2], pads: [usize; 4], up: bool) -> PoolParams {
+fn pool(
+    op: PoolOp,
+    c: usize,
+    size: [usize; 2],
+    k: [usize; 2],
+    stride: [usize; 2],
+    pads: [usize; 4],
+    up: bool,
+) -> PoolParams {
     let mut p = PoolParams {
-        op, n: 1, c, h_in: size[0], w_in: size[1], h_out: 0, w_out: 0, kernel: k, stride, dilation: [1, 1], pads,
+        op,
+        n: 1,
+        c,
+        h_in: size[0],
+        w_in: size[1],
+        h_out: 0,
+        w_out: 0,
+        kernel: k,
+        stride,
+        dilation: [1, 1],
+        pads,
     };
     (p.h_out, p.w_out) = (output(&p, 0, up), output(&p, 1, up));
     p
@@ -117,14 +135,27 @@ fn pools(isa: Isa) {
         // SMaLL's grid.
         for (c, h, w) in [(16, 3, 3), (16, 3, 13), (16, 30, 30), (96, 30, 30), (96, 3, 13)] {
             for pads in [[0; 4], [0, 0, 1, 1], [1; 4]] {
-                check_pool(isa, &pool(op, c, [h, w], [3, 3], [2, 2], pads, false), Place::Aligned, None);
+                check_pool(
+                    isa,
+                    &pool(op, c, [h, w], [3, 3], [2, 2], pads, false),
+                    Place::Aligned,
+                    None,
+                );
             }
         }
         // Every width up to twice the widest tile, common and uncommon windows, odd channels.
         for w in 1..=19 {
-            for (k, stride, pad) in [([2, 2], [2, 2], 1), ([3, 3], [1, 1], 1), ([3, 3], [2, 2], 1), ([1, 4], [3, 3], 2),
-                ([5, 2], [2, 1], 1), ([2, 2], [1, 1], 0), ([1, 1], [1, 1], 0), ([1, 1], [3, 2], 0), ([13, 13], [1, 1], 6)]
-            {
+            for (k, stride, pad) in [
+                ([2, 2], [2, 2], 1),
+                ([3, 3], [1, 1], 1),
+                ([3, 3], [2, 2], 1),
+                ([1, 4], [3, 3], 2),
+                ([5, 2], [2, 1], 1),
+                ([2, 2], [1, 1], 0),
+                ([1, 1], [1, 1], 0),
+                ([1, 1], [3, 2], 0),
+                ([13, 13], [1, 1], 6),
+            ] {
                 for up in [false, true] {
                     let size = [w % 5 + 1, w];
                     if (0..2).all(|i| size[i] + 2 * pad >= k[i]) {
@@ -135,7 +166,12 @@ fn pools(isa: Isa) {
             }
         }
         // Asymmetric pads, dilation, several images.
-        for (pads, dilation) in [([0, 1, 2, 0], [1, 1]), ([1, 0, 0, 2], [2, 2]), ([2, 2, 2, 2], [2, 3]), ([0, 3, 1, 0], [1, 2])] {
+        for (pads, dilation) in [
+            ([0, 1, 2, 0], [1, 1]),
+            ([1, 0, 0, 2], [2, 2]),
+            ([2, 2, 2, 2], [2, 3]),
+            ([0, 3, 1, 0], [1, 2]),
+        ] {
             for k in 1..=4 {
                 let mut p = pool(op, 20, [9, 11], [k, k], [1, 2], pads, false);
                 (p.n, p.dilation) = (2, dilation);
@@ -145,12 +181,32 @@ fn pools(isa: Isa) {
         }
         // Global pooling, and windows larger than the image.
         for (h, w) in [(1, 1), (1, 2), (3, 3), (7, 7), (5, 25), (8, 8), (13, 1), (40, 41)] {
-            check_pool(isa, &pool(op, 35, [h, w], [h, w], [1, 1], [0; 4], false), Place::ALL[h % 3], None);
-            check_pool(isa, &pool(op, 3, [h, w], [h + 2, w + 2], [1, 1], [1; 4], false), Place::ALL[h % 3], None);
+            check_pool(
+                isa,
+                &pool(op, 35, [h, w], [h, w], [1, 1], [0; 4], false),
+                Place::ALL[h % 3],
+                None,
+            );
+            check_pool(
+                isa,
+                &pool(op, 3, [h, w], [h + 2, w + 2], [1, 1], [1; 4], false),
+                Place::ALL[h % 3],
+                None,
+            );
         }
         // Several units in a plane.
-        check_pool(isa, &pool(op, 16, [70, 61], [3, 3], [1, 1], [1; 4], false), Place::PageEnd, None);
-        check_pool(isa, &pool(op, 16, [1, 700], [1, 3], [1, 1], [0, 1, 0, 1], false), Place::PageEnd, None);
+        check_pool(
+            isa,
+            &pool(op, 16, [70, 61], [3, 3], [1, 1], [1; 4], false),
+            Place::PageEnd,
+            None,
+        );
+        check_pool(
+            isa,
+            &pool(op, 16, [1, 700], [1, 3], [1, 1], [0, 1, 0, 1], false),
+            Place::PageEnd,
+            None,
+        );
     }
 }
 
@@ -166,11 +222,17 @@ fn pool_values(isa: Isa) {
     for value in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
         check_pool(isa, &p, Place::Aligned, Some(value));
     }
-    check_pool(isa, &pool(PoolOp::Max, 16, [6, 6], [6, 6], [1, 1], [0; 4], false), Place::Aligned, Some(f32::NAN));
+    check_pool(
+        isa,
+        &pool(PoolOp::Max, 16, [6, 6], [6, 6], [1, 1], [0; 4], false),
+        Place::Aligned,
+        Some(f32::NAN),
+    );
     // The mean of ones is one at every border, or what counting the padding makes of it.
     for (include, corner) in [(false, 1.0), (true, 4.0 / 9.0)] {
         let op = PoolOp::Average { count_include_pad: include };
-        let plan = PoolPlan::new(isa, &pool(op, 16, [5, 5], [3, 3], [1, 1], [1; 4], false)).unwrap();
+        let plan =
+            PoolPlan::new(isa, &pool(op, 16, [5, 5], [3, 3], [1, 1], [1; 4], false)).unwrap();
         let mut y = vec![0.0; plan.y_len()];
         plan.compute(&vec![1.0; plan.x_len()], &mut y).unwrap();
         assert_eq!((y[0], y[12 * 16]), (corner, 1.0));
@@ -216,7 +278,13 @@ fn activate(activation: Activation, x: f64) -> f64 {
         Activation::None => x,
         Activation::Relu => x.max(0.0),
         Activation::Clip { min, max } => x.clamp(min.into(), max.into()),
-        Activation::LeakyRelu { alpha } => if x > 0.0 { x } else { x * f64::from(alpha) },
+        Activation::LeakyRelu { alpha } => {
+            if x > 0.0 {
+                x
+            } else {
+                x * f64::from(alpha)
+            }
+        }
         Activation::Silu => x / (1.0 + (-x).exp()),
         _ => panic!("no reference"),
     }
@@ -250,7 +318,8 @@ fn check_depthwise(isa: Isa, p: &DepthwiseParams, place: Place, exact: bool) {
                     let mut sum = f64::from(bias[k]);
                     for ([r, s], [row, column], inside) in taps(&as_pool(p), oy, ox) {
                         if inside {
-                            let x = x[at([p.c, p.h_in, p.w_in], n, k, row as usize, column as usize)];
+                            let x =
+                                x[at([p.c, p.h_in, p.w_in], n, k, row as usize, column as usize)];
                             sum += f64::from(x) * f64::from(weights[(k * fh + r) * fw + s]);
                         }
                     }
@@ -262,7 +331,11 @@ fn check_depthwise(isa: Isa, p: &DepthwiseParams, place: Place, exact: bool) {
         }
     }
     // The same bits unit by unit, backwards, with the residual in the output.
-    let mut again = if p.epilogue.residual { Guarded::new(&gr, place) } else { Guarded::output(plan.y_len(), place) };
+    let mut again = if p.epilogue.residual {
+        Guarded::new(&gr, place)
+    } else {
+        Guarded::output(plan.y_len(), place)
+    };
     for unit in (0..plan.units()).rev() {
         let y = again.as_mut_ptr();
         // SAFETY: operands of the plan's lengths, units of the plan, one thread.
@@ -272,12 +345,29 @@ fn check_depthwise(isa: Isa, p: &DepthwiseParams, place: Place, exact: bool) {
     assert_eq!(bits(&y), bits(&again));
 }
 
-fn depthwise(c: usize, size: [usize; 2], k: [usize; 2], stride: [usize; 2], dilation: [usize; 2], pads: [usize; 4], epilogue: Epilogue) -> DepthwiseParams {
+fn depthwise(
+    c: usize,
+    size: [usize; 2],
+    k: [usize; 2],
+    stride: [usize; 2],
+    dilation: [usize; 2],
+    pads: [usize; 4],
+    epilogue: Epilogue,
+) -> DepthwiseParams {
     let mut p = pool(PoolOp::Max, c, [1 << 12, 1 << 12], k, stride, pads, false);
     (p.h_in, p.w_in, p.dilation) = (size[0], size[1], dilation);
     DepthwiseParams {
-        n: 1, c, h_in: size[0], w_in: size[1], h_out: output(&p, 0, false), w_out: output(&p, 1, false),
-        kernel: k, stride, dilation, pads, epilogue,
+        n: 1,
+        c,
+        h_in: size[0],
+        w_in: size[1],
+        h_out: output(&p, 0, false),
+        w_out: output(&p, 1, false),
+        kernel: k,
+        stride,
+        dilation,
+        pads,
+        epilogue,
     }
 }
 
@@ -298,7 +388,9 @@ fn same(k: usize, dilation: usize) -> (usize, usize) {
 fn depthwises(isa: Isa) {
     let none = EPILOGUES[0];
     // SMaLL's grid, valid and same.
-    for (c, h, w) in [(16, 3, 3), (16, 3, 8), (16, 30, 30), (96, 3, 8), (96, 30, 30), (16, 3, 13), (96, 3, 13)] {
+    for (c, h, w) in
+        [(16, 3, 3), (16, 3, 8), (16, 30, 30), (96, 3, 8), (96, 30, 30), (16, 3, 13), (96, 3, 13)]
+    {
         for stride in [1, 2] {
             for pads in [[0; 4], [1; 4], [0, 0, 1, 1]] {
                 let p = depthwise(c, [h, w], [3, 3], [stride; 2], [1, 1], pads, none);
@@ -308,12 +400,32 @@ fn depthwises(isa: Isa) {
     }
     // Every width up to twice the widest tile, kernel sizes to 13, strides to 3, dilation to 2.
     for w in 1..=17 {
-        for (k, stride, dilation) in [(3, 1, 1), (3, 2, 1), (5, 1, 1), (5, 2, 1), (3, 3, 1), (2, 1, 1), (4, 2, 1),
-            (7, 1, 1), (13, 1, 1), (3, 1, 2), (5, 2, 2), (1, 1, 1), (1, 2, 1)]
-        {
+        for (k, stride, dilation) in [
+            (3, 1, 1),
+            (3, 2, 1),
+            (5, 1, 1),
+            (5, 2, 1),
+            (3, 3, 1),
+            (2, 1, 1),
+            (4, 2, 1),
+            (7, 1, 1),
+            (13, 1, 1),
+            (3, 1, 2),
+            (5, 2, 2),
+            (1, 1, 1),
+            (1, 2, 1),
+        ] {
             let (a, b) = same(k, dilation);
             let e = EPILOGUES[(w + k) % 6];
-            let p = depthwise(w + 3, [w % 4 + 1, w], [k; 2], [stride; 2], [dilation; 2], [a, a, b, b], e);
+            let p = depthwise(
+                w + 3,
+                [w % 4 + 1, w],
+                [k; 2],
+                [stride; 2],
+                [dilation; 2],
+                [a, a, b, b],
+                e,
+            );
             check_depthwise(isa, &p, Place::ALL[w % 3], true);
             check_depthwise(isa, &p, Place::ALL[(w + 1) % 3], false);
         }
@@ -335,7 +447,10 @@ fn depthwise_operands_are_checked() {
     let plan = DepthwisePlan::new(Isa::Scalar, &p).unwrap();
     let (w, b) = (vec![0.0; plan.weights_len()], vec![0.0; plan.bias_len()]);
     let (x, mut y) = (vec![0.0; plan.x_len()], vec![0.0; plan.y_len()]);
-    assert!(matches!(plan.compute(&x, &w, &b, None, &mut y), Err(KernelError::InvalidParam { param: "residual", .. })));
+    assert!(matches!(
+        plan.compute(&x, &w, &b, None, &mut y),
+        Err(KernelError::InvalidParam { param: "residual", .. })
+    ));
     let r = vec![0.0; plan.y_len() - 1];
     let short = plan.compute(&x, &w, &b, Some(&r), &mut y);
     assert!(matches!(short, Err(KernelError::InvalidLength { operand: "residual", .. })));

@@ -41,12 +41,15 @@ impl Operator for Gather {
         let extent = x.dims[self.axis];
         let run = x.dims[self.axis + 1..].iter().product::<usize>() * x.dtype.block_bytes();
         let outer: usize = x.dims[..self.axis].iter().product();
-        let mut at = 0;
-        for o in 0..outer {
-            for i in 0..src[1].len() {
-                let from = (o * extent + index(&src[1], i, extent)?) * run;
-                dst.bytes[at..at + run].copy_from_slice(&x.bytes[from..from + run]);
-                at += run;
+        let positions: Vec<usize> =
+            (0..src[1].len()).map(|i| index(&src[1], i, extent)).collect::<Result<_, _>>()?;
+        if run == 0 || positions.is_empty() {
+            return Ok(());
+        }
+        for (o, to) in dst.bytes.chunks_exact_mut(run * positions.len()).enumerate().take(outer) {
+            let from = &x.bytes[o * extent * run..][..extent * run];
+            for (to, &at) in to.chunks_exact_mut(run).zip(&positions) {
+                to.copy_from_slice(&from[at * run..][..run]);
             }
         }
         Ok(())

@@ -1,6 +1,9 @@
 //! Resampling along an axis.
 
+use core::fmt;
+use core::hash::{Hash, Hasher};
 use core::ops::Range;
+use std::hash::DefaultHasher;
 
 use super::concat::stored_dims;
 use super::{LayoutRule, Operator, RuleCx, expect_operands};
@@ -10,7 +13,7 @@ use crate::tensor::DType;
 /// Replaces an axis by weighted sums of its elements (f32), from a table: element `i` of the
 /// result is the sum over `t` of `weight[i * taps + t] * x[index[i * taps + t]]`. Interpolation in
 /// several dimensions is a chain of these.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Resize {
     /// The axis, from the slowest.
     pub axis: usize,
@@ -43,6 +46,22 @@ impl Resize {
     /// Indices and weights of each element of the result.
     fn rows(&self) -> impl Iterator<Item = (&[u32], &[f32])> {
         self.index.chunks_exact(self.taps).zip(self.weight.chunks_exact(self.taps))
+    }
+}
+
+/// Tables are long: their hash stands for them.
+impl fmt::Debug for Resize {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut hash = DefaultHasher::new();
+        self.index.hash(&mut hash);
+        self.weight.iter().for_each(|w| w.to_bits().hash(&mut hash));
+        f.debug_struct("Resize")
+            .field("axis", &self.axis)
+            .field("taps", &self.taps)
+            .field("output", &(self.index.len() / self.taps.max(1)))
+            .field("table", &hash.finish())
+            .field("fill", &self.fill)
+            .finish()
     }
 }
 

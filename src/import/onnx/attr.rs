@@ -125,7 +125,7 @@ impl Attrs {
         for a in &p.attribute {
             let name = a.name.as_deref().unwrap_or_default();
             let declared = row.attrs.iter().find(|d| d.name == name && d.exists(opset));
-            let Some(declared) = declared.filter(|_| a.ref_attr_name.is_none()) else {
+            let Some(declared) = declared.filter(|_| !is_reference(a)) else {
                 let attribute = short(name);
                 missing.add(MissingKind::Attribute { op: row.name, attribute, opset }, node);
                 continue;
@@ -228,6 +228,11 @@ impl Attrs {
             _ => None,
         }
     }
+}
+
+/// Whether the value is an attribute of a function around the node.
+fn is_reference(a: &AttributeProto) -> bool {
+    a.ref_attr_name.as_deref().is_some_and(|name| !name.is_empty())
 }
 
 /// The declared type, or for files older than the declaration the one that has a value.

@@ -3,9 +3,11 @@
 use std::collections::HashMap;
 use std::sync::PoisonError;
 
-use super::data::{to_f32s, to_i64s};
+use super::budget::Budget;
+use super::data::{computed, to_f32s, to_i64s, widened};
 use super::model::{Dim, Node, OnnxModel};
 use crate::graph::ops::binary::Binary;
+use crate::graph::ops::cast::Cast;
 use crate::graph::ops::unary::Unary;
 use crate::graph::{Context, GraphError, Info, Op, TensorId};
 use crate::import::error::short;
@@ -14,17 +16,12 @@ use crate::tensor::{DType, MAX_DIMS, Tensor};
 use tilewright_kernels::template::binary::BinaryOp;
 use tilewright_kernels::template::unary::UnaryOp;
 
-/// Bytes that constants computed while a graph is built may have in all, on top of a multiple of
-/// the bytes of the model's own constants. They are for arithmetic with shapes and weights; what
-/// needs more is a small file that asks for much memory.
-const FOLD_BYTES: usize = 64 << 20;
-
-/// The multiple: four-bit integers become 32-bit floats, with some steps in between.
-const FOLD_FACTOR: usize = 32;
-
 impl OnnxModel {
     /// Builds the graph for inputs of the given shapes (slowest first), in `ctx`; gives the
     /// outputs in the model's order.
+    ///
+    /// An input of which the values are given becomes a constant; inputs that
+    /// [need it](OnnxModel::needs_value) must be, or nodes whose shapes depend on them are an error.
     ///
     /// Constants enter the graph with storage that is the same in each call, and are registered
     /// with the context's cache, so what is derived from them is computed once.
@@ -36,12 +33,13 @@ impl OnnxModel {
         &self,
         ctx: &mut Context,
         inputs: &[(&str, &[usize])],
+        known: &[(&str, &Tensor)],
     ) -> Result<Vec<TensorId>, ImportError> {
         self.check_inputs(inputs)?;
         let mut values: Vec<Option<TensorId>> = vec![None; self.values.len()];
         let stored = self.constants.iter().map(|(_, t)| t.bytes().len());
         let stored = stored.fold(0usize, usize::saturating_add);
-        let mut budget = FOLD_BYTES.saturating_add(stored.saturating_mul(FOLD_FACTOR));
+        let mut budget = Budget::new(stored);
         let set = |values: &mut Vec<Option<TensorId>>, value: usize, id: TensorId| {
             if let Some(slot) = values.get_mut(value) {
                 *slot = Some(id);
@@ -50,7 +48,14 @@ impl OnnxModel {
         for (info, &value) in self.inputs.iter().zip(&self.input_ids) {
             let given = inputs.iter().find(|(name, _)| *name == info.name);
             let dims = given.map_or(&[][..], |(_, dims)| *dims);
-            set(&mut values, value, ctx.input(&info.name, info.dtype, dims)?);
+            let id = match known.iter().find(|(name, _)| *name == info.name) {
+                Some((_, t)) if t.dtype() == info.dtype && t.dims() == dims => {
+                    ctx.constant((*t).clone())?
+                }
+                _ => ctx.input(&info.name, info.dtype, dims)?,
+            };
+            let id = converted(ctx, id, computed(info.dtype))?;
+            set(&mut values, value, id);
         }
         for (value, tensor) in &self.constants {
             ctx.cache().keep(tensor.storage());
@@ -76,9 +81,14 @@ impl OnnxModel {
                 }
             }
         }
-        let output = |v: &usize| values.get(*v).copied().flatten();
-        // Loading made sure that each output has a producer.
-        Ok(self.output_ids.iter().filter_map(output).collect())
+        let mut outputs = Vec::new();
+        for (info, &value) in self.outputs.iter().zip(&self.output_ids) {
+            // Loading made sure that each output has a producer.
+            let Some(id) = values.get(value).copied().flatten() else { continue };
+            let half = computed(info.dtype) != info.dtype && ctx.dtype(id) == DType::F32;
+            outputs.push(if half { converted(ctx, id, info.dtype)? } else { id });
+        }
+        Ok(outputs)
     }
 
     /// Compares given input shapes with the declared ones.
@@ -129,14 +139,19 @@ impl OnnxModel {
     }
 }
 
+/// The tensor in another element type; itself if it has the type.
+fn converted(ctx: &mut Context, id: TensorId, to: DType) -> Result<TensorId, GraphError> {
+    if ctx.dtype(id) == to { Ok(id) } else { ctx.op(Cast { to }, &[id]) }
+}
+
 /// What a build function works with: its node, and the graph so far.
 pub(super) struct NodeCx<'a> {
     ctx: &'a mut Context,
     node: &'a Node,
     model: &'a OnnxModel,
     values: &'a [Option<TensorId>],
-    /// Bytes that computed constants may still have.
-    budget: &'a mut usize,
+    /// What may still be computed now.
+    budget: &'a mut Budget,
 }
 
 impl NodeCx<'_> {
@@ -259,7 +274,7 @@ impl NodeCx<'_> {
 
     /// A tensor attribute, if it is there.
     pub(super) fn tensor(&self, name: &str) -> Option<Tensor> {
-        self.node.attrs.tensor(name).cloned()
+        self.node.attrs.tensor(name).cloned().and_then(|t| widened(t).ok())
     }
 
     /// Whether an attribute is there.
@@ -306,6 +321,11 @@ impl NodeCx<'_> {
         Ok(self.ctx.constant(value)?)
     }
 
+    /// Takes a constant that is about to be made from what may be computed now.
+    pub(super) fn spend(&mut self, constant: &Info) -> Result<(), NodeError> {
+        self.budget.copy(constant)
+    }
+
     /// A constant scalar that depends on the model only; the same one each time.
     pub(super) fn scalar(&mut self, dtype: DType, value: f64) -> Result<TensorId, NodeError> {
         let key = (dtype, value.to_bits());
@@ -334,8 +354,8 @@ impl NodeCx<'_> {
             && let Some(operator) = op.operator()
         {
             let infos: Vec<Info> = src.iter().map(|&s| self.ctx.record(s).info()).collect();
-            let info = operator.infer(&infos)?;
-            self.spend(&info)?;
+            let result = operator.infer(&infos)?;
+            self.budget.compute(&op, &infos, &result)?;
         }
         Ok(self.ctx.op(op, src)?)
     }
@@ -366,7 +386,7 @@ impl NodeCx<'_> {
             return Ok(x);
         }
         if self.ctx.constant_value(x).is_some() {
-            self.spend(&self.ctx.record(x).info())?;
+            self.budget.copy(&self.ctx.record(x).info())?;
         }
         Ok(self.ctx.transpose(x, axes)?)
     }
@@ -380,8 +400,14 @@ impl NodeCx<'_> {
         len: usize,
         step: usize,
     ) -> Result<TensorId, NodeError> {
-        if start == 0 && step == 1 && self.dims(x).get(axis) == Some(&len) {
-            return Ok(x);
+        let mut info = self.ctx.record(x).info();
+        match info.dims.get_mut(axis) {
+            Some(extent) if start == 0 && step == 1 && *extent == len => return Ok(x),
+            Some(extent) => *extent = len,
+            None => {}
+        }
+        if self.ctx.constant_value(x).is_some() {
+            self.budget.copy(&info)?;
         }
         Ok(self.ctx.slice(x, axis, start, len, step)?)
     }
@@ -392,24 +418,9 @@ impl NodeCx<'_> {
             return Ok(x);
         }
         if self.ctx.constant_value(x).is_some() {
-            self.spend(&Info::plain(self.dtype(x), dims.to_vec()))?;
+            self.budget.copy(&Info::plain(self.dtype(x), dims.to_vec()))?;
         }
         Ok(self.ctx.expand(x, dims)?)
-    }
-
-    /// Takes a computed constant from the budget.
-    fn spend(&mut self, info: &Info) -> Result<(), NodeError> {
-        match info.stored_bytes().and_then(|bytes| self.budget.checked_sub(bytes)) {
-            Some(left) => {
-                *self.budget = left;
-                Ok(())
-            }
-            None => {
-                let (dims, dtype) = (&info.dims, info.dtype);
-                let what = format!("a computed constant of shape {dims:?} of {dtype}");
-                Err(NodeError::unsupported(format!("{what} (it is too large)")))
-            }
-        }
     }
 }
 

@@ -12,7 +12,7 @@ use super::proto::{EXTERNAL, StringStringEntryProto, TensorProto, data_type};
 use crate::import::error::short;
 use crate::import::map::map_file;
 use crate::import::{DataError, ImportError};
-use crate::tensor::{DType, Element, Shape, Storage, Tensor};
+use crate::tensor::{DType, Element, Shape, Storage, Tensor, TensorError};
 
 /// The files beside a model that hold its large constants, each mapped once.
 #[derive(Default)]
@@ -262,6 +262,23 @@ where
             T::try_from(x).map_err(|_| DataError::Range { value, dtype: T::DTYPE })
         })
         .collect()
+}
+
+/// The type that elements of a declared type are computed in: half precision is computed in single
+/// precision, and only the network's inputs and outputs keep it.
+pub(super) fn computed(dtype: DType) -> DType {
+    match dtype {
+        DType::F16 | DType::BF16 => DType::F32,
+        other => other,
+    }
+}
+
+/// The tensor in the type it is computed in.
+pub(super) fn widened(t: Tensor) -> Result<Tensor, TensorError> {
+    match to_f32s(&t) {
+        Some(v) if computed(t.dtype()) != t.dtype() => Tensor::from_slice(&t.dims(), &v),
+        _ => Ok(t),
+    }
 }
 
 /// The elements of an integer tensor, widened.

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::attr::Attrs;
-use super::data::{External, tensor_from_proto};
+use super::data::{External, tensor_from_proto, widened};
 use super::missing::MissingList;
 use super::model::{Dim, Node, OnnxModel, ValueId, ValueInfo};
 use super::proto::{
@@ -156,6 +156,8 @@ impl Loader {
         let sorted = sorted.into_iter().filter_map(|i| by_index.get_mut(i)?.take());
         let nodes = sorted.filter(|n| n.outputs.iter().flatten().any(|&v| is_wanted(v))).collect();
         self.constants.retain(|(v, _)| is_wanted(*v));
+        let nodes: Vec<Node> = nodes;
+        let shaping = shaping(&nodes, &input_ids, self.values.len());
         Ok(OnnxModel {
             name: graph.name.unwrap_or_default(),
             producer: String::new(),
@@ -163,6 +165,7 @@ impl Loader {
             opset: self.opset,
             inputs,
             input_ids,
+            shaping,
             outputs,
             output_ids,
             values: self.values,
@@ -205,7 +208,8 @@ impl Loader {
     fn initializer(&mut self, p: &TensorProto) -> Result<(), ImportError> {
         let name = p.name.as_deref().unwrap_or_default();
         let id = self.define(name, Producer::Outside, "an initializer")?;
-        match tensor_from_proto(p, &mut self.external) {
+        let tensor = tensor_from_proto(p, &mut self.external);
+        match tensor.and_then(|t| Ok(widened(t)?)) {
             Ok(tensor) => self.constants.push((id, tensor)),
             Err(DataError::Type(t)) => self.missing.add(MissingKind::Type(t), &short(name)),
             Err(source) => return Err(ImportError::Data { tensor: short(name), source }),
@@ -368,7 +372,8 @@ impl Loader {
     ) -> Result<(), ImportError> {
         let name = p.output.first().map(String::as_str).unwrap_or_default();
         let id = self.define(name, Producer::Outside, "a constant")?;
-        match ops::constant_value(attrs) {
+        let value = ops::constant_value(attrs);
+        match value.map(|t| t.and_then(|t| Ok(widened(t)?))) {
             Some(Ok(value)) => self.constants.push((id, value)),
             Some(Err(source)) => return Err(ImportError::Data { tensor: short(name), source }),
             // The attribute is there but refused, and listed as missing.
@@ -428,6 +433,22 @@ impl Loader {
             }
         }
     }
+}
+
+/// Which inputs have values that shapes depend on: those from which a way leads to an operand that
+/// must be known, other than through the shape of something.
+fn shaping(sorted: &[Node], inputs: &[ValueId], values: usize) -> Vec<bool> {
+    let mut shaping = vec![false; values];
+    for node in sorted.iter().rev() {
+        let all = node.outputs.iter().flatten().any(|&v| shaping.get(v) == Some(&true));
+        for (i, input) in node.inputs.iter().enumerate() {
+            let needed = (all && !node.row.is_about_shapes()) || node.row.known.contains(&i);
+            if let Some(s) = input.and_then(|v| shaping.get_mut(v)).filter(|_| needed) {
+                *s = true;
+            }
+        }
+    }
+    inputs.iter().map(|&v| shaping.get(v).copied().unwrap_or(false)).collect()
 }
 
 /// Which values the outputs depend on.

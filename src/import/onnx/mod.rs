@@ -5,9 +5,10 @@
 //! attributes. [`OnnxModel::instantiate`] then builds a graph for concrete input shapes; every
 //! shape inside the network is a plain number there, so chains that compute shapes fold away.
 //!
-//! An operator is one row in a table of [`ops`] and a function that composes graph operations.
+//! An operator is one row in a table and a function that composes graph operations.
 
 mod attr;
+mod budget;
 mod build;
 mod data;
 mod load;

@@ -74,6 +74,8 @@ pub struct OnnxModel {
     pub(super) opset: i64,
     pub(super) inputs: Vec<ValueInfo>,
     pub(super) input_ids: Vec<ValueId>,
+    /// For each input, whether shapes inside depend on its value.
+    pub(super) shaping: Vec<bool>,
     pub(super) outputs: Vec<ValueInfo>,
     pub(super) output_ids: Vec<ValueId>,
     /// Names of all values, by [`ValueId`].
@@ -110,6 +112,12 @@ impl OnnxModel {
     /// Inputs, in the file's order, without those that have a constant of the same name.
     pub fn inputs(&self) -> &[ValueInfo] {
         &self.inputs
+    }
+
+    /// Whether shapes inside the network depend on the values of input `i`, so that
+    /// [`OnnxModel::instantiate`] must be given them.
+    pub fn needs_value(&self, i: usize) -> bool {
+        self.shaping.get(i).copied().unwrap_or(false)
     }
 
     /// Outputs, in the file's order.

@@ -117,7 +117,7 @@ pub struct AttributeProto {
     pub ref_attr_name: Option<String>,
 }
 
-/// Values of [`AttributeProto::r#type`].
+/// Values of an attribute's type.
 pub mod attribute_type {
     /// One float.
     pub const FLOAT: i32 = 1;

@@ -10,6 +10,7 @@ use crate::import::ImportError;
 use crate::tensor::{DType, Tensor};
 
 /// An attribute's value.
+#[allow(clippy::large_enum_variant, reason = "a few of them in tests")]
 pub(super) enum A<'a> {
     I(i64),
     F(f32),
@@ -122,7 +123,7 @@ pub(super) fn run_all(
     };
     let model = OnnxModel::from_proto(model(opset, graph), None)?;
     let mut ctx = Context::new();
-    let ids = model.instantiate(&mut ctx, &[])?;
+    let ids = model.instantiate(&mut ctx, &[], &[])?;
     Ok(ids.iter().map(|&id| ctx.constant_value(id).unwrap().clone()).collect())
 }
 

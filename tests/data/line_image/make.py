@@ -39,13 +39,17 @@ CASES = {
         -3, Image.BILINEAR, fillcolor=20),
     "neighbour": two,
     "faint": noisy(text((260, 50), "low contrast", 26, 150, 128), 2),
-    "small_on_sheet": text((600, 400), "tiny", 9, 255, 0, at=(300, 200)),
+    "small_on_sheet": text((600, 400), "a small line", 14, 255, 0, at=(300, 200)),
     "tall": text((400, 120), "Large", 90, 255, 10, at=(30, 6)),
     "close": text((196, 64), "Large", 90, 255, 10, at=(0, -30)),
     "drift": Image.fromarray(np.clip(np.asarray(text((500, 40), "paper that grows darker to the right", 24, 250, 40),
         float) - np.linspace(0, 90, 500), 0, 255).astype(np.uint8)),
     "salt": Image.fromarray(np.where(np.random.default_rng(3).random((40, 260)) < 0.02, 255,
         np.asarray(text((260, 40), "salt noise", 26, 120, 60))).astype(np.uint8)),
+    "shade": Image.fromarray(np.clip(np.asarray(text((300, 48), "darker towards the foot", 22, 240, 30),
+        float) - np.linspace(0, 80, 48)[:, None], 0, 255).astype(np.uint8)),
+    "accents": text((260, 60), "ÅÉÎ ñ ü — jÿ", 34, 255, 0, at=(10, 8)),
+    "coloured_paper": noisy(text((210, 44), "blue on beige", 24, (225, 205, 160), (40, 60, 150), mode="RGB"), 9),
     "blank": Image.new("L", (40, 30), 128),
 }
 for name, picture in CASES.items():

@@ -108,7 +108,7 @@ fn versions_are_checked() {
 fn nodes_out_of_order_are_sorted_and_cycles_are_named() {
     let m = load(graph(vec![relu("b", "y"), relu("a", "b"), relu("x", "a")])).unwrap();
     let mut cx = Context::new();
-    assert_eq!(m.instantiate(&mut cx, &[("x", &[2])]).unwrap().len(), 1);
+    assert_eq!(m.instantiate(&mut cx, &[("x", &[2])], &[]).unwrap().len(), 1);
     let named = |name: &str, inputs: &[&str], output: &str| NodeProto {
         name: Some(name.into()),
         ..node("Add", inputs, &[output], &[])
@@ -280,7 +280,7 @@ fn shape_chains_vanish_and_constants_keep_their_storage() {
     let m = load(g).unwrap();
     let built = |batch: usize| {
         let mut cx = Context::new();
-        let y = m.instantiate(&mut cx, &[("x", &[batch, 2, 3])]).unwrap()[0];
+        let y = m.instantiate(&mut cx, &[("x", &[batch, 2, 3])], &[]).unwrap()[0];
         assert_eq!(cx.dims(y), [batch, 1]);
         let order = cx.build_forward(&[y]).unwrap();
         let ops: Vec<_> = order.iter().map(|&id| cx.record(id).op().name()).collect();
@@ -298,9 +298,52 @@ fn a_shape_that_is_not_known_is_named() {
         NodeProto { name: Some("here".into()), ..node("Reshape", &["x", "to"], &["y"], &[]) },
     ];
     let m = load(graph(nodes)).unwrap();
-    let e = m.instantiate(&mut Context::new(), &[("x", &[2])]).unwrap_err();
+    let e = m.instantiate(&mut Context::new(), &[("x", &[2])], &[]).unwrap_err();
     let text = e.to_string();
     assert!(text.contains("Reshape") && text.contains("here") && text.contains("\"to\""), "{text}");
+}
+
+#[test]
+fn inputs_that_decide_about_shapes() {
+    let nodes = vec![
+        node("Shape", &["x"], &["s"], &[]),
+        node("Concat", &["s", "more"], &["to"], &[("axis", A::I(0))]),
+        node("Reshape", &["x", "to"], &["y"], &[]),
+    ];
+    let mut g = graph(nodes);
+    g.input.push(value("more", DType::I64));
+    let m = load(g).unwrap();
+    assert_eq!((m.needs_value(0), m.needs_value(1), m.needs_value(2)), (false, true, false));
+    let inputs = [("x", &[2, 3][..]), ("more", &[2])];
+    let mut cx = Context::new();
+    assert!(m.instantiate(&mut cx, &inputs, &[]).is_err());
+    let y = m.instantiate(&mut cx, &inputs, &[("more", &i64s(&[1, 1]))]).unwrap();
+    assert_eq!(cx.dims(y[0]), [2, 3, 1, 1]);
+}
+
+#[test]
+fn half_precision_is_computed_in_single() {
+    let half = |v: f32| half::f16::from_f32(v);
+    let mut g = graph(vec![
+        node("Add", &["x", "w"], &["sum"], &[]),
+        node("Cast", &["sum"], &["y"], &[("to", A::I(10))]),
+    ]);
+    g.input = vec![value("x", DType::F16)];
+    g.output = vec![value("y", DType::F16)];
+    g.initializer = vec![tensor("w", &Tensor::from_slice(&[2], &[half(0.5), half(2.0)]).unwrap())];
+    let m = load(g).unwrap();
+    let x = Tensor::from_slice(&[1], &[half(1.0)]).unwrap();
+    let mut cx = Context::new();
+    let y = m.instantiate(&mut cx, &[("x", &[1])], &[("x", &x)]).unwrap()[0];
+    let y = cx.constant_value(y).unwrap();
+    assert_eq!(y.as_slice::<half::f16>().unwrap()[..], [half(1.5), half(3.0)]);
+    let mut cx = Context::new();
+    let y = m.instantiate(&mut cx, &[("x", &[1])], &[]).unwrap()[0];
+    let order = cx.build_forward(&[y]).unwrap();
+    let ops: Vec<_> = order.iter().map(|&id| (cx.record(id).op().name(), cx.dtype(id))).collect();
+    let (f16, f32) = (DType::F16, DType::F32);
+    let want = [("leaf", f16), ("cast", f32), ("leaf", f32), ("add", f32), ("cast", f16)];
+    assert_eq!(ops, want);
 }
 
 #[test]

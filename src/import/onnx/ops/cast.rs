@@ -5,6 +5,7 @@ use crate::graph::TensorId;
 use crate::graph::ops::cast::Cast;
 use crate::import::NodeError;
 use crate::import::onnx::attr::Attr;
+use crate::import::onnx::data::computed;
 use crate::import::onnx::proto::data_type;
 use crate::tensor::DType;
 
@@ -34,11 +35,12 @@ pub(super) fn to(cx: &mut NodeCx<'_>, x: TensorId, dtype: DType) -> Result<Tenso
     if cx.dtype(x) == dtype { Ok(x) } else { cx.op(Cast { to: dtype }, &[x]) }
 }
 
-/// The element type with an ONNX number.
+/// The element type with an ONNX number, as it is computed.
 pub(super) fn dtype_of(number: i64) -> Result<DType, NodeError> {
     i32::try_from(number)
         .ok()
         .and_then(data_type::to_dtype)
+        .map(computed)
         .ok_or_else(|| NodeError::unsupported(format!("element type number {number}")))
 }
 

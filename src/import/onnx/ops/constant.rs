@@ -22,7 +22,9 @@ pub(super) const ROWS: &[OpRow] = &[
         ],
         |_| Err(NodeError::unsupported("a constant without a value")),
     ),
-    OpRow::new("ConstantOfShape", (1, 1), &[Attr::tensor("value")], constant_of_shape).since(9),
+    OpRow::new("ConstantOfShape", (1, 1), &[Attr::tensor("value")], constant_of_shape)
+        .since(9)
+        .known(&[0]),
     OpRow::new(
         "DequantizeLinear",
         (2, 3),
@@ -34,7 +36,9 @@ pub(super) const ROWS: &[OpRow] = &[
         dequantize_linear,
     )
     .since(10),
-    OpRow::new("Range", (3, 3), &[Attr::int("stash_type").since(27)], range).since(11),
+    OpRow::new("Range", (3, 3), &[Attr::int("stash_type").since(27)], range)
+        .since(11)
+        .known(&[0, 1, 2]),
 ];
 
 /// The value of a `Constant` node, if a supported attribute gives one.

@@ -44,6 +44,8 @@ pub(super) struct OpRow {
     pub(super) outputs: (usize, usize),
     /// Outputs that are computed; others must not be used.
     pub(super) computed_outputs: usize,
+    /// Inputs whose values must be known when the graph is built.
+    pub(super) known: &'static [usize],
     /// Attributes.
     pub(super) attrs: &'static [Attr],
     /// Builds the node.
@@ -65,6 +67,7 @@ impl OpRow {
             inputs,
             outputs: (1, 1),
             computed_outputs: 1,
+            known: &[],
             attrs,
             build,
         }
@@ -83,6 +86,16 @@ impl OpRow {
     /// Up to `most` outputs, of which the first `computed` are computed.
     const fn outputs(self, most: usize, computed: usize) -> Self {
         Self { outputs: (1, most), computed_outputs: computed, ..self }
+    }
+
+    /// Inputs whose values must be known when the graph is built.
+    const fn known(self, known: &'static [usize]) -> Self {
+        Self { known, ..self }
+    }
+
+    /// Whether the result depends on the shape of the input only.
+    pub(super) fn is_about_shapes(&self) -> bool {
+        matches!(self.name, "Shape" | "Size")
     }
 
     /// Whether the node is a constant, which the loader reads itself.

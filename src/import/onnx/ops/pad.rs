@@ -2,6 +2,7 @@
 
 use super::{NodeCx, OpRow, Outputs, select};
 use crate::graph::TensorId;
+use crate::graph::ops::concat::Concat;
 use crate::graph::ops::pad::Pad;
 use crate::import::NodeError;
 use crate::import::onnx::attr::Attr;
@@ -12,8 +13,8 @@ const MODE: Attr = Attr::string("mode").one_of(&["constant", "reflect", "edge", 
 pub(super) const ROWS: &[OpRow] = &[
     OpRow::new("Pad", (1, 1), &[MODE, Attr::ints("pads").required(), Attr::float("value")], pad)
         .until(10),
-    OpRow::new("Pad", (2, 3), &[MODE], pad).since(11).until(17),
-    OpRow::new("Pad", (2, 4), &[MODE], pad).since(18),
+    OpRow::new("Pad", (2, 3), &[MODE], pad).since(11).until(17).known(&[1]),
+    OpRow::new("Pad", (2, 4), &[MODE], pad).since(18).known(&[1, 3]),
 ];
 
 /// Begins of all axes, then ends; negative ones crop.
@@ -100,9 +101,18 @@ fn repeat(
     if extent == 0 {
         return Err(NodeError::invalid(format!("mode {mode} on an empty axis")));
     }
-    let total = begin + extent + end;
-    let indices = (0..total).map(|i| source(mode, i, begin, extent));
-    select::take(cx, x, axis, indices, total)
+    let positions = |from: usize, count: usize| {
+        (from..from + count).map(move |i| source(mode, i, begin, extent))
+    };
+    let mut parts = Vec::new();
+    if begin > 0 {
+        parts.push(select::take(cx, x, axis, positions(0, begin), begin)?);
+    }
+    parts.push(x);
+    if end > 0 {
+        parts.push(select::take(cx, x, axis, positions(begin + extent, end), end)?);
+    }
+    cx.op(Concat { axis }, &parts)
 }
 
 /// Which element stands at position `i` of the padded axis.

@@ -23,7 +23,8 @@ macro_rules! rows {
                 &[Attr::int("keepdims"), Attr::int("noop_with_empty_axes")],
                 $build,
             )
-            .since($last + 1),
+            .since($last + 1)
+            .known(&[1]),
         ]
     };
 }

@@ -4,8 +4,8 @@
 //! ties depend on it.
 
 use super::{NodeCx, OpRow, Outputs, cast, select};
-use crate::graph::TensorId;
 use crate::graph::ops::resize::Resize;
+use crate::graph::{Info, TensorId};
 use crate::import::NodeError;
 use crate::import::onnx::attr::Attr;
 use crate::import::onnx::build;
@@ -14,7 +14,7 @@ use crate::tensor::DType;
 const MODE: Attr = Attr::string("mode").one_of(&["nearest", "linear", "bilinear"]);
 
 pub(super) const ROWS: &[OpRow] = &[
-    OpRow::new("Resize", (2, 2), &[MODE], old).since(10).until(10),
+    OpRow::new("Resize", (2, 2), &[MODE], old).since(10).until(10).known(&[1]),
     OpRow::new(
         "Resize",
         (1, 4),
@@ -48,13 +48,14 @@ pub(super) const ROWS: &[OpRow] = &[
         ],
         resize,
     )
-    .since(11),
+    .since(11)
+    .known(&[1, 2, 3]),
     OpRow::new("Upsample", (1, 1), &[MODE, Attr::floats("scales").required()], old).until(8),
-    OpRow::new("Upsample", (2, 2), &[MODE], old).since(9),
+    OpRow::new("Upsample", (2, 2), &[MODE], old).since(9).known(&[1]),
 ];
 
 /// The result's longest axis.
-const MOST: usize = 1 << 26;
+const MOST: usize = 1 << 24;
 
 /// How one axis is resampled.
 struct Axis {
@@ -118,39 +119,17 @@ fn resize(cx: &mut NodeCx<'_>) -> Outputs {
         None => (0..dims.len()).collect(),
     };
     let n = chosen.len();
-    let counted = |what: &str, found: usize| {
-        let what = format!("{what} must have {n} elements, found {found}");
-        if found == n { Ok(()) } else { Err(NodeError::invalid(what)) }
-    };
-    // An empty list is an absent input.
-    let scales = cx.floats_input(2)?.filter(|s| !s.is_empty());
-    let sizes = cx.ints_input(3)?.filter(|s| !s.is_empty());
     let coordinates = cx.string("coordinate_transformation_mode", "half_pixel");
     let roi = match cx.floats_input(1)? {
         Some(roi) if coordinates == "tf_crop_and_resize" => {
-            counted("roi (begins and ends)", roi.len().div_ceil(2))?;
+            counted("roi (begins and ends)", 2 * n, roi.len())?;
             roi
         }
         None if coordinates == "tf_crop_and_resize" => return Err(NodeError::NoInput(1)),
         _ => Vec::new(),
     };
     let extents: Vec<usize> = chosen.iter().filter_map(|&a| dims.get(a).copied()).collect();
-    let targets: Vec<(usize, f32)> = match (scales, sizes) {
-        (Some(scales), None) => {
-            counted("scales", scales.len())?;
-            let both = extents.iter().zip(&scales);
-            both.map(|(&d, &s)| Ok((scaled(d, s)?, s))).collect::<Result<_, NodeError>>()?
-        }
-        (None, Some(sizes)) => {
-            counted("sizes", sizes.len())?;
-            let sizes = sizes
-                .iter()
-                .map(|&s| build::extent(s, "size"))
-                .collect::<Result<Vec<_>, NodeError>>()?;
-            fitted(&extents, &sizes, &cx.string("keep_aspect_ratio_policy", "stretch"))?
-        }
-        _ => return Err(NodeError::invalid("one of scales and sizes must be given")),
-    };
+    let targets = targets(cx, &extents)?;
     let axes: Vec<Axis> = chosen
         .iter()
         .zip(&extents)
@@ -171,6 +150,33 @@ fn resize(cx: &mut NodeCx<'_>) -> Outputs {
         extrapolation: cx.float("extrapolation_value", 0.0),
     };
     build_axes(cx, x, &axes, &mode)
+}
+
+/// Extent and scale of each chosen axis, of which one is given for all.
+fn targets(cx: &NodeCx<'_>, extents: &[usize]) -> Result<Vec<(usize, f32)>, NodeError> {
+    // An empty list is an absent input.
+    let scales = cx.floats_input(2)?.filter(|s| !s.is_empty());
+    let sizes = cx.ints_input(3)?.filter(|s| !s.is_empty());
+    match (scales, sizes) {
+        (Some(scales), None) => {
+            counted("scales", extents.len(), scales.len())?;
+            extents.iter().zip(&scales).map(|(&d, &s)| Ok((scaled(d, s)?, s))).collect()
+        }
+        (None, Some(sizes)) => {
+            counted("sizes", extents.len(), sizes.len())?;
+            let sizes = sizes.iter().map(|&s| build::extent(s, "size"));
+            let sizes = sizes.collect::<Result<Vec<_>, _>>()?;
+            fitted(extents, &sizes, &cx.string("keep_aspect_ratio_policy", "stretch"))
+        }
+        _ => Err(NodeError::invalid("one of scales and sizes must be given")),
+    }
+}
+
+fn counted(what: &str, expected: usize, found: usize) -> Result<(), NodeError> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(NodeError::invalid(format!("{what} must have {expected} elements, found {found}")))
 }
 
 /// `floor(extent * scale)`.
@@ -229,13 +235,13 @@ fn build_axes(cx: &mut NodeCx<'_>, x: TensorId, axes: &[Axis], mode: &Mode) -> O
             continue;
         }
         if mode.filter == "nearest" && !crop {
-            let at: Vec<usize> = (0..a.output).map(|i| nearest(a, mode, i)).collect();
-            if a.input != a.output || at.iter().enumerate().any(|(i, &p)| i != p) {
-                y = select::take(cx, y, a.axis, at.into_iter(), a.output)?;
+            let at = || (0..a.output).map(|i| nearest(a, mode, i));
+            if a.input != a.output || at().enumerate().any(|(i, p)| i != p) {
+                y = select::take(cx, y, a.axis, at(), a.output)?;
             }
             continue;
         }
-        let taps = Taps::new(a, mode)?;
+        let taps = Taps::new(cx, a, mode)?;
         if taps.is_identity(a) {
             continue;
         }
@@ -300,7 +306,7 @@ struct Taps {
 }
 
 impl Taps {
-    fn new(a: &Axis, mode: &Mode) -> Result<Self, NodeError> {
+    fn new(cx: &mut NodeCx<'_>, a: &Axis, mode: &Mode) -> Result<Self, NodeError> {
         let radius = match mode.filter.as_str() {
             "nearest" => 0.5f32,
             "linear" => 1.0,
@@ -310,9 +316,8 @@ impl Taps {
         let squeeze = if mode.antialias { a.scale.min(1.0) } else { 1.0 };
         let first = (-radius / squeeze).floor() + 1.0;
         let count = if mode.filter == "nearest" { 1 } else { whole(2.0 - 2.0 * first)? };
-        if count.checked_mul(a.output).is_none_or(|n| n > MOST) {
-            return Err(NodeError::unsupported("a resampling table of this size"));
-        }
+        // An index and a weight per tap.
+        cx.spend(&Info::plain(DType::F32, vec![2, a.output, count]))?;
         let crop = mode.coordinates == "tf_crop_and_resize";
         let last = as_f32(a.input) - 1.0;
         let (mut index, mut weight) = (Vec::new(), Vec::new());

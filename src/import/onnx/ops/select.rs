@@ -4,7 +4,7 @@ use super::{NodeCx, OpRow, Outputs};
 use crate::graph::ops::compare::{Compare, CompareOp};
 use crate::graph::ops::gather::Gather;
 use crate::graph::ops::select::Select;
-use crate::graph::{GraphError, TensorId};
+use crate::graph::{GraphError, Info, TensorId};
 use crate::import::NodeError;
 use crate::import::onnx::attr::Attr;
 use crate::import::onnx::build;
@@ -75,12 +75,8 @@ pub(super) fn take(
     positions: impl Iterator<Item = usize>,
     count: usize,
 ) -> Result<TensorId, NodeError> {
-    // Longer lists of positions stand for tensors that no memory holds.
-    const MOST: usize = 1 << 26;
-    if count > MOST {
-        return Err(NodeError::unsupported(format!("an axis of {count} selected elements")));
-    }
-    let positions: Vec<i64> = positions.map(|p| i64::try_from(p).unwrap_or(i64::MAX)).collect();
+    cx.spend(&Info::plain(DType::I32, vec![count]))?;
+    let positions: Vec<i32> = positions.map(|p| i32::try_from(p).unwrap_or(i32::MAX)).collect();
     let indices = Tensor::from_slice(&[positions.len()], &positions).map_err(GraphError::from)?;
     let indices = cx.constant(indices)?;
     cx.op(Gather { axis }, &[x, indices])

@@ -20,11 +20,14 @@ pub(super) const ROWS: &[OpRow] = &[
     ),
     OpRow::new("Dropout", ONE, &[Attr::float("ratio")], dropout).until(11).outputs(2, 2),
     // The inputs are a ratio and a flag, which is off outside of training.
-    OpRow::new("Dropout", (1, 3), &[Attr::int("seed")], dropout).since(12).outputs(2, 2),
-    OpRow::new("Expand", TWO, &[], expand).since(8),
+    OpRow::new("Dropout", (1, 3), &[Attr::int("seed")], dropout)
+        .since(12)
+        .outputs(2, 2)
+        .known(&[2]),
+    OpRow::new("Expand", TWO, &[], expand).since(8).known(&[1]),
     OpRow::new("Flatten", ONE, &[Attr::int("axis")], flatten),
     OpRow::new("Identity", ONE, &[], |cx| Ok(vec![cx.input(0)?])),
-    OpRow::new("Reshape", TWO, &[Attr::int("allowzero").since(14)], reshape),
+    OpRow::new("Reshape", TWO, &[Attr::int("allowzero").since(14)], reshape).known(&[1]),
     OpRow::new("Shape", ONE, &[Attr::int("start").since(15), Attr::int("end").since(15)], shape),
     OpRow::new("Size", ONE, &[], size),
     OpRow::new(
@@ -34,11 +37,11 @@ pub(super) const ROWS: &[OpRow] = &[
         space_to_depth,
     ),
     OpRow::new("Squeeze", ONE, &[Attr::ints("axes")], squeeze).until(12),
-    OpRow::new("Squeeze", (1, 2), &[], squeeze).since(13),
-    OpRow::new("Tile", TWO, &[], tile),
+    OpRow::new("Squeeze", (1, 2), &[], squeeze).since(13).known(&[1]),
+    OpRow::new("Tile", TWO, &[], tile).known(&[1]),
     OpRow::new("Transpose", ONE, &[Attr::ints("perm")], transpose),
     OpRow::new("Unsqueeze", ONE, &[Attr::ints("axes").required()], unsqueeze).until(12),
-    OpRow::new("Unsqueeze", TWO, &[], unsqueeze).since(13),
+    OpRow::new("Unsqueeze", TWO, &[], unsqueeze).since(13).known(&[1]),
 ];
 
 /// 0 keeps an extent (unless `allowzero`), one -1 takes what is left.

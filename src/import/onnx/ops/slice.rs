@@ -15,13 +15,14 @@ pub(super) const ROWS: &[OpRow] = &[
         slice,
     )
     .until(9),
-    OpRow::new("Slice", (3, 5), &[], slice).since(10),
+    OpRow::new("Slice", (3, 5), &[], slice).since(10).known(&[1, 2, 3, 4]),
     OpRow::new("Split", (1, 1), &[Attr::int("axis"), Attr::ints("split")], split)
         .until(12)
         .outputs(MANY, MANY),
     OpRow::new("Split", (1, 2), &[Attr::int("axis"), Attr::int("num_outputs").since(18)], split)
         .since(13)
-        .outputs(MANY, MANY),
+        .outputs(MANY, MANY)
+        .known(&[1]),
 ];
 
 fn concat(cx: &mut NodeCx<'_>) -> Outputs {

@@ -1,0 +1,216 @@
+//! Speed of depthwise convolution, pooling, element-wise ops, softmax and layout conversions on one
+//! thread: minimum and median time, GB/s of operands read and written once, GFLOP/s and its share
+//! of the FMA peak that a loop in the same process reaches at the same time.
+//!
+//! `cargo bench -p tilewright-kernels --bench windows [PART OF A NAME]...` prints one table per
+//! available instruction set, or for the one that `TILEWRIGHT_ISA` names.
+
+use core::hint::black_box;
+use std::time::Instant;
+use tilewright_kernels::{
+    Activation, BinaryOp, BinaryParams, BinaryPlan, DepthwiseParams, DepthwisePlan, Epilogue, Isa,
+    LayoutOp, LayoutParams, LayoutPlan, PoolOp, PoolParams, PoolPlan, SoftmaxParams, SoftmaxPlan,
+    UnaryOp, UnaryParams, UnaryPlan, bench,
+};
+
+/// One op of one shape.
+struct Case {
+    name: String,
+    /// Elements read and written.
+    elements: usize,
+    flop: usize,
+    run: Box<dyn FnMut()>,
+}
+
+/// Numbers from -1 to 1.
+fn operand(len: usize) -> Vec<f32> {
+    (0..len).map(|i| (i * 7919 % 1000) as f32 / 500.0 - 1.0).collect()
+}
+
+fn depthwise(isa: Isa, c: usize, size: usize, k: usize, stride: usize) -> Case {
+    let out = (size + k / 2 * 2 - k) / stride + 1;
+    let params = DepthwiseParams {
+        n: 1,
+        c,
+        h_in: size,
+        w_in: size,
+        h_out: out,
+        w_out: out,
+        kernel: [k; 2],
+        stride: [stride; 2],
+        dilation: [1; 2],
+        pads: [k / 2; 4],
+        epilogue: Epilogue { activation: Activation::Relu, residual: false },
+    };
+    let plan = DepthwisePlan::new(isa, &params).expect("a valid shape");
+    let (x, mut y) = (operand(plan.x_len()), operand(plan.y_len()));
+    let (weights, bias) = (operand(plan.weights_len()), operand(plan.bias_len()));
+    Case {
+        name: format!("depthwise{k}x{k}s{stride}/{c}x{size}/{}", plan.kernel_name()),
+        elements: x.len() + y.len(),
+        flop: 2 * k * k * y.len(),
+        run: Box::new(move || {
+            plan.compute(&x, &weights, &bias, None, &mut y).expect("operands of the plan")
+        }),
+    }
+}
+
+fn pool(isa: Isa, op: PoolOp, c: usize, size: usize, k: usize, stride: usize, pad: usize) -> Case {
+    let out = (size + 2 * pad - k) / stride + 1;
+    let params = PoolParams {
+        op,
+        n: 1,
+        c,
+        h_in: size,
+        w_in: size,
+        h_out: out,
+        w_out: out,
+        kernel: [k; 2],
+        stride: [stride; 2],
+        dilation: [1; 2],
+        pads: [pad; 4],
+    };
+    let plan = PoolPlan::new(isa, &params).expect("a valid shape");
+    let (x, mut y) = (operand(plan.x_len()), operand(plan.y_len()));
+    Case {
+        name: format!("pool{k}x{k}s{stride}/{c}x{size}/{}", plan.kernel_name()),
+        elements: x.len() + y.len(),
+        flop: k * k * y.len(),
+        run: Box::new(move || plan.compute(&x, &mut y).expect("operands of the plan")),
+    }
+}
+
+fn add_relu(isa: Isa, c: usize, size: usize) -> Case {
+    let len = c * size * size;
+    let shape = [len];
+    let params =
+        BinaryParams { op: BinaryOp::Add, a: &shape, b: &shape, activation: Activation::Relu };
+    let plan = BinaryPlan::new(isa, &params).expect("a valid shape");
+    let (a, b, mut y) = (operand(len), operand(len), operand(len));
+    Case {
+        name: format!("add+relu/{c}x{size}/{}", plan.kernel_name()),
+        elements: 3 * len,
+        flop: len,
+        run: Box::new(move || plan.compute(&a, &b, &mut y).expect("operands of the plan")),
+    }
+}
+
+fn unary(isa: Isa, op: UnaryOp, len: usize) -> Case {
+    let plan = UnaryPlan::new(isa, &UnaryParams { op, len }).expect("a valid length");
+    let (x, mut y) = (operand(len), operand(len));
+    Case {
+        name: format!("unary/{len}/{}", plan.kernel_name()),
+        elements: 2 * len,
+        flop: len,
+        run: Box::new(move || plan.compute(&x, &mut y).expect("operands of the plan")),
+    }
+}
+
+fn softmax(isa: Isa, outer: usize, axis: usize, inner: usize) -> Case {
+    let params = SoftmaxParams { outer, axis, inner, log: false };
+    let plan = SoftmaxPlan::new(isa, &params).expect("a valid shape");
+    let (x, mut y) = (operand(plan.len()), operand(plan.len()));
+    Case {
+        name: format!("softmax/{outer}x{axis}x{inner}/{}", plan.kernel_name()),
+        elements: x.len() + y.len(),
+        flop: x.len(),
+        run: Box::new(move || plan.compute(&x, &mut y).expect("operands of the plan")),
+    }
+}
+
+fn layout(isa: Isa, op: LayoutOp, c: usize, size: usize) -> Case {
+    let plan = LayoutPlan::new(isa, &LayoutParams { op, n: 1, c, h: size, w: size })
+        .expect("a valid shape");
+    let (x, mut y) = (operand(plan.x_len()), operand(plan.y_len()));
+    Case {
+        name: format!("{op:?}/{c}x{size}/{}", plan.kernel_name()),
+        elements: x.len() + y.len(),
+        flop: 0,
+        run: Box::new(move || plan.compute(&x, &mut y).expect("operands of the plan")),
+    }
+}
+
+fn cases(isa: Isa) -> Vec<Case> {
+    let mut list = Vec::new();
+    for (c, size, k, stride) in [
+        (32, 112, 3, 1),
+        (128, 56, 3, 1),
+        (512, 14, 3, 1),
+        (128, 6, 3, 1),
+        (64, 112, 3, 2),
+        (96, 28, 5, 1),
+    ] {
+        list.push(depthwise(isa, c, size, k, stride));
+    }
+    let average = PoolOp::Average { count_include_pad: false };
+    list.push(pool(isa, PoolOp::Max, 64, 112, 2, 2, 0));
+    list.push(pool(isa, PoolOp::Max, 64, 112, 3, 2, 1));
+    list.push(pool(isa, average, 64, 112, 3, 2, 1));
+    list.push(pool(isa, average, 1024, 7, 7, 1, 0));
+    list.push(add_relu(isa, 64, 56));
+    list.push(add_relu(isa, 256, 14));
+    for op in [UnaryOp::Relu, UnaryOp::Sigmoid, UnaryOp::Tanh, UnaryOp::Exp, UnaryOp::Gelu] {
+        list.push(unary(isa, op, 4096));
+    }
+    for (outer, axis, inner) in [(1, 1000, 1), (64, 1000, 1), (4420, 2, 1), (1, 21, 4096)] {
+        list.push(softmax(isa, outer, axis, inner));
+    }
+    for (c, size) in [(64, 24), (128, 52), (32, 208), (3, 224)] {
+        list.push(layout(isa, LayoutOp::NchwToBlocked, c, size));
+        list.push(layout(isa, LayoutOp::BlockedToNchw, c, size));
+    }
+    list
+}
+
+fn seconds(mut work: impl FnMut()) -> f64 {
+    let start = Instant::now();
+    work();
+    start.elapsed().as_secs_f64()
+}
+
+/// Minimum and median of the case, and the peak in FLOP/s, over interleaved samples of about 0.1 ms.
+fn measure(isa: Isa, case: &mut Case) -> (f64, f64, f64) {
+    let once = seconds(|| (case.run)()).min(seconds(|| (case.run)()));
+    let repeats = (1e-4 / once).clamp(1.0, 1e5) as u32;
+    let (mut samples, mut peak) = (Vec::new(), 0.0f64);
+    for _ in 0..200 {
+        samples.push(seconds(|| (0..repeats).for_each(|_| (case.run)())) / f64::from(repeats));
+        let mut flop = 0.0;
+        let time = seconds(|| flop = bench::peak(black_box(isa), 5_000).expect("an available set"));
+        peak = peak.max(flop / time);
+    }
+    samples.sort_by(f64::total_cmp);
+    (samples[0], samples[samples.len() / 2], peak)
+}
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let measured = args.iter().any(|arg| arg == "--bench");
+    let filters: Vec<&String> = args.iter().filter(|arg| !arg.starts_with('-')).collect();
+    let isas: Vec<Isa> = match std::env::var_os("TILEWRIGHT_ISA") {
+        Some(_) => vec![Isa::select().expect("TILEWRIGHT_ISA names an available instruction set")],
+        None => Isa::available().filter(|&isa| isa != Isa::Scalar || !measured).collect(),
+    };
+    for isa in isas {
+        let mut list = cases(isa);
+        list.retain(|c| filters.is_empty() || filters.iter().any(|f| c.name.contains(f.as_str())));
+        if !measured {
+            // As a test: each case once.
+            list.iter_mut().for_each(|case| (case.run)());
+            continue;
+        }
+        println!("{isa}: min ms, median ms, GB/s, GFLOP/s, share of peak");
+        for case in &mut list {
+            let (min, median, peak) = measure(isa, case);
+            println!(
+                "{:62} {:9.4} {:9.4} {:7.1} {:7.1} {:6.1} %",
+                case.name,
+                min * 1e3,
+                median * 1e3,
+                case.elements as f64 * 4.0 / min / 1e9,
+                case.flop as f64 / min / 1e9,
+                case.flop as f64 / min / peak * 100.0
+            );
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! How much may be computed while a graph is built.
+//!
+//! Results of constants are computed at once. That is meant for arithmetic with shapes and
+//! weights; a small file that asks for more than that is refused instead of filling the memory.
+
+use crate::graph::{Info, Op};
+use crate::import::NodeError;
+
+/// Bytes that computed constants may have in all, on top of a multiple of the model's own.
+const BYTES: usize = 32 << 20;
+
+/// The multiple: four-bit integers become 32-bit floats, with some steps in between.
+const FACTOR: usize = 32;
+
+/// Bytes that may be read and written, and multiply-adds done, for them: what takes about a second,
+/// on top of a multiple of the bytes of the model's constants.
+const WORK: usize = 1 << 30;
+
+/// What is left for one instantiation.
+pub(super) struct Budget {
+    bytes: usize,
+    work: usize,
+}
+
+impl Budget {
+    /// For a model whose own constants have `stored` bytes.
+    pub(super) fn new(stored: usize) -> Self {
+        let own = stored.saturating_mul(FACTOR);
+        Self { bytes: BYTES.saturating_add(own), work: WORK.saturating_add(own) }
+    }
+
+    /// Takes the result of a copy.
+    pub(super) fn copy(&mut self, result: &Info) -> Result<(), NodeError> {
+        self.take(result, 0)
+    }
+
+    /// Takes the result of an operation.
+    pub(super) fn compute(
+        &mut self,
+        op: &Op,
+        src: &[Info],
+        result: &Info,
+    ) -> Result<(), NodeError> {
+        let macs = match op {
+            Op::Pool(pool) => {
+                pool.window.iter().fold(result.elements(), |n, &w| n.saturating_mul(w))
+            }
+            op => {
+                let macs = op.operator().map_or(0, |o| o.macs(src, result));
+                usize::try_from(macs).unwrap_or(usize::MAX)
+            }
+        };
+        let read = src.iter().map(|s| s.stored_bytes().unwrap_or(usize::MAX));
+        self.take(result, read.fold(macs, usize::saturating_add))
+    }
+
+    fn take(&mut self, result: &Info, work: usize) -> Result<(), NodeError> {
+        let left = result.stored_bytes().and_then(|bytes| {
+            let bytes_left = self.bytes.checked_sub(bytes)?;
+            Some((bytes_left, self.work.checked_sub(bytes)?.checked_sub(work)?))
+        });
+        let Some((bytes, work)) = left else {
+            let (dims, dtype) = (&result.dims, result.dtype);
+            let what = format!("a computed constant of shape {dims:?} of {dtype}");
+            return Err(NodeError::unsupported(format!("{what} (it is too large)")));
+        };
+        *self = Self { bytes, work };
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::ops::pool::{Pool, PoolKind};
+    use crate::graph::ops::softmax::Softmax;
+    use crate::tensor::DType;
+
+    fn bytes(n: usize) -> Info {
+        Info::plain(DType::U8, vec![n])
+    }
+
+    #[test]
+    fn memory_and_work_are_limited() {
+        let mut budget = Budget::new(0);
+        assert!(budget.copy(&bytes(BYTES + 1)).is_err());
+        assert!(budget.copy(&bytes(BYTES / 2)).is_ok());
+        assert!(budget.copy(&bytes(BYTES / 2 + 1)).is_err());
+        assert!(Budget::new(1 << 20).copy(&bytes(BYTES + 1)).is_ok());
+        // Small results of large operands.
+        let op = Op::from(Softmax { axis: 0, log: false });
+        let mut budget = Budget::new(0);
+        let large = [Info::plain(DType::F32, vec![WORK / 8])];
+        assert!(budget.compute(&op, &large, &bytes(1)).is_ok());
+        assert!(budget.compute(&op, &large, &bytes(1)).is_err());
+        // Large windows.
+        let pool = Pool::global(PoolKind::Max, [1 << 20, 1 << 20]);
+        assert!(budget.compute(&pool.into(), &[bytes(1)], &bytes(1)).is_err());
+    }
+}
