@@ -1,9 +1,9 @@
 //! Models and the sessions that run them.
 
+use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::Error;
 use crate::backend::cpu::{Executor, Plan};

@@ -1,8 +1,9 @@
 //! A run takes its memory from the arena that was planned ahead.
 
-use std::alloc::{GlobalAlloc, Layout, System};
+use core::alloc::{GlobalAlloc, Layout};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::alloc::System;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use tilewright::{DType, Model, Session, SessionOptions, Tensor};
 

@@ -41,7 +41,7 @@ macro_rules! each {
 /// For what a tile does once: the compiler unrolls these short bodies, and type-checks them once
 /// rather than per vector, which is most of the build time of a kernel. If it ever did not, the tile
 /// would have an address, and `cargo xtask asm` would find it in memory. In the reduction use
-/// [`each!`](crate::each).
+/// [`each!`](crate::each!).
 #[macro_export]
 macro_rules! count {
     ($i:ident in $n:tt $body:block) => {{

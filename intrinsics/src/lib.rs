@@ -62,7 +62,7 @@
 //! Addresses are in elements. Vector `j` of pixel `(y, i)` of an output is at `o + y * row +
 //! i * step + (j * LANES / 16) * plane + j * LANES % 16`: a blocked tensor has its planes of 16
 //! channels `plane` elements apart, a matrix row has `plane = 16`. Extents are literals, so that
-//! [`each!`](crate::each) unrolls every loop and the tile never has an address.
+//! [`each!`](crate::each!) unrolls every loop and the tile never has an address.
 //!
 //! # How to add an instruction set
 //!

@@ -6,6 +6,7 @@
 //! available instruction set, or for the one that `TILEWRIGHT_ISA` names.
 
 use core::hint::black_box;
+use core::ops::{Deref, DerefMut};
 use std::time::Instant;
 use tilewright_kernels::{
     Activation, BinaryOp, BinaryParams, BinaryPlan, DepthwiseParams, DepthwisePlan, Epilogue, Isa,
@@ -22,9 +23,31 @@ struct Case {
     run: Box<dyn FnMut()>,
 }
 
-/// Numbers from -1 to 1.
-fn operand(len: usize) -> Vec<f32> {
-    (0..len).map(|i| (i * 7919 % 1000) as f32 / 500.0 - 1.0).collect()
+/// Numbers from -1 to 1, the first at a multiple of 64 bytes, as an arena places its tensors.
+struct Operand {
+    memory: Vec<f32>,
+    start: usize,
+    len: usize,
+}
+
+fn operand(len: usize) -> Operand {
+    let memory: Vec<f32> = (0..len + 16).map(|i| (i * 7919 % 1000) as f32 / 500.0 - 1.0).collect();
+    let start = memory.as_ptr().align_offset(64);
+    Operand { memory, start, len }
+}
+
+impl Deref for Operand {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        &self.memory[self.start..self.start + self.len]
+    }
+}
+
+impl DerefMut for Operand {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        &mut self.memory[self.start..self.start + self.len]
+    }
 }
 
 fn depthwise(isa: Isa, c: usize, size: usize, k: usize, stride: usize) -> Case {

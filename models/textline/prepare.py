@@ -204,22 +204,22 @@ def text_box(mask):
     main = max(range(len(runs)), key=lambda i: (runs[i][2], -i))
     first, last, _ = runs[main]
     tall = last - first
-    # Accents, dots and underlines join the main run; a thin run at the picture's
-    # edge is a neighbour line's (an accent if it is very near), a run too far off
-    # or as small as a speck is none.
+    # Accents, dots and underlines join the main run, and whatever is very near; a
+    # thin run at the picture's edge is a neighbour line's, a run too far off or as
+    # small as a speck is none.
     gap, reach, cut = max(2, tall * 2 // 5), max(2, tall * 3 // 5), tall * 2 // 5
     near = max(1, tall // 8)
     top, bottom = first, last
     for a, b, m in reversed(runs[:main]):
         if 200 * m < tall * tall:
             continue
-        if top - b > gap or first - a > reach or (a == 0 and b - a <= cut and top - b > near):
+        if top - b > near and (top - b > gap or first - a > reach or (a == 0 and b - a <= cut)):
             break
         top = a
     for a, b, m in runs[main + 1:]:
         if 200 * m < tall * tall:
             continue
-        if a - bottom > gap or b - last > reach or (b == height and b - a <= cut and a - bottom > near):
+        if a - bottom > near and (a - bottom > gap or b - last > reach or (b == height and b - a <= cut)):
             break
         bottom = b
     columns = np.flatnonzero(mask[top:bottom].any(axis=0))

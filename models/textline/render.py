@@ -9,7 +9,7 @@ import os
 import random
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFilter, ImageFont
+from PIL import Image, ImageChops, ImageDraw, ImageFilter, ImageFont
 
 from fonts import Fonts
 from prepare import prepare
@@ -106,7 +106,9 @@ class Renderer:
             for c, step in zip(text, steps):
                 pen.text((x + int(round(step)), base), c, 255, font, anchor="ls")
         if damaged:
-            self._company(pen, font, em, x, base, top, bottom, right - left, width, height)
+            extra = Image.new("L", cover.size, 0)
+            self._company(ImageDraw.Draw(extra), font, em, x, base, top, bottom, right - left, width, height)
+            cover = ImageChops.lighter(cover, extra)
         if fringe:
             return self._subpixels(cover)
         if scale > 1:
@@ -318,7 +320,7 @@ class Renderer:
         lowest = min(1.0, 11 / size)
         factor = r.uniform(max(0.4, lowest), 1.0)
         small = (max(4, int(width * factor)), max(4, int(height * factor)))
-        method = r.choice((Image.BILINEAR, Image.BICUBIC, Image.NEAREST if factor > 0.8 else Image.BOX))
+        method = r.choice((Image.BILINEAR, Image.BICUBIC, Image.NEAREST if factor > 0.8 and size >= 24 else Image.BOX))
         picture = picture.resize(small, method)
         if r.random() < 0.6:
             picture = picture.resize((width, height), r.choice((Image.BILINEAR, Image.BICUBIC)))

@@ -88,7 +88,11 @@ pub enum GraphError {
 
 impl GraphError {
     /// A [`GraphError::Mismatch`] of operands without names of their own.
-    pub(crate) fn mismatch(op: &'static str, rule: &'static str, shapes: &[(&str, &[usize])]) -> Self {
+    pub(crate) fn mismatch(
+        op: &'static str,
+        rule: &'static str,
+        shapes: &[(&str, &[usize])],
+    ) -> Self {
         let operands = shapes.iter().map(|(n, d)| ((*n).to_owned(), d.to_vec())).collect();
         Self::Mismatch { op, rule, operands }
     }
@@ -134,8 +138,8 @@ impl fmt::Display for GraphError {
     }
 }
 
-impl std::error::Error for GraphError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+impl core::error::Error for GraphError {
+    fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
             Self::Shape { source, .. } => Some(source),
             Self::Tensor(e) => Some(e),

@@ -119,7 +119,8 @@ impl Context {
             let own = sa.ne()[i];
             let times = sb.ne()[i] / own;
             if own != 1 && times != 1 {
-                adims.splice(0..0, core::iter::repeat_n(1, bdims.len().saturating_sub(adims.len())));
+                adims
+                    .splice(0..0, core::iter::repeat_n(1, bdims.len().saturating_sub(adims.len())));
                 let axis = adims.len() - 1 - i;
                 let mut split = adims.clone();
                 split.insert(axis + 1, 1);
@@ -198,7 +199,12 @@ impl Context {
         self.transpose(wide, &order).map_err(|_| bad())
     }
 
-    fn repeating(&mut self, op: BinaryOp, a: TensorId, b: TensorId) -> Result<TensorId, GraphError> {
+    fn repeating(
+        &mut self,
+        op: BinaryOp,
+        a: TensorId,
+        b: TensorId,
+    ) -> Result<TensorId, GraphError> {
         let (sa, sb) = (*self.record(a).shape(), *self.record(b).shape());
         if !sb.can_repeat_to(&sa) {
             return Err(GraphError::mismatch(

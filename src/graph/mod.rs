@@ -23,8 +23,8 @@ pub use error::GraphError;
 pub use ops::{LayoutRule, Op, Operator};
 pub use record::{Info, Layout, Record};
 pub use step::{LowerCx, Step};
-pub use view::{View, ViewMut};
 pub(crate) use view::with_element;
+pub use view::{View, ViewMut};
 
 use core::fmt;
 use std::sync::Arc;
@@ -267,8 +267,7 @@ impl Context {
         let offset = if len == 0 { 0 } else { start * strides[axis] };
         dims[axis] = len;
         strides[axis] = if len > 1 { strides[axis] * step } else { strides[axis] };
-        let shape =
-            Shape::strided(record.dtype, &dims, &strides).map_err(shape_error("slice"))?;
+        let shape = Shape::strided(record.dtype, &dims, &strides).map_err(shape_error("slice"))?;
         self.push_view("slice", id, shape, offset)
     }
 
@@ -294,8 +293,7 @@ impl Context {
         for (i, &stride) in from_strides.iter().enumerate() {
             strides[missing + i] = if from[i] == dims[missing + i] { stride } else { 0 };
         }
-        let shape =
-            Shape::strided(record.dtype, dims, &strides).map_err(shape_error("expand"))?;
+        let shape = Shape::strided(record.dtype, dims, &strides).map_err(shape_error("expand"))?;
         self.push_view("expand", id, shape, 0)
     }
 
@@ -311,8 +309,7 @@ impl Context {
         offset: usize,
     ) -> Result<TensorId, GraphError> {
         let record = self.record(id);
-        let shape =
-            Shape::strided(record.dtype, dims, strides).map_err(shape_error("view"))?;
+        let shape = Shape::strided(record.dtype, dims, strides).map_err(shape_error("view"))?;
         let (bytes, available) = (shape.bytes(record.dtype), record.shape.bytes(record.dtype));
         if offset.checked_add(bytes).is_none_or(|end| end > available) {
             return Err(shape_error("view")(ShapeError::ViewOutOfRange {

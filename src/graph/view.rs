@@ -71,18 +71,54 @@ fn check<T: Element>(dtype: DType, op: &'static str) -> Result<(), GraphError> {
 macro_rules! with_element {
     ($dtype:expr, $op:expr, $t:ident => $body:expr) => {
         match $dtype {
-            $crate::tensor::DType::F32 => { type $t = f32; $body }
-            $crate::tensor::DType::F64 => { type $t = f64; $body }
-            $crate::tensor::DType::F16 => { type $t = half::f16; $body }
-            $crate::tensor::DType::BF16 => { type $t = half::bf16; $body }
-            $crate::tensor::DType::I8 => { type $t = i8; $body }
-            $crate::tensor::DType::U8 | $crate::tensor::DType::Bool => { type $t = u8; $body }
-            $crate::tensor::DType::I16 => { type $t = i16; $body }
-            $crate::tensor::DType::U16 => { type $t = u16; $body }
-            $crate::tensor::DType::I32 => { type $t = i32; $body }
-            $crate::tensor::DType::U32 => { type $t = u32; $body }
-            $crate::tensor::DType::I64 => { type $t = i64; $body }
-            $crate::tensor::DType::U64 => { type $t = u64; $body }
+            $crate::tensor::DType::F32 => {
+                type $t = f32;
+                $body
+            }
+            $crate::tensor::DType::F64 => {
+                type $t = f64;
+                $body
+            }
+            $crate::tensor::DType::F16 => {
+                type $t = half::f16;
+                $body
+            }
+            $crate::tensor::DType::BF16 => {
+                type $t = half::bf16;
+                $body
+            }
+            $crate::tensor::DType::I8 => {
+                type $t = i8;
+                $body
+            }
+            $crate::tensor::DType::U8 | $crate::tensor::DType::Bool => {
+                type $t = u8;
+                $body
+            }
+            $crate::tensor::DType::I16 => {
+                type $t = i16;
+                $body
+            }
+            $crate::tensor::DType::U16 => {
+                type $t = u16;
+                $body
+            }
+            $crate::tensor::DType::I32 => {
+                type $t = i32;
+                $body
+            }
+            $crate::tensor::DType::U32 => {
+                type $t = u32;
+                $body
+            }
+            $crate::tensor::DType::I64 => {
+                type $t = i64;
+                $body
+            }
+            $crate::tensor::DType::U64 => {
+                type $t = u64;
+                $body
+            }
             dtype => Err($crate::graph::GraphError::UnsupportedDType { op: $op, dtype }),
         }
     };

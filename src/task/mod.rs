@@ -18,6 +18,8 @@ pub mod classify;
 pub mod ctc;
 pub mod image;
 pub mod line_image;
+#[cfg(test)]
+mod line_image_tests;
 pub mod resample;
 
 use core::fmt;

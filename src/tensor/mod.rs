@@ -66,7 +66,7 @@ impl fmt::Display for TensorError {
     }
 }
 
-impl std::error::Error for TensorError {}
+impl core::error::Error for TensorError {}
 
 impl From<ShapeError> for TensorError {
     fn from(e: ShapeError) -> Self {
@@ -89,7 +89,10 @@ impl Tensor {
     ///
     /// # Errors
     /// [`TensorError::Shape`], [`TensorError::Length`] or [`TensorError::OutOfMemory`].
-    pub fn from_slice<T: Element + NoUninit>(dims: &[usize], data: &[T]) -> Result<Self, TensorError> {
+    pub fn from_slice<T: Element + NoUninit>(
+        dims: &[usize],
+        data: &[T],
+    ) -> Result<Self, TensorError> {
         Self::from_bytes(T::DTYPE, dims, bytemuck::cast_slice(data))
     }
 

@@ -67,7 +67,7 @@ impl fmt::Display for ShapeError {
     }
 }
 
-impl std::error::Error for ShapeError {}
+impl core::error::Error for ShapeError {}
 
 /// Extents `ne` and byte strides `nb` of a tensor, both fastest dimension first (ggml's order).
 ///
@@ -322,10 +322,7 @@ mod tests {
         for dims in [&[usize::MAX, 2][..], &[1 << 40, 1 << 40], &[0, usize::MAX, usize::MAX]] {
             assert!(matches!(Shape::contiguous(DType::F32, dims), Err(ShapeError::Overflow(_))));
         }
-        assert!(matches!(
-            Shape::contiguous(DType::F32, &[1; 9]),
-            Err(ShapeError::TooManyDims(9))
-        ));
+        assert!(matches!(Shape::contiguous(DType::F32, &[1; 9]), Err(ShapeError::TooManyDims(9))));
     }
 
     #[test]

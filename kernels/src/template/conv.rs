@@ -1,7 +1,7 @@
 //! Convolution and transposed convolution (ONNX `Conv`, `ConvTranspose`), any group count but one
 //! channel per group.
 //!
-//! The reduction over input channels and taps stays in registers up to [`CHUNK`] channels, above
+//! The reduction over input channels and taps stays in registers up to 256 channels, above
 //! that the tile is stored and loaded once per chunk, so that a chunk of weights stays in the L2
 //! cache while all tiles use it. See `conv_tile` for the microkernel and its treatment of borders,
 //! `conv_geometry` for how a plane is divided into tiles.

@@ -474,6 +474,32 @@ fn depthwise_hand_computed() {
     }
 }
 
+proptest::proptest! {
+    #![proptest_config(proptest::prelude::ProptestConfig::with_cases(if cfg!(debug_assertions) { 16 } else { 128 }))]
+
+    /// Any sizes, on every instruction set of this machine.
+    #[test]
+    fn random_windows(
+        c in 1usize..40,
+        size in [1usize..20, 1usize..40],
+        kernel in [1usize..6, 1usize..6],
+        stride in [1usize..4, 1usize..4],
+        dilation in [1usize..3, 1usize..3],
+        pads in [0usize..4, 0usize..4, 0usize..4, 0usize..4],
+        kind in 0usize..6,
+    ) {
+        let fits = |i: usize| size[i] + pads[i] + pads[i + 2] > dilation[i] * (kernel[i] - 1);
+        proptest::prop_assume!(fits(0) && fits(1));
+        for isa in Isa::available() {
+            let place = Place::ALL[kind % 3];
+            let p = depthwise(c, size, kernel, stride, dilation, pads, EPILOGUES[kind]);
+            check_depthwise(isa, &p, place, kind % 2 == 0);
+            let p = PoolParams { op: POOLS[kind % 3], ..as_pool(&p) };
+            check_pool(isa, &p, place, None);
+        }
+    }
+}
+
 macro_rules! conformance {
     ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
         mod $id {

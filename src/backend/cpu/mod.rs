@@ -7,8 +7,9 @@ mod pool;
 pub use plan::{NodeInfo, Plan};
 
 use core::ops::Range;
+use core::time::Duration;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::graph::{Context, Evaluator, GraphError, TensorId, passes};
 use crate::tensor::{AlignedBytes, Tensor, TensorError};

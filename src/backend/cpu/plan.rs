@@ -94,7 +94,9 @@ impl Plan {
                 Some(value) => {
                     let aligned = match constants.entry(root) {
                         std::collections::hash_map::Entry::Occupied(e) => e.into_mut(),
-                        std::collections::hash_map::Entry::Vacant(e) => e.insert(value.to_aligned()?),
+                        std::collections::hash_map::Entry::Vacant(e) => {
+                            e.insert(value.to_aligned()?)
+                        }
                     };
                     Ok(Place::Constant(aligned.clone(), offset))
                 }
@@ -134,11 +136,7 @@ impl Plan {
             .iter()
             .map(|&id| {
                 let record = cx.record(id);
-                Ok(Port {
-                    name: record.name().to_owned(),
-                    info: record.info(),
-                    place: place(id)?,
-                })
+                Ok(Port { name: record.name().to_owned(), info: record.info(), place: place(id)? })
             })
             .collect::<Result<_, GraphError>>()?;
         let scratch_bytes = steps.iter().map(|s| s.step.scratch_bytes()).max().unwrap_or(0);
@@ -290,8 +288,7 @@ fn lower(cx: &Context, id: TensorId, isa: Isa, threads: usize) -> Result<Lowered
     let operator = record.op().operator().expect("leaves and views have no step");
     let src: Vec<Info> = record.src().iter().map(|&s| cx.record(s).info()).collect();
     let shapes: Vec<Shape> = record.src().iter().map(|&s| *cx.record(s).shape()).collect();
-    let values: Vec<Option<&Tensor>> =
-        record.src().iter().map(|&s| cx.constant_value(s)).collect();
+    let values: Vec<Option<&Tensor>> = record.src().iter().map(|&s| cx.constant_value(s)).collect();
     let dst = record.info();
     let cache: &ConstCache = cx.cache();
     let lowering =

@@ -4,8 +4,9 @@
 //! one: a job is a pointer that waiting threads find by polling an epoch counter for a while before
 //! they go to sleep, and steps of one job are kept apart by a barrier that threads poll too.
 
+use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{catch_unwind, resume_unwind};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 

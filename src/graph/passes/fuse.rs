@@ -187,12 +187,7 @@ fn fuse_into_matmul(
 }
 
 /// Zero padding of the spatial dimensions becomes the convolution's own.
-fn fuse_pad(
-    cx: &Context,
-    id: TensorId,
-    conv: &Conv,
-    uses: &[usize],
-) -> Result<Fused, GraphError> {
+fn fuse_pad(cx: &Context, id: TensorId, conv: &Conv, uses: &[usize]) -> Result<Fused, GraphError> {
     let mut src = cx.record(id).src().to_vec();
     let Some(Op::Pad(pad)) = sole(cx, src[0], uses) else { return Ok(None) };
     let rank = cx.dims(src[0]).len();

@@ -16,10 +16,7 @@ use tilewright_kernels::C_BLOCK;
 ///
 /// # Errors
 /// [`GraphError::Full`].
-pub fn assign_layouts(
-    cx: &mut Context,
-    outputs: &[TensorId],
-) -> Result<Vec<TensorId>, GraphError> {
+pub fn assign_layouts(cx: &mut Context, outputs: &[TensorId]) -> Result<Vec<TensorId>, GraphError> {
     let mut pass = Pass { converted: HashMap::new() };
     for id in cx.build_forward(outputs)? {
         let record = cx.record(id);

@@ -9,11 +9,7 @@ pub use layout::assign_layouts;
 use super::{Context, GraphError, Op, TensorId};
 
 /// How often each record is used by what `outputs` need; outputs count as a use.
-fn use_counts(
-    cx: &Context,
-    order: &[TensorId],
-    outputs: &[TensorId],
-) -> Vec<usize> {
+fn use_counts(cx: &Context, order: &[TensorId], outputs: &[TensorId]) -> Vec<usize> {
     let mut uses = vec![0; cx.len()];
     for &id in order {
         for s in cx.record(id).src() {

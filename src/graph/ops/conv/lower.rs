@@ -17,9 +17,9 @@ pub(super) fn lower(op: &Conv, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>
     }
     let s = op.sizes(&cx.src[0].dims, &cx.src[1].dims)?;
     let plan = if op.is_depthwise(&s) {
-        Plan::Depthwise(DepthwisePlan::new(cx.isa, &depthwise_params(op, &s))?)
+        Plan::Depthwise(Box::new(DepthwisePlan::new(cx.isa, &depthwise_params(op, &s))?))
     } else {
-        Plan::Conv(ConvPlan::new(cx.isa, &conv_params(op, &s, cx.src[0].layout))?)
+        Plan::Conv(Box::new(ConvPlan::new(cx.isa, &conv_params(op, &s, cx.src[0].layout))?))
     };
     let format = format!("{} g{} {}", plan.kernel_name(), op.groups, op.stride_key());
     let weights = cx.pack_f32(1, &format, plan.weights_len(), |from, to| {
@@ -84,8 +84,8 @@ fn conv_params(op: &Conv, s: &Sizes, x: Layout) -> ConvParams {
 }
 
 enum Plan {
-    Conv(ConvPlan),
-    Depthwise(DepthwisePlan),
+    Conv(Box<ConvPlan>),
+    Depthwise(Box<DepthwisePlan>),
 }
 
 macro_rules! each {
