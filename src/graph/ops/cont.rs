@@ -4,6 +4,7 @@ use core::ops::Range;
 
 use tilewright_kernels::template::layout::{LayoutOp, LayoutParams, LayoutPlan};
 
+use super::one_operand::OneOperand;
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::{DType, Shape};
@@ -30,37 +31,11 @@ impl Operator for Cont {
     fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
         let copy = StridedCopy::new(cx.dst.dtype, &cx.shapes[0])?;
         Ok(Some(match copy.planes() {
-            Some(params) => Box::new(Transpose(LayoutPlan::new(cx.isa, &params)?)),
+            // Whole planes, dense in operand and result; the kernel moves four-byte elements of
+            // any type without looking at them.
+            Some(params) => Box::new(OneOperand(LayoutPlan::new(cx.isa, &params)?)),
             None => Box::new(copy),
         }))
-    }
-}
-
-/// A transposition of the two fastest dimensions of four-byte elements, plane by plane.
-struct Transpose(LayoutPlan);
-
-impl Step for Transpose {
-    fn kernel(&self) -> String {
-        self.0.kernel_name().to_owned()
-    }
-
-    fn units(&self) -> usize {
-        self.0.units()
-    }
-
-    #[allow(unsafe_code)]
-    unsafe fn run(
-        &self,
-        src: &[*const u8],
-        dst: *mut u8,
-        _scratch: *mut u8,
-        units: Range<usize>,
-    ) -> Result<(), GraphError> {
-        // SAFETY: the planes fill operand and result, so both have the plan's length; the kernel
-        // moves four-byte elements without looking at them. Units and CPU are as the caller of
-        // this function promises.
-        unsafe { self.0.run(src[0].cast(), dst.cast(), units) };
-        Ok(())
     }
 }
 

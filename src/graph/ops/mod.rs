@@ -4,6 +4,8 @@
 //! writing its file and naming it in the list at the end of this one. Importers then need one row
 //! to reach it.
 
+mod one_operand;
+
 use super::{GraphError, Info, Layout, LowerCx, Step, View, ViewMut};
 
 /// What a graph needs to know of an operator.

@@ -1,10 +1,9 @@
 //! Reductions over neighbouring axes.
 
-use core::ops::Range;
-
 pub use tilewright_kernels::template::reduce::ReduceOp;
 use tilewright_kernels::template::reduce::{ReduceParams, ReducePlan};
 
+use super::one_operand::OneOperand;
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
@@ -134,7 +133,7 @@ impl Operator for Reduce {
             return Ok(None);
         }
         let plan = ReducePlan::new(cx.isa, &self.params(&cx.src[0].dims))?;
-        Ok(Some(Box::new(Run(plan))))
+        Ok(Some(Box::new(OneOperand(plan))))
     }
 }
 
@@ -156,32 +155,6 @@ fn floats(op: ReduceOp, v: &[f64]) -> f64 {
             m => m + sum_of(&|v| (v - m).exp()).ln(),
         },
         _ => f64::NAN,
-    }
-}
-
-struct Run(ReducePlan);
-
-impl Step for Run {
-    fn kernel(&self) -> String {
-        self.0.kernel_name().to_owned()
-    }
-
-    fn units(&self) -> usize {
-        self.0.units()
-    }
-
-    #[allow(unsafe_code)]
-    unsafe fn run(
-        &self,
-        src: &[*const u8],
-        dst: *mut u8,
-        _scratch: *mut u8,
-        units: Range<usize>,
-    ) -> Result<(), GraphError> {
-        // SAFETY: the plan was made for the operand's extents, and the result's are what is left
-        // of them; units and CPU are as the caller of this function promises.
-        unsafe { self.0.run(src[0].cast(), dst.cast(), units) };
-        Ok(())
     }
 }
 

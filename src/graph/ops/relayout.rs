@@ -1,9 +1,8 @@
 //! Changes of layout. Passes insert them; importers never do.
 
-use core::ops::Range;
-
 use tilewright_kernels::template::layout::{LayoutOp, LayoutParams, LayoutPlan};
 
+use super::one_operand::OneOperand;
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, Layout, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
@@ -57,32 +56,6 @@ impl Operator for Relayout {
             });
         }
         let params = LayoutParams { op, n, c, h: 1, w: space };
-        Ok(Some(Box::new(Run(LayoutPlan::new(cx.isa, &params)?))))
-    }
-}
-
-struct Run(LayoutPlan);
-
-impl Step for Run {
-    fn kernel(&self) -> String {
-        self.0.kernel_name().to_owned()
-    }
-
-    fn units(&self) -> usize {
-        self.0.units()
-    }
-
-    #[allow(unsafe_code)]
-    unsafe fn run(
-        &self,
-        src: &[*const u8],
-        dst: *mut u8,
-        _scratch: *mut u8,
-        units: Range<usize>,
-    ) -> Result<(), GraphError> {
-        // SAFETY: the plan was made for the operand's extents, so both buffers have its lengths;
-        // units and CPU are as the caller of this function promises.
-        unsafe { self.0.run(src[0].cast(), dst.cast(), units) };
-        Ok(())
+        Ok(Some(Box::new(OneOperand(LayoutPlan::new(cx.isa, &params)?))))
     }
 }

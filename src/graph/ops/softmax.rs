@@ -1,9 +1,8 @@
 //! Softmax along an axis.
 
-use core::ops::Range;
-
 use tilewright_kernels::template::softmax::{SoftmaxParams, SoftmaxPlan};
 
+use super::one_operand::OneOperand;
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
@@ -80,37 +79,7 @@ impl Operator for Softmax {
             return Ok(None);
         }
         let plan = SoftmaxPlan::new(cx.isa, &self.params(&cx.dst.dims))?;
-        Ok(Some(Box::new(Run(plan))))
-    }
-}
-
-struct Run(SoftmaxPlan);
-
-impl Step for Run {
-    fn kernel(&self) -> String {
-        self.0.kernel_name().to_owned()
-    }
-
-    fn units(&self) -> usize {
-        self.0.units()
-    }
-
-    fn may_overwrite(&self, _i: usize) -> bool {
-        true
-    }
-
-    #[allow(unsafe_code)]
-    unsafe fn run(
-        &self,
-        src: &[*const u8],
-        dst: *mut u8,
-        _scratch: *mut u8,
-        units: Range<usize>,
-    ) -> Result<(), GraphError> {
-        // SAFETY: the plan was made for the extents of operand and result, which may be one
-        // buffer; units and CPU are as the caller of this function promises.
-        unsafe { self.0.run(src[0].cast(), dst.cast(), units) };
-        Ok(())
+        Ok(Some(Box::new(OneOperand(plan))))
     }
 }
 

@@ -1,11 +1,10 @@
 //! Element-wise functions of one operand.
 
-use core::ops::Range;
-
 pub use tilewright_kernels::template::unary::UnaryOp;
 use tilewright_kernels::template::unary::{UnaryParams, UnaryPlan};
 use tilewright_kernels::Activation;
 
+use super::one_operand::OneOperand;
 use super::{LayoutRule, Operator, RuleCx, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
@@ -211,40 +210,10 @@ impl Operator for Unary {
             return Ok(None);
         }
         let len = cx.dst.stored_elements().expect("the result has a buffer");
-        Ok(Some(Box::new(Run(UnaryPlan::new(cx.isa, &UnaryParams { op: self.op, len })?))))
+        Ok(Some(Box::new(OneOperand(UnaryPlan::new(cx.isa, &UnaryParams { op: self.op, len })?))))
     }
 
     fn layout_rule(&self, cx: &RuleCx<'_>) -> LayoutRule {
         if cx.dst.dtype == DType::F32 { LayoutRule::Follow(vec![0]) } else { LayoutRule::Plain }
-    }
-}
-
-struct Run(UnaryPlan);
-
-impl Step for Run {
-    fn kernel(&self) -> String {
-        self.0.kernel_name().to_owned()
-    }
-
-    fn units(&self) -> usize {
-        self.0.units()
-    }
-
-    fn may_overwrite(&self, _i: usize) -> bool {
-        true
-    }
-
-    #[allow(unsafe_code)]
-    unsafe fn run(
-        &self,
-        src: &[*const u8],
-        dst: *mut u8,
-        _scratch: *mut u8,
-        units: Range<usize>,
-    ) -> Result<(), GraphError> {
-        // SAFETY: operand and result have the plan's length and may be one buffer; units and CPU
-        // are as the caller of this function promises.
-        unsafe { self.0.run(src[0].cast(), dst.cast(), units) };
-        Ok(())
     }
 }

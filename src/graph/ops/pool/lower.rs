@@ -1,9 +1,8 @@
 //! The pooling kernel.
 
-use core::ops::Range;
-
 use tilewright_kernels::template::pool::{PoolOp, PoolParams, PoolPlan};
 
+use super::super::one_operand::OneOperand;
 use super::{Pool, PoolKind, spatial};
 use crate::graph::{GraphError, Layout, LowerCx, Step};
 
@@ -29,31 +28,5 @@ pub(super) fn lower(op: &Pool, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>
         dilation: op.dilation,
         pads: op.pads,
     };
-    Ok(Some(Box::new(Run(PoolPlan::new(cx.isa, &params)?))))
-}
-
-struct Run(PoolPlan);
-
-impl Step for Run {
-    fn kernel(&self) -> String {
-        self.0.kernel_name().to_owned()
-    }
-
-    fn units(&self) -> usize {
-        self.0.units()
-    }
-
-    #[allow(unsafe_code)]
-    unsafe fn run(
-        &self,
-        src: &[*const u8],
-        dst: *mut u8,
-        _scratch: *mut u8,
-        units: Range<usize>,
-    ) -> Result<(), GraphError> {
-        // SAFETY: the plan was made for the operand's and the result's extents in the blocked
-        // layout, so both buffers have its lengths; units and CPU are as the caller promises.
-        unsafe { self.0.run(src[0].cast(), dst.cast(), units) };
-        Ok(())
-    }
+    Ok(Some(Box::new(OneOperand(PoolPlan::new(cx.isa, &params)?))))
 }
