@@ -221,6 +221,12 @@ pub(crate) fn tolerance(dtype: Dtype, k: usize) -> f64 {
     eps * (k as f64).sqrt() * (k as f64 + 16.0).sqrt()
 }
 
+/// The error that an activation of its own pass adds at `x`: `UnaryOp` states 5 ulp or less for
+/// each, GELU in parts of `max(1, |x|)`.
+pub(crate) fn activation_error(x: f64) -> f64 {
+    5.0 * f64::from(f32::EPSILON) * x.abs().max(1.0)
+}
+
 /// Fails if `y` is farther from `exact` than the tolerance; NaN only matches NaN.
 pub(crate) fn assert_close(y: f32, exact: f64, tolerance: f64, what: impl core::fmt::Debug) {
     let close = (f64::from(y) - exact).abs() <= tolerance

@@ -4,7 +4,7 @@
 //! elementary functions are `tile!(MATH ...)`, whose accuracy `tilewright-intrinsics` states.
 //!
 //! NaN gives NaN, except in [`UnaryOp::Relu`] and [`UnaryOp::ThresholdedRelu`], which compare:
-//! there it gives 0. Functions of the form `x * f(x)` give NaN at -inf, as their definition does.
+//! there it gives 0 (a signalling NaN may give NaN). Functions of the form `x * f(x)` give NaN at -inf, as their definition does.
 
 use super::unary_list::unary_list;
 use crate::error::{check_len, checked_len};
