@@ -116,13 +116,21 @@ def build(model):
     return onnx_model
 
 
+def mean_of(paths):
+    """The mean of the weights of several runs that started from one another."""
+    states = [torch.load(path, map_location="cpu") for path in paths]
+    return {key: sum(s[key] for s in states) / len(states) if value.dtype.is_floating_point else value
+            for key, value in states[-1].items()}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--weights", required=True)
+    parser.add_argument("--weights", required=True, nargs="+",
+                        help="of a run; the mean of several that started from one another")
     parser.add_argument("--out", default="textline.onnx")
     args = parser.parse_args()
     model = TextLine(CLASSES)
-    model.load_state_dict(torch.load(args.weights, map_location="cpu"))
+    model.load_state_dict(mean_of(args.weights))
     model.eval()
     data = build(model).SerializeToString()
     with open(args.out, "wb") as f:
