@@ -189,6 +189,30 @@ fn plans_of_one_model_share_packed_weights() {
     assert_eq!(sizes[0], sizes[2], "{sizes:?}");
 }
 
+#[test]
+fn plans_with_other_output_phases_pack_anew() {
+    // One output row, then one output column: as many weights, in another order.
+    let cache = Arc::new(ConstCache::default());
+    let data = noise(16 * 16 * 4, 1);
+    let weights = Tensor::from_slice(&[16, 16, 2, 2], &data).unwrap();
+    cache.keep(weights.storage());
+    let op = Conv { stride: [2, 2], transposed: Some([0, 0]), ..Conv::default() };
+    for isa in isas() {
+        for (pads, dims) in [([0, 0, 1, 0], [1, 16, 1, 3]), ([0, 0, 0, 1], [1, 16, 3, 1])] {
+            let mut cx = Context::with_cache(cache.clone());
+            let w = cx.constant(weights.clone()).unwrap();
+            let (op, x) = (Conv { pads, ..op.clone() }, noise(48, 2));
+            let constant = cx.constant(Tensor::from_slice(&dims, &x).unwrap()).unwrap();
+            let want = cx.op(op.clone(), &[constant, w]).unwrap();
+            let want = floats(cx.constant_value(want).unwrap());
+            let x = leaf(&mut cx, &dims, &x);
+            let y = cx.op(op, &[x, w]).unwrap();
+            let got = floats(&compute(&cx, &[y], isa, 1).unwrap()[0]);
+            assert!(got.iter().zip(&want).all(|(a, b)| (a - b).abs() < 1e-4), "{isa} {dims:?}");
+        }
+    }
+}
+
 // ggml's conventions.
 
 fn ggml(ne: &[usize], data: &[f32], cx: &mut Context) -> TensorId {

@@ -162,8 +162,12 @@ macro_rules! peak_row {
         mod $id {
             /// Twelve chains of FMA, which hide the latency of any core: `12 * LANES * 2` FLOP per
             /// step.
+            ///
+            /// # Safety
+            ///
+            /// The CPU has the instructions of the row.
             $(#[target_feature(enable = $f)])*
-            pub(super) fn chains(steps: usize, factor: f32) -> f32 {
+            pub(super) unsafe fn chains(steps: usize, factor: f32) -> f32 {
                 use tilewright_intrinsics::$tile as tile;
                 let (a, b) = (tile!(VSET factor), tile!(VSET 0.5));
                 tile!(DEF t [1 x 12 x 1]);
@@ -195,7 +199,6 @@ pub fn peak(isa: Isa, steps: usize) -> Result<f64, KernelError> {
             if isa == Isa::$isa {
                 lanes = tilewright_intrinsics::$tile!(LANES);
                 // SAFETY: `require` has checked that the CPU has the instruction set.
-                #[allow(unused_unsafe)]
                 black_box(unsafe { $id::chains(black_box(steps), black_box(0.5)) });
             }
         };

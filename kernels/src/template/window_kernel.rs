@@ -74,8 +74,7 @@ macro_rules! window_kernel {
     ($mode:ident $tile:ident [$($f:tt)*] $w:tt $s:tt $d:tt) => {
         $(#[target_feature(enable = $f)])*
         unsafe fn kernel(g: &Window, args: &WindowArgs) {
-            #[allow(unused_imports)]
-            use tilewright_intrinsics::{$tile as tile, each};
+            use tilewright_intrinsics::$tile as tile;
             let s = &g.sizes;
             let (x_row, y_row) = (s.input[1] * C_BLOCK, s.output[1] * C_BLOCK);
             let a_row = s.dilation[0] * x_row;
@@ -92,7 +91,7 @@ macro_rules! window_kernel {
                     window_start!($mode first args lane);
                     for i in 0..run.count {
                         tile!(DEF t [1 x $w x 1]);
-                        each!(i in $w { t[i][0] = first; });
+                        tilewright_intrinsics::each!(i in $w { t[i][0] = first; });
                         window_reduce!($mode t $w $s $d, g args i lane start taps, a a_row);
                         window_finish!($mode t $w g args residual y (run.first + i * $w));
                         tile!(STORE t [1 x $w x 1] -> o[0, C_BLOCK, 0]);
@@ -157,7 +156,7 @@ pub(crate) use window_reduce;
 /// limit, which is worth 8 %.
 macro_rules! window_rows {
     (dw 3 1 $r:ident in $taps:ident $body:block) => {
-        each!($r in 3 { if $taps.start <= $r && $r < $taps.end $body });
+        tilewright_intrinsics::each!($r in 3 { if $taps.start <= $r && $r < $taps.end $body });
     };
     ($mode:ident $s:tt $d:tt $r:ident in $taps:ident $body:block) => {
         for $r in $taps.clone() $body
@@ -230,7 +229,7 @@ macro_rules! window_finish {
     (accum $t:ident $w:tt $g:ident $args:ident $residual:ident $y:ident $first:expr) => {
         let rows = $g.divisors[0][$y];
         let columns = $g.divisors[1][$first..].as_ptr();
-        each!(i in $w {
+        tilewright_intrinsics::each!(i in $w {
             let n = tile!(VMUL tile!(VSET rows), tile!(VSPLAT columns, i));
             $t[i][0] = tile!(VDIV $t[i][0], n);
         });

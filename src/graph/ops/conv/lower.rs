@@ -21,7 +21,7 @@ pub(super) fn lower(op: &Conv, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>
     } else {
         Plan::Conv(Box::new(ConvPlan::new(cx.isa, &conv_params(op, &s, cx.src[0].layout))?))
     };
-    let format = format!("{} g{} {}", plan.kernel_name(), op.groups, op.stride_key());
+    let format = format!("{} g{} {}", plan.kernel_name(), op.groups, op.phase_key(&s));
     let weights = cx.pack_f32(1, &format, plan.weights_len(), |from, to| {
         Ok(plan.pack_weights(from, to)?)
     })?;
@@ -38,10 +38,14 @@ impl Conv {
         Epilogue { activation: self.activation, residual: self.residual }
     }
 
-    /// What the packed order of a transposed convolution's weights depends on besides the tile.
-    fn stride_key(&self) -> String {
+    /// What the packed order of a transposed convolution's weights depends on besides the tile:
+    /// which output phases there are, and which taps each has.
+    fn phase_key(&self, s: &Sizes) -> String {
         match self.transposed {
-            Some(_) => format!("t{:?}{:?}{:?}", self.stride, self.dilation, self.pads),
+            Some(_) => {
+                let phases = [0, 1].map(|i| self.stride[i].min(s.output[i]));
+                format!("t{phases:?}{:?}{:?}{:?}", self.stride, self.dilation, self.pads)
+            }
             None => String::new(),
         }
     }
