@@ -35,6 +35,7 @@ extern crate std;
 
 #[allow(unsafe_code)]
 pub mod bench;
+mod choice;
 mod detect;
 mod epilogue;
 mod error;
@@ -46,6 +47,7 @@ pub mod template;
 #[cfg(test)]
 mod testing;
 
+pub use choice::{Algorithm, Choice, ParseChoiceError};
 pub use detect::Isa;
 pub use epilogue::{Activation, Epilogue};
 pub use error::KernelError;
