@@ -108,8 +108,9 @@ macro_rules! tile_default {
         let mut w = [$crate::$m!(VZERO); $s];
         $crate::each!(k in $s { w[k] = $crate::$m!(VLOAD $b.wrapping_add(k * 16), 0); });
         $crate::tile_default!($m COLUMNS x [$w x $s / $d] <- $a if $lo, $hi);
-        $crate::each!(i in $w { let t = &mut $t[i][0]; $crate::each!(k in $s {
-            *t = $crate::$m!(VFMA x[i * $d + k], w[k], *t); }); }); };
+        // Tap by tap, so that neighbouring multiply-adds do not wait for each other.
+        $crate::each!(k in $s { $crate::each!(i in $w {
+            $t[i][0] = $crate::$m!(VFMA x[i * $d + k], w[k], $t[i][0]); }); }); };
     ($m:ident COMPUTE max_row $t:ident [$w:tt x $s:tt / $d:tt] <- $a:ident if $lo:expr, $hi:expr) => {
         let mut x = [$crate::$m!(VSET f32::NEG_INFINITY); ($w - 1) * $d + $s];
         $crate::tile_default!($m COLUMNS x [$w x $s / $d] <- $a if $lo, $hi);
