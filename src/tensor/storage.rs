@@ -75,6 +75,14 @@ impl Storage {
         Self::new(Bytes::Shared(bytes))
     }
 
+    /// The bytes, if this is the only handle to them and they are owned; else nothing happens.
+    pub fn reclaim(self) -> Option<AlignedBytes> {
+        match Arc::into_inner(self.0)?.bytes {
+            Bytes::Owned(bytes) => Some(bytes),
+            Bytes::Shared(_) => None,
+        }
+    }
+
     /// The identity of the data.
     pub fn id(&self) -> u64 {
         self.0.id

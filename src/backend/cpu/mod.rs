@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use crate::graph::{Context, Evaluator, GraphError, TensorId, passes};
-use crate::tensor::{AlignedBytes, Tensor, TensorError};
-use plan::{Place, Port};
+use crate::tensor::{AlignedBytes, Storage, Tensor, TensorError};
+use plan::{Place, Port, Target};
 use pool::{Barrier, Pool};
 use tilewright_kernels::Isa;
 
@@ -24,11 +24,16 @@ pub struct Executor {
     arena: AlignedBytes,
     scratch: AlignedBytes,
     operands: Operands,
+    /// The results of the last run: their memory serves the next one if the caller dropped them.
+    kept: Vec<Storage>,
 }
 
-/// Addresses of the operands of all steps of a plan, one step's after the other's.
+/// Addresses of the operands and the result of all steps of a plan, one step's after the other's.
 #[derive(Default)]
-struct Operands(Vec<*const u8>);
+struct Operands {
+    src: Vec<*const u8>,
+    dst: Vec<*mut u8>,
+}
 
 #[allow(unsafe_code)]
 // SAFETY: as for `Base`: addresses only, which are dereferenced under the contract of `Step::run`.
@@ -38,11 +43,18 @@ unsafe impl Send for Operands {}
 unsafe impl Sync for Operands {}
 
 impl Operands {
-    fn resolve(&mut self, plan: &Plan, arena: Base) {
-        self.0.clear();
-        self.0.extend(plan.steps.iter().flat_map(|s| &s.src).map(|place| match place {
+    fn resolve(&mut self, plan: &Plan, arena: Base, inputs: &[Tensor], results: &[Base]) {
+        self.src.clear();
+        self.src.extend(plan.steps.iter().flat_map(|s| &s.src).map(|place| match place {
             Place::Arena(offset) => arena.at(*offset).cast_const(),
+            Place::Input(i, offset) => inputs[*i].bytes().as_ptr().wrapping_add(*offset),
+            Place::Result(i, offset) => results[*i].at(*offset).cast_const(),
             Place::Constant(value, offset) => value.bytes().as_ptr().wrapping_add(*offset),
+        }));
+        self.dst.clear();
+        self.dst.extend(plan.steps.iter().map(|step| match step.dst {
+            Target::Arena(offset) => arena.at(offset),
+            Target::Result(i) => results[i].at(0),
         }));
     }
 }
@@ -79,7 +91,7 @@ impl Executor {
             what: format!("starting {threads} threads on this system"),
         })?;
         let (arena, scratch) = (AlignedBytes::default(), AlignedBytes::default());
-        Ok(Self { pool, isa, arena, scratch, operands: Operands::default() })
+        Ok(Self { pool, isa, arena, scratch, operands: Operands::default(), kept: Vec::new() })
     }
 
     /// Threads in use.
@@ -117,13 +129,23 @@ impl Executor {
         let threads = self.pool.threads();
         grow(&mut self.arena, plan.arena_bytes)?;
         grow(&mut self.scratch, plan.scratch_bytes * threads)?;
-        for (port, input) in plan.inputs.iter().zip(inputs) {
-            if let Place::Arena(offset) = port.place {
-                self.arena[offset..offset + input.bytes().len()].copy_from_slice(input.bytes());
-            }
+        let inputs: Vec<Tensor> =
+            inputs.iter().map(|t| t.to_aligned()).collect::<Result<_, TensorError>>()?;
+        let mut spare = core::mem::take(&mut self.kept).into_iter();
+        let mut results = Vec::with_capacity(plan.results.len());
+        for &bytes in &plan.results {
+            let reclaimed = spare.next().and_then(Storage::reclaim).filter(|b| b.len() == bytes);
+            results.push(match reclaimed {
+                Some(memory) => memory,
+                None => AlignedBytes::zeroed(bytes)?,
+            });
         }
-        self.execute(plan, times)?;
-        plan.outputs.iter().map(|port| self.read(port)).collect()
+        drop(spare);
+        self.execute(plan, &inputs, &mut results, times)?;
+        let results: Vec<Storage> = results.into_iter().map(Storage::owned).collect();
+        let outputs = plan.outputs.iter().map(|port| read(port, &inputs, &results)).collect();
+        self.kept = results;
+        outputs
     }
 
     fn check_inputs(&self, plan: &Plan, inputs: &[&Tensor]) -> Result<(), GraphError> {
@@ -149,11 +171,14 @@ impl Executor {
     fn execute(
         &mut self,
         plan: &Plan,
+        inputs: &[Tensor],
+        results: &mut [AlignedBytes],
         mut times: Option<&mut [Duration]>,
     ) -> Result<(), GraphError> {
         let threads = self.pool.threads();
         let (arena, scratch) = (Base(self.arena.as_mut_ptr()), Base(self.scratch.as_mut_ptr()));
-        self.operands.resolve(plan, arena);
+        let results: Vec<Base> = results.iter_mut().map(|r| Base(r.as_mut_ptr())).collect();
+        self.operands.resolve(plan, arena, inputs, &results);
         let operands = &self.operands;
         let failure: Mutex<Option<GraphError>> = Mutex::new(None);
         let barrier = Barrier::new(threads);
@@ -180,11 +205,12 @@ impl Executor {
                     0..if thread == 0 { units } else { 0 }
                 };
                 if !range.is_empty() {
-                    let src = &operands.0[first..][..planned.src.len()];
-                    let dst = arena.at(planned.dst);
+                    let src = &operands.src[first..][..planned.src.len()];
+                    let dst = operands.dst[i];
                     #[allow(unsafe_code)]
-                    // SAFETY: the plan placed operands and result inside the arena, apart from
-                    // each other while they live, or in constants of their size; scratch is this
+                    // SAFETY: the plan placed operands and result inside the arena and the result
+                    // buffers, apart from each other while they live, or operands in constants and
+                    // inputs of their size, where no step writes; scratch is this
                     // thread's part; threads get disjoint units and barriers keep steps that
                     // depend on each other apart; the ISA was checked when the plan was made.
                     let outcome = unsafe { planned.step.run(src, dst, scratch, range) };
@@ -213,16 +239,22 @@ impl Executor {
         }
         failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
+}
 
-    fn read(&self, port: &Port) -> Result<Tensor, GraphError> {
-        let Port { info, place, .. } = port;
-        let len = info.stored_bytes().expect("the result has a buffer");
-        let bytes = match place {
-            Place::Arena(offset) => &self.arena[*offset..][..len],
-            Place::Constant(value, offset) => &value.bytes()[*offset..][..len],
-        };
-        Ok(Tensor::from_bytes(info.dtype, &info.dims, bytes)?)
+/// An output, where it lies if it fills its memory, else a copy.
+fn read(port: &Port, inputs: &[Tensor], results: &[Storage]) -> Result<Tensor, GraphError> {
+    let Port { info, place, .. } = port;
+    let len = info.stored_bytes().expect("the result has a buffer");
+    let (storage, offset) = match place {
+        Place::Arena(_) => unreachable!("outputs have buffers of their own"),
+        Place::Input(i, offset) => (inputs[*i].storage(), *offset),
+        Place::Result(i, offset) => (&results[*i], *offset),
+        Place::Constant(value, offset) => (value.storage(), *offset),
+    };
+    if offset == 0 && storage.len() == len {
+        return Ok(Tensor::from_storage(info.dtype, &info.dims, storage.clone())?);
     }
+    Ok(Tensor::from_bytes(info.dtype, &info.dims, &storage[offset..][..len])?)
 }
 
 impl Plan {

@@ -19,8 +19,21 @@ const SERIAL_BELOW_NS: u64 = 8_000;
 pub(super) enum Place {
     /// Bytes from the start of the arena.
     Arena(usize),
+    /// In the input of this number, so many bytes from its start. Nothing is written there.
+    Input(usize, usize),
+    /// In the result buffer of this number, so many bytes from its start.
+    Result(usize, usize),
     /// In a tensor that is there before the run, this many bytes from its start.
     Constant(Tensor, usize),
+}
+
+/// Where a step writes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Target {
+    /// At this byte of the arena.
+    Arena(usize),
+    /// In the result buffer of this number.
+    Result(usize),
 }
 
 /// A leaf that the caller fills, or a result that the caller reads.
@@ -35,7 +48,7 @@ pub(super) struct Port {
 pub(super) struct PlannedStep {
     pub(super) step: Box<dyn Step>,
     pub(super) src: Vec<Place>,
-    pub(super) dst: usize,
+    pub(super) dst: Target,
     /// Whether threads share the step.
     pub(super) parallel: bool,
     pub(super) node: NodeInfo,
@@ -61,6 +74,8 @@ pub struct Plan {
     pub(super) steps: Vec<PlannedStep>,
     pub(super) inputs: Vec<Port>,
     pub(super) outputs: Vec<Port>,
+    /// Bytes of each result buffer. Outputs are computed in place there: the caller keeps them.
+    pub(super) results: Vec<usize>,
     pub(super) arena_bytes: usize,
     pub(super) scratch_bytes: usize,
     weight_bytes: usize,
@@ -87,6 +102,12 @@ impl Plan {
             }
         }
         let slots = Slots::new(cx, &order, outputs, &lowered)?;
+        let leaf = |&&id: &&TensorId| {
+            let record = cx.record(id);
+            record.value().is_none() && *record.op() == Op::Leaf
+        };
+        let leaves: HashMap<TensorId, usize> =
+            order.iter().filter(leaf).enumerate().map(|(i, &id)| (id, i)).collect();
         let mut constants = HashMap::new();
         let mut place = |id: TensorId| -> Result<Place, GraphError> {
             let (root, offset) = root(cx, id);
@@ -100,7 +121,10 @@ impl Plan {
                     };
                     Ok(Place::Constant(aligned.clone(), offset))
                 }
-                None => Ok(Place::Arena(slots.offset(root) + offset)),
+                None => Ok(match leaves.get(&root) {
+                    Some(&input) => Place::Input(input, offset),
+                    None => slots.place(root, offset),
+                }),
             }
         };
         let mut steps = Vec::new();
@@ -117,7 +141,7 @@ impl Plan {
                 Op::View(_) => {}
                 op => {
                     let src = record.src().iter().map(|&s| place(s)).collect::<Result<_, _>>()?;
-                    let Place::Arena(dst) = place(id)? else { unreachable!("results have slots") };
+                    let dst = slots.target(id);
                     let Lowered { step, macs, cost } =
                         lowered.remove(&id).expect("every operator was lowered");
                     let node = NodeInfo {
@@ -149,6 +173,7 @@ impl Plan {
             steps,
             inputs,
             outputs,
+            results: slots.results,
             arena_bytes: slots.arena_bytes,
             scratch_bytes: scratch_bytes.next_multiple_of(super::memory::ALIGN),
             weight_bytes,
@@ -160,7 +185,7 @@ impl Plan {
         self.steps.iter().map(|s| &s.node)
     }
 
-    /// Bytes of the arena that holds inputs and intermediate tensors.
+    /// Bytes of the arena that holds intermediate tensors.
     pub fn arena_bytes(&self) -> usize {
         self.arena_bytes
     }
@@ -186,11 +211,14 @@ fn root(cx: &Context, mut id: TensorId) -> (TensorId, usize) {
     (id, offset)
 }
 
-/// Where the results of a graph lie.
+/// Where the results of the operators lie.
 struct Slots {
     /// Per record: index of its span.
     span: Vec<Option<usize>>,
-    offsets: Vec<usize>,
+    /// Per span.
+    places: Vec<Target>,
+    /// Bytes of the result buffers.
+    results: Vec<usize>,
     arena_bytes: usize,
 }
 
@@ -219,7 +247,8 @@ impl Slots {
         let mut span = vec![None; cx.len()];
         for (step, &id) in order.iter().enumerate() {
             let record = cx.record(id);
-            if record.value().is_some() || record.view_offset().is_some() {
+            let computed = record.value().is_none() && record.view_offset().is_none();
+            if !computed || *record.op() == Op::Leaf {
                 continue;
             }
             let bytes = record.info().stored_bytes().ok_or_else(|| overflow(id))?;
@@ -234,19 +263,36 @@ impl Slots {
                 spans[i].last = last;
                 i
             } else {
-                // The caller fills leaves before the first step.
-                let first = if *record.op() == Op::Leaf { 0 } else { step };
-                spans.push(Span { bytes, first, last });
+                spans.push(Span { bytes, first: step, last });
                 spans.len() - 1
             });
         }
+        // What the caller keeps is computed where the caller will find it.
+        let (kept, inner): (Vec<usize>, Vec<usize>) =
+            (0..spans.len()).partition(|&i| spans[i].last == usize::MAX);
+        let arena: Vec<Span> = inner.iter().map(|&i| spans[i]).collect();
         let (offsets, arena_bytes) =
-            place(&spans).ok_or_else(|| overflow(*order.last().expect("spans")))?;
-        Ok(Self { span, offsets, arena_bytes })
+            place(&arena).ok_or_else(|| overflow(*order.last().expect("spans")))?;
+        let mut places = vec![Target::Arena(0); spans.len()];
+        for (&i, &offset) in inner.iter().zip(&offsets) {
+            places[i] = Target::Arena(offset);
+        }
+        for (result, &i) in kept.iter().enumerate() {
+            places[i] = Target::Result(result);
+        }
+        let results = kept.iter().map(|&i| spans[i].bytes).collect();
+        Ok(Self { span, places, results, arena_bytes })
     }
 
-    fn offset(&self, root: TensorId) -> usize {
-        self.offsets[self.span[root.index()].expect("every result has a span")]
+    fn target(&self, root: TensorId) -> Target {
+        self.places[self.span[root.index()].expect("every result has a span")]
+    }
+
+    fn place(&self, root: TensorId, offset: usize) -> Place {
+        match self.target(root) {
+            Target::Arena(at) => Place::Arena(at + offset),
+            Target::Result(result) => Place::Result(result, offset),
+        }
     }
 }
 
