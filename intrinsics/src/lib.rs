@@ -67,7 +67,8 @@
 //! # How to add an instruction set
 //!
 //! One file in `isa/`, with the `V*` arms and the last line that forwards everything else to
-//! `tile_default!`, and one row per element type in `table.rs`.
+//! `tile_default!`, and one row in `table.rs` with a line per element type. Everything else is made
+//! from the row: the module, the enum of the kernels crate, detection, kernels, tests and benches.
 #![no_std]
 
 pub mod dtype;

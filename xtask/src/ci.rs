@@ -1,5 +1,6 @@
 //! `cargo xtask ci`: what continuous integration checks.
 
+use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
@@ -33,7 +34,10 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         _ => return Err(format!("ci: unknown arguments {args:?}")),
     };
     let begin = Instant::now();
-    step("format", || cargo_run(&["fmt", "--all", "--check"]))?;
+    step("format", || {
+        cargo_run(&["fmt", "--all", "--check"])?;
+        instruction_set_files()
+    })?;
     step("tidy", || tidy::run(&[]))?;
     step("lints", || {
         cargo_run(&["clippy", "--quiet", "--workspace", "--all-targets", "--", "-D", "warnings"])
@@ -64,6 +68,14 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     arm()?;
     println!("ci: all passed in {:.0} s", begin.elapsed().as_secs_f64());
     Ok(())
+}
+
+/// Formatting of the files that `cargo fmt` does not see, as a macro declares their modules.
+fn instruction_set_files() -> Result<(), String> {
+    let folder = "intrinsics/src/isa";
+    let files = fs::read_dir(folder).map_err(|e| format!("{folder}: {e}"))?;
+    let paths = files.flatten().map(|file| file.path());
+    finish(Command::new("rustfmt").args(["--check", "--edition", "2024"]).args(paths))
 }
 
 /// The kernels' tests on NEON under an emulator. A machine without cross compiler, emulator or
