@@ -10,7 +10,7 @@ use alloc::vec::Vec;
 use core::hint::black_box;
 use core::ops::{Deref, DerefMut};
 
-use crate::{ConvParams, ConvPlan, Isa, KernelError, MatmulParams, MatmulPlan};
+use crate::{ConvParams, ConvPlan, Dtype, Isa, KernelError, MatmulParams, MatmulPlan};
 
 /// SMaLL's 18 shapes, all 3 x 3, stride 1, same padding: input channels, height = width, output
 /// channels.
@@ -193,6 +193,7 @@ tilewright_intrinsics::for_each_tile!(peak_row);
 /// [`KernelError`] if this CPU or this build does not have the instruction set.
 pub fn peak(isa: Isa, steps: usize) -> Result<f64, KernelError> {
     isa.require()?;
+    let isa = isa.serving(Dtype::F32);
     let mut lanes = 0;
     macro_rules! row {
         ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {

@@ -1,42 +1,86 @@
 //! Which instruction sets this machine and this build have.
 
-use crate::KernelError;
+use crate::{Dtype, KernelError};
 use alloc::string::String;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// An instruction set that kernels are made for, weakest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[non_exhaustive]
-pub enum Isa {
-    /// Portable code.
-    Scalar,
-    /// NEON of AArch64.
-    Neon,
-    /// AVX2 with FMA.
-    Avx2,
-    /// AVX-512F.
-    Avx512,
+/// Whether the CPU has a target feature: asked where that is possible, else what the target
+/// guarantees.
+#[allow(unused_macros, reason = "a build may have scalar code only")]
+macro_rules! has_feature {
+    ($feature:tt) => {{
+        #[cfg(all(feature = "std", target_arch = "x86_64"))]
+        let found = std::is_x86_feature_detected!($feature);
+        #[cfg(all(feature = "std", target_arch = "aarch64"))]
+        let found = std::arch::is_aarch64_feature_detected!($feature);
+        #[cfg(not(all(feature = "std", any(target_arch = "x86_64", target_arch = "aarch64"))))]
+        let found = cfg!(target_feature = $feature);
+        found
+    }};
 }
+
+macro_rules! isa {
+    ($(
+        $(#[$doc:meta])* $isa:ident = $name:ident over $base:ident, if $cfg:meta, [$($feature:tt)*] $lines:tt
+    )*) => {
+        /// An instruction set that kernels are made for, weakest first.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[non_exhaustive]
+        pub enum Isa {
+            $($(#[$doc])* $isa,)*
+        }
+
+        impl Isa {
+            /// Every instruction set the project knows, weakest first.
+            pub const ALL: [Self; [$(stringify!($name)),*].len()] = [$(Self::$isa),*];
+
+            /// The name in kernel names and in `TILEWRIGHT_ISA`.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$isa => stringify!($name),)*
+                }
+            }
+
+            /// The one whose kernels serve where this one has none of its own: a CPU that has this
+            /// one has that too.
+            pub fn base(self) -> Option<Self> {
+                let base = match self {
+                    $(Self::$isa => Self::$base,)*
+                };
+                (base != self).then_some(base)
+            }
+
+            /// Whether this build has kernels for it.
+            fn is_built(self) -> bool {
+                match self {
+                    $(Self::$isa => cfg!($cfg),)*
+                }
+            }
+
+            /// Whether this CPU has the target features of its own row.
+            fn has_features(self) -> bool {
+                match self {
+                    $(
+                        #[cfg($cfg)]
+                        Self::$isa => true $(&& has_feature!($feature))*,
+                    )*
+                    #[allow(unreachable_patterns, reason = "no row is left out of this build")]
+                    _ => false,
+                }
+            }
+        }
+    };
+}
+tilewright_intrinsics::instruction_sets! { isa }
 
 /// Bit 31: detection has run; bit `isa as u32`: available.
 static FOUND: AtomicU32 = AtomicU32::new(0);
 const DETECTED: u32 = 1 << 31;
 
+const _: () = assert!(Isa::ALL.len() < 32, "one bit of `FOUND` each");
+
 impl Isa {
-    /// Every instruction set the project knows, weakest first.
-    pub const ALL: [Self; 4] = [Self::Scalar, Self::Neon, Self::Avx2, Self::Avx512];
-
-    /// The name in kernel names and in `TILEWRIGHT_ISA`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Scalar => "scalar",
-            Self::Neon => "neon",
-            Self::Avx2 => "avx2",
-            Self::Avx512 => "avx512",
-        }
-    }
-
     /// Whether this build has kernels for it and this CPU can run them.
     ///
     /// Without the feature `std` the CPU cannot be asked: then only what the target guarantees is
@@ -107,17 +151,30 @@ impl Isa {
         Err(KernelError::IsaUnavailable { isa: self.name(), available: available_names() })
     }
 
-    /// Whether this build has a row for it.
-    fn is_built(self) -> bool {
-        macro_rules! row {
-            ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
-                if self == Self::$isa {
-                    return true;
-                }
-            };
+    /// The one whose kernels for operands of this type it uses: itself if it has any, else the
+    /// nearest of its bases.
+    pub(crate) fn serving(self, dtype: Dtype) -> Self {
+        let mut isa = self;
+        loop {
+            macro_rules! row {
+                ($id:ident: $tile:ident, $isa:ident, $name:ident, $dtype:ident, $($rest:tt)*) => {
+                    if isa == Self::$isa && dtype.name() == stringify!($dtype) {
+                        return isa;
+                    }
+                };
+            }
+            tilewright_intrinsics::for_each_tile!(row, any);
+            match isa.base() {
+                Some(base) => isa = base,
+                None => return isa,
+            }
         }
-        tilewright_intrinsics::for_each_tile!(row);
-        false
+    }
+
+    /// Whether this build and this CPU have it, and what of its bases this build has.
+    fn detect(self) -> bool {
+        let base = self.base().is_none_or(|base| !base.is_built() || base.detect());
+        base && self.is_built() && self.has_features()
     }
 }
 
@@ -140,30 +197,8 @@ fn available_names() -> String {
 
 /// The bits of `FOUND` for this build on this CPU.
 fn detect() -> u32 {
-    Isa::ALL
-        .into_iter()
-        .filter(|isa| isa.is_built() && cpu_has(*isa))
-        .fold(0, |found, isa| found | 1 << isa as u32)
-}
-
-#[cfg(all(feature = "std", target_arch = "x86_64"))]
-fn cpu_has(isa: Isa) -> bool {
-    match isa {
-        Isa::Scalar => true,
-        Isa::Neon => false,
-        Isa::Avx2 => std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma"),
-        Isa::Avx512 => std::is_x86_feature_detected!("avx512f"),
-    }
-}
-
-#[cfg(not(all(feature = "std", target_arch = "x86_64")))]
-fn cpu_has(isa: Isa) -> bool {
-    match isa {
-        Isa::Scalar => true,
-        Isa::Neon => cfg!(target_feature = "neon"),
-        Isa::Avx2 => cfg!(all(target_feature = "avx2", target_feature = "fma")),
-        Isa::Avx512 => cfg!(target_feature = "avx512f"),
-    }
+    let found = Isa::ALL.into_iter().filter(|isa| isa.detect());
+    found.fold(0, |found, isa| found | 1 << isa as u32)
 }
 
 #[cfg(test)]
@@ -175,6 +210,20 @@ mod tests {
     fn scalar_is_always_available_and_best_is_available() {
         assert!(Isa::Scalar.is_available());
         assert!(Isa::best().is_available());
+    }
+
+    #[test]
+    fn every_instruction_set_rests_on_a_weaker_one_and_on_scalar_code_in_the_end() {
+        for isa in Isa::ALL {
+            let mut chain = isa;
+            while let Some(base) = chain.base() {
+                assert!(base < chain);
+                chain = base;
+            }
+            assert_eq!(chain, Isa::Scalar);
+            let serving = isa.serving(Dtype::F32);
+            assert!(serving <= isa && (!isa.is_available() || serving.is_available()));
+        }
     }
 
     #[test]

@@ -32,13 +32,14 @@ pub struct KernelInfo {
 pub fn kernels() -> Vec<KernelInfo> {
     let mut list = Vec::new();
     for isa in Isa::ALL {
-        list.extend(conv::kernels(isa).iter().map(|k| k.info));
-        list.extend(matmul::kernels(isa).iter().map(|k| k.info));
+        let conv = conv::kernels(isa).iter().map(|k| k.info);
+        let matmul = matmul::kernels(isa).iter().map(|k| k.info);
         let pool = pool::kernels(isa);
         let sets = depthwise::kernels(isa).iter().chain(pool.max).chain(pool.average);
         let windows = sets.flat_map(|set| set.iter().map(|k| k.info));
         let whole = [pool.global_max.info, pool.global_average.info];
-        list.extend(windows.chain(whole).filter(|k| k.isa == isa));
+        // An instruction set without kernels of its own is given those of its base.
+        list.extend(conv.chain(matmul).chain(windows).chain(whole).filter(|k| k.isa == isa));
     }
     list
 }

@@ -8,7 +8,7 @@
 use super::binary_pow::pow;
 use super::unary::{self, UnaryKernel, UnaryOp};
 use crate::error::{check_len, checked_len};
-use crate::{Activation, C_BLOCK, Isa, KernelError};
+use crate::{Activation, C_BLOCK, Dtype, Isa, KernelError};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -440,6 +440,7 @@ macro_rules! binary_pass {
 tilewright_intrinsics::for_each_tile!(binary_row);
 
 fn kernel(isa: Isa, op: BinaryOp) -> (BinaryFn, &'static str) {
+    let isa = isa.serving(Dtype::F32);
     macro_rules! row {
         ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
             if isa == Isa::$isa {

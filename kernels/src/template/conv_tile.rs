@@ -223,6 +223,7 @@ tilewright_intrinsics::for_each_tile!(conv_row);
 
 /// The microkernels of one instruction set.
 pub(crate) fn kernels(isa: Isa) -> &'static [ConvKernel] {
+    let isa = isa.serving(Dtype::F32);
     macro_rules! row {
         ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
             if isa == Isa::$isa {

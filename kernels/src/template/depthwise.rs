@@ -261,6 +261,7 @@ tilewright_intrinsics::for_each_tile!(depthwise_row);
 
 /// The microkernels of one instruction set, a list per tile width.
 pub(crate) fn kernels(isa: Isa) -> &'static [&'static [WindowKernel]] {
+    let isa = isa.serving(Dtype::F32);
     macro_rules! row {
         ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
             if isa == Isa::$isa {

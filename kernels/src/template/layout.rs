@@ -5,7 +5,7 @@
 //! partial vectors.
 
 use crate::error::{check_len, checked_len};
-use crate::{C_BLOCK, Isa, KernelError};
+use crate::{C_BLOCK, Dtype, Isa, KernelError};
 use core::ops::Range;
 
 /// A conversion; the names say from which layout to which.
@@ -290,6 +290,7 @@ macro_rules! layout_row {
 tilewright_intrinsics::for_each_tile!(layout_row);
 
 fn kernels(isa: Isa) -> LayoutKernels {
+    let isa = isa.serving(Dtype::F32);
     macro_rules! row {
         ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
             if isa == Isa::$isa {

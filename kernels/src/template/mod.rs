@@ -39,19 +39,52 @@ mod window_kernel;
 #[cfg(test)]
 mod window_tests;
 
-/// The number of columns of a tile, as a literal for kernel names.
+/// The number of columns of a tile, lanes times vectors, as a literal for kernel names.
 macro_rules! c_ob {
     (1 1) => {
         1
     };
+    (1 2) => {
+        2
+    };
+    (1 3) => {
+        3
+    };
     (1 4) => {
         4
+    };
+    (1 8) => {
+        8
     };
     (1 16) => {
         16
     };
+    (2 1) => {
+        2
+    };
+    (2 2) => {
+        4
+    };
+    (2 3) => {
+        6
+    };
+    (2 4) => {
+        8
+    };
+    (2 8) => {
+        16
+    };
+    (2 16) => {
+        32
+    };
     (4 1) => {
         4
+    };
+    (4 2) => {
+        8
+    };
+    (4 3) => {
+        12
     };
     (4 4) => {
         16
@@ -59,11 +92,17 @@ macro_rules! c_ob {
     (4 8) => {
         32
     };
+    (4 16) => {
+        64
+    };
     (8 1) => {
         8
     };
     (8 2) => {
         16
+    };
+    (8 3) => {
+        24
     };
     (8 4) => {
         32
@@ -71,11 +110,17 @@ macro_rules! c_ob {
     (8 8) => {
         64
     };
+    (8 16) => {
+        128
+    };
     (16 1) => {
         16
     };
     (16 2) => {
         32
+    };
+    (16 3) => {
+        48
     };
     (16 4) => {
         64

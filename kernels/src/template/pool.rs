@@ -282,6 +282,7 @@ tilewright_intrinsics::for_each_tile!(pool_row);
 
 /// The microkernels of one instruction set.
 pub(crate) fn kernels(isa: Isa) -> PoolKernels {
+    let isa = isa.serving(Dtype::F32);
     macro_rules! row {
         ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
             if isa == Isa::$isa {

@@ -5,7 +5,7 @@
 //! and the instruction set only.
 
 use crate::error::{check_len, checked_len};
-use crate::{Isa, KernelError};
+use crate::{Dtype, Isa, KernelError};
 use core::ops::Range;
 
 /// What becomes of the numbers along the axis.
@@ -345,6 +345,7 @@ macro_rules! reduce_load {
 tilewright_intrinsics::for_each_tile!(reduce_row);
 
 fn kernel(isa: Isa, op: ReduceOp, rows: bool) -> (ReduceFn, &'static str) {
+    let isa = isa.serving(Dtype::F32);
     macro_rules! row {
         ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
             if isa == Isa::$isa {

@@ -5,7 +5,7 @@
 //! NaN, as the formula gives.
 
 use crate::error::{check_len, checked_len};
-use crate::{Isa, KernelError};
+use crate::{Dtype, Isa, KernelError};
 use core::ops::Range;
 
 /// Sizes of a softmax.
@@ -278,6 +278,7 @@ macro_rules! softmax_pass {
 tilewright_intrinsics::for_each_tile!(softmax_row);
 
 fn kernel(isa: Isa, along: Along, log: bool) -> (SoftmaxFn, &'static str) {
+    let isa = isa.serving(Dtype::F32);
     macro_rules! row {
         ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
             if isa == Isa::$isa {

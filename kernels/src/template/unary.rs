@@ -8,7 +8,7 @@
 
 use super::unary_list::unary_list;
 use crate::error::{check_len, checked_len};
-use crate::{Activation, Isa, KernelError};
+use crate::{Activation, Dtype, Isa, KernelError};
 use core::ops::Range;
 
 /// A function of one number.
@@ -347,6 +347,7 @@ tilewright_intrinsics::for_each_tile!(unary_row);
 /// The kernel of a function for an instruction set that the caller has found available.
 pub(crate) fn kernel(isa: Isa, op: UnaryOp) -> UnaryKernel {
     let params = op.params();
+    let isa = isa.serving(Dtype::F32);
     macro_rules! row {
         ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
             if isa == Isa::$isa {
