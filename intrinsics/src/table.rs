@@ -21,7 +21,9 @@
 /// There is one line per element type. Of one for `f32`, `lanes` are the elements of a vector (a
 /// divisor of 16), `c_vec` the vectors of 16 channels; `conv` lists the tiles of the convolution
 /// (rows, pixels, vectors per pixel), `matmul` those of the matrix product (rows of A, vectors of
-/// columns).
+/// columns). Of one for another type, `dot` lists the tiles of dot products (pixels or rows of A,
+/// vectors), and `word` is what 32 bits of the operands hold, a variant of `dtype::Word`; `lanes` are
+/// words.
 #[macro_export]
 macro_rules! instruction_sets {
     ($then:path $(, $($args:tt)*)?) => { $then! { $($($args)*)?
@@ -30,6 +32,7 @@ macro_rules! instruction_sets {
             scalar_f32: tile_scalar_f32, f32, lanes 1, c_vec 16, unroll 4,
             conv [[1 1 16] [1 2 16]],
             matmul [[1 16] [2 16] [1 4] [1 1]];
+            scalar_i8: tile_scalar_i8, i8, lanes 1, word U8x4, unroll 1, dot [[1 16] [2 16] [1 4] [1 1]];
         }
         /// NEON of AArch64.
         Neon = neon over Scalar, if all(feature = "neon", target_arch = "aarch64"), ["neon"] {
@@ -42,6 +45,13 @@ macro_rules! instruction_sets {
             avx2_f32: tile_avx2_f32, f32, lanes 8, c_vec 2, unroll 4,
             conv [[1 1 2] [1 2 2] [1 3 2] [1 4 2] [1 5 2] [1 6 2] [4 1 2] [2 2 2] [3 2 2] [2 3 2]],
             matmul [[1 8] [1 4] [2 4] [1 2] [2 2] [3 2] [4 2] [5 2] [6 2] [1 1] [2 1] [3 1] [4 1] [5 1] [6 1]];
+            avx2_i8: tile_avx2_i8, i8, lanes 8, word S16x2, unroll 4,
+            dot [[1 8] [1 4] [2 4] [1 2] [2 2] [3 2] [4 2] [5 2] [6 2] [1 1] [4 1]];
+        }
+        /// AVX-VNNI: dot products of bytes in 256 bits.
+        AvxVnni = avxvnni over Avx2, if all(feature = "avxvnni", target_arch = "x86_64"), ["avx2" "fma" "avxvnni"] {
+            avxvnni_i8: tile_avxvnni_i8, i8, lanes 8, word U8x4, unroll 4,
+            dot [[1 8] [1 4] [2 4] [1 2] [2 2] [3 2] [4 2] [5 2] [6 2] [1 1] [4 1]];
         }
         /// AVX-512F.
         Avx512 = avx512 over Avx2, if all(feature = "avx512", target_arch = "x86_64"), ["avx512f"] {
@@ -51,6 +61,13 @@ macro_rules! instruction_sets {
                   [1 1 1] [1 2 1] [1 3 1] [1 4 1] [1 5 1] [1 6 1] [1 7 1] [1 8 1] [1 12 1] [1 24 1]],
             matmul [[1 8] [1 4] [2 4] [3 4] [4 4] [1 2] [2 2] [3 2] [4 2] [5 2] [6 2] [7 2] [8 2] [10 2] [11 2]
                     [12 2] [13 2] [1 1] [2 1] [3 1] [4 1] [6 1] [8 1] [12 1]];
+        }
+        /// AVX-512 VNNI: dot products of bytes.
+        Avx512Vnni = avx512vnni over Avx512, if all(feature = "avx512vnni", target_arch = "x86_64"),
+        ["avx512f" "avx512vnni"] {
+            avx512vnni_i8: tile_avx512vnni_i8, i8, lanes 16, word U8x4, unroll 2,
+            dot [[1 8] [1 4] [2 4] [4 4] [6 4] [1 2] [2 2] [3 2] [4 2] [6 2] [8 2] [10 2] [11 2] [12 2] [13 2]
+                 [1 1] [4 1] [12 1]];
         }
     } };
 }
@@ -100,5 +117,8 @@ macro_rules! line_if {
 macro_rules! same_type {
     (any $have:ident $($then:tt)*) => { $($then)* };
     (f32 f32 $($then:tt)*) => { $($then)* };
+    (f16 f16 $($then:tt)*) => { $($then)* };
+    (bf16 bf16 $($then:tt)*) => { $($then)* };
+    (i8 i8 $($then:tt)*) => { $($then)* };
     ($want:ident $have:ident $($then:tt)*) => {};
 }

@@ -53,6 +53,22 @@ macro_rules! tile_neon_f32 {
     (VQUAD_HI $a:expr, $b:expr) => { $crate::arch::vreinterpretq_f32_f64($crate::arch::vzip2q_f64(
         $crate::arch::vreinterpretq_f64_f32($a), $crate::arch::vreinterpretq_f64_f32($b))) };
     (TRANSPOSE $t:ident) => { $crate::tile_default!(tile_neon_f32 QUADS $t [1]); };
+    // Lanes that hold `i32` bits.
+    (VITOF $x:expr) => { $crate::arch::vcvtq_f32_s32($crate::arch::vreinterpretq_s32_f32($x)) };
+    (VIMLA $a:expr, $b:expr, $c:expr) => { $crate::arch::vreinterpretq_f32_s32($crate::arch::vmlaq_s32(
+        $crate::arch::vreinterpretq_s32_f32($c), $crate::arch::vreinterpretq_s32_f32($a),
+        $crate::arch::vreinterpretq_s32_f32($b))) };
+    // SAFETY (2 memory arms): as above, of bytes.
+    (VSTORE8 $p:expr, $x:expr) => {
+        unsafe { $p.cast::<u32>().write_unaligned($crate::tile_neon_f32!(VBYTES $x)) } };
+    (VSTORE8_TAIL $p:expr, $n:expr, $x:expr) => {{
+        let x = $crate::tile_neon_f32!(VBYTES $x).to_ne_bytes();
+        unsafe { core::ptr::copy_nonoverlapping(x.as_ptr(), $p, $n) } }};
+    // The low byte of each lane, side by side.
+    (VBYTES $x:expr) => {{
+        let x = $crate::arch::vmovn_s32($crate::arch::vcvtnq_s32_f32($x));
+        let x = $crate::arch::vmovn_s16($crate::arch::vcombine_s16(x, x));
+        $crate::arch::vget_lane_u32::<0>($crate::arch::vreinterpret_u32_s8(x)) }};
     // Four reduction steps from one activation vector per pixel, multiplied lane by lane: a
     // quarter of the loads of the broadcast form, and it does not spill.
     (COMPUTE conv $t:ident [$r:tt x $w:tt x $v:tt x 4] += $p:ident[$s:ident] * $b:ident if $m:expr) => {
@@ -75,4 +91,19 @@ macro_rules! tile_neon_f32 {
             }); });
         }); };
     ($($verb:tt)*) => { $crate::tile_default!(tile_neon_f32 $($verb)*) };
+}
+
+/// The tile macro of NEON for `i8`: four products of bytes per lane, summed in pairs, which
+/// cannot overflow.
+#[macro_export]
+macro_rules! tile_neon_i8 {
+    (VFMA $a:expr, $b:expr, $c:expr) => {{
+        let (a, b) = ($crate::arch::vreinterpretq_s8_f32($a), $crate::arch::vreinterpretq_s8_f32($b));
+        let lo = $crate::arch::vmull_s8($crate::arch::vget_low_s8(a), $crate::arch::vget_low_s8(b));
+        let hi = $crate::arch::vmull_high_s8(a, b);
+        let sum = $crate::arch::vpaddq_s32($crate::arch::vpaddlq_s16(lo), $crate::arch::vpaddlq_s16(hi));
+        $crate::arch::vreinterpretq_f32_s32(
+            $crate::arch::vaddq_s32($crate::arch::vreinterpretq_s32_f32($c), sum)) }};
+    (COMPUTE $($verb:tt)*) => { $crate::tile_default!(tile_neon_i8 COMPUTE $($verb)*) };
+    ($($verb:tt)*) => { $crate::tile_neon_f32!($($verb)*) };
 }
