@@ -60,6 +60,7 @@ pub use registry::KernelInfo;
 pub use template::binary::{BinaryOp, BinaryParams, BinaryPlan};
 pub use template::conv::{ConvParams, ConvPlan, InputLayout};
 pub use template::depthwise::{DepthwiseParams, DepthwisePlan};
+pub use template::half_matmul::{HalfMatmulParams, HalfMatmulPlan, HalfResult};
 pub use template::layout::{LayoutOp, LayoutParams, LayoutPlan, blocked_len};
 pub use template::matmul::{MatmulParams, MatmulPlan};
 pub use template::pool::{PoolOp, PoolParams, PoolPlan};

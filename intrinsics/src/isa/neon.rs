@@ -71,23 +71,25 @@ macro_rules! tile_neon_f32 {
         $crate::arch::vget_lane_u32::<0>($crate::arch::vreinterpret_u32_s8(x)) }};
     // Four reduction steps from one activation vector per pixel, multiplied lane by lane: a
     // quarter of the loads of the broadcast form, and it does not spill.
-    (COMPUTE conv $t:ident [$r:tt x $w:tt x $v:tt x 4] += $p:ident[$s:ident] * $b:ident if $m:expr) => {
+    (COMPUTE $($verb:tt)*) => { $crate::tile_neon_f32!(COMPUTE_OF tile_neon_f32 $($verb)*) };
+    // Of a row that has a multiplication by lane.
+    (COMPUTE_OF $m:ident conv $t:ident [$r:tt x $w:tt x $v:tt x 4] += $p:ident[$s:ident] * $b:ident if $mask:expr) => {
         let mut x = [[$crate::tile_neon_f32!(VZERO); $w]; $r];
-        $crate::each!(y in $r { $crate::each!(i in $w { if $m & (1 << (y * $w + i)) != 0 {
+        $crate::each!(y in $r { $crate::each!(i in $w { if $mask & (1 << (y * $w + i)) != 0 {
             x[y][i] = $crate::tile_neon_f32!(VLOAD $p[y][i], 0); } }); });
-        $crate::tile_neon_f32!(BY_LANE 0, $t [$r x $w x $v] x, $b if $m);
-        $crate::tile_neon_f32!(BY_LANE 1, $t [$r x $w x $v] x, $b if $m);
-        $crate::tile_neon_f32!(BY_LANE 2, $t [$r x $w x $v] x, $b if $m);
-        $crate::tile_neon_f32!(BY_LANE 3, $t [$r x $w x $v] x, $b if $m); };
+        $crate::tile_neon_f32!(BY_LANE $m 0, $t [$r x $w x $v] x, $b if $mask);
+        $crate::tile_neon_f32!(BY_LANE $m 1, $t [$r x $w x $v] x, $b if $mask);
+        $crate::tile_neon_f32!(BY_LANE $m 2, $t [$r x $w x $v] x, $b if $mask);
+        $crate::tile_neon_f32!(BY_LANE $m 3, $t [$r x $w x $v] x, $b if $mask); };
+    (COMPUTE_OF $m:ident $($verb:tt)*) => { $crate::tile_default!($m COMPUTE $($verb)*) };
+    (VFMA_LANE $k:literal, $a:expr, $b:expr, $c:expr) => { $crate::arch::vfmaq_laneq_f32::<$k>($c, $b, $a) };
     // One weight vector alive at a time: in-order cores' schedules spill otherwise.
-    (BY_LANE $k:literal, $t:ident [$r:tt x $w:tt x $v:tt] $x:ident, $b:ident if $m:expr) => {
+    (BY_LANE $m:ident $k:literal, $t:ident [$r:tt x $w:tt x $v:tt] $x:ident, $b:ident if $mask:expr) => {
         $crate::each!(j in $v {
             let w = $crate::tile_neon_f32!(VLOAD $b, ($k * $v + j));
             $crate::each!(y in $r { $crate::each!(i in $w {
                 let q = y * $w + i;
-                if $m & (1 << q) != 0 {
-                    $t[q][j] = $crate::arch::vfmaq_laneq_f32::<$k>($t[q][j], w, $x[y][i]);
-                }
+                if $mask & (1 << q) != 0 { $t[q][j] = $crate::$m!(VFMA_LANE $k, $x[y][i], w, $t[q][j]); }
             }); });
         }); };
     ($($verb:tt)*) => { $crate::tile_default!(tile_neon_f32 $($verb)*) };

@@ -255,25 +255,36 @@ macro_rules! dot_finish {
 }
 
 tilewright_intrinsics::for_each_tile!(dot_row, i8);
+tilewright_intrinsics::for_each_tile!(dot_row, f16);
+tilewright_intrinsics::for_each_tile!(dot_row, bf16);
 
-/// The kernels for operands of a type, of an instruction set or of the nearest of its bases.
+/// The kernels for operands of a type, of an instruction set or of the nearest of its bases. Those for
+/// f16 serve bf16 too where there are none that multiply it as it is.
 pub(crate) fn row(isa: Isa, dtype: Dtype) -> &'static DotRow {
-    let isa = isa.serving(dtype);
+    let served = isa.serving(dtype);
     macro_rules! row {
         ($id:ident: $tile:ident, $isa:ident, $name:ident, $dtype:ident, $($rest:tt)*) => {
-            if isa == Isa::$isa && dtype.name() == stringify!($dtype) {
+            if served == Isa::$isa && dtype.name() == stringify!($dtype) {
                 return &$id::ROW;
             }
         };
     }
     tilewright_intrinsics::for_each_tile!(row, i8);
-    &scalar_i8::ROW
+    tilewright_intrinsics::for_each_tile!(row, f16);
+    tilewright_intrinsics::for_each_tile!(row, bf16);
+    match dtype {
+        Dtype::Bf16 => row(isa, Dtype::F16),
+        _ => &scalar_i8::ROW,
+    }
 }
 
 /// The kernels that an instruction set itself has.
 pub(crate) fn own(isa: Isa) -> impl Iterator<Item = &'static DotKernel> {
-    [Dtype::I8]
-        .into_iter()
-        .flat_map(move |dtype| row(isa, dtype).kernels)
-        .filter(move |k| k.info.isa == isa)
+    let rows = [Dtype::I8, Dtype::F16, Dtype::Bf16].into_iter().map(move |dtype| {
+        let row = row(isa, dtype);
+        (dtype, row)
+    });
+    let own = move |(dtype, k): &(Dtype, &DotKernel)| k.info.isa == isa && k.info.dtype == *dtype;
+    let all = rows.flat_map(|(dtype, row)| row.kernels.iter().map(move |k| (dtype, k)));
+    all.filter(own).map(|(_, k)| k)
 }

@@ -20,6 +20,10 @@ pub mod depthwise;
 mod dot;
 mod dot_convert;
 mod dot_tile;
+pub mod half_matmul;
+mod half_matmul_reference;
+#[cfg(test)]
+mod half_matmul_tests;
 pub mod layout;
 #[cfg(test)]
 mod layout_tests;
