@@ -59,6 +59,40 @@ macro_rules! tile_default {
             $crate::count!(j in ($v - 1) { $crate::$m!(VSTORE o, j, t[j]); });
             $crate::$m!(VSTORE_TAIL o.wrapping_add(($v - 1) * $crate::$m!(LANES)), $n, t[$v - 1]);
         }); };
+    // Rows whose lanes hold `i32` bits until DEQUANT or REQUANT makes floats of them.
+    ($m:ident OUTER $t:ident [$w:tt x $v:tt] += $a:ident * $b:ident) => {
+        $crate::count!(j in $v {
+            let b = $crate::$m!(VLOAD $b, j);
+            $crate::count!(i in $w { $t[i][j] = $crate::$m!(VIMLA $crate::$m!(VSPLAT $a, i), b, $t[i][j]); });
+        }); };
+    ($m:ident DEQUANT $t:ident [$w:tt x $v:tt] <- $scale:ident, $shift:ident) => {
+        $crate::count!(j in $v {
+            let (scale, shift) = ($crate::$m!(VLOAD $scale, j), $crate::$m!(VLOAD $shift, j));
+            $crate::count!(i in $w { $t[i][j] = $crate::$m!(VADD
+                $crate::$m!(VMUL $crate::$m!(VITOF $t[i][j]), scale), shift); });
+        }); };
+    ($m:ident REQUANT $t:ident [$w:tt x $v:tt] <- $scale:ident, $lo:expr, $hi:expr, $zero:expr) => {
+        let (lo, hi) = ($crate::$m!(VSET $lo), $crate::$m!(VSET $hi));
+        let zero = $crate::$m!(VSET $zero);
+        $crate::count!(j in $v {
+            let scale = $crate::$m!(VLOAD $scale, j);
+            $crate::count!(i in $w {
+                let x = $crate::$m!(VMUL $crate::$m!(VITOF $t[i][j]), scale);
+                let x = $crate::$m!(VMIN hi, $crate::$m!(VMAX lo, x));
+                $t[i][j] = $crate::$m!(VADD $crate::$m!(VROUND x), zero);
+            });
+        }); };
+    ($m:ident STORE8 $t:ident [$w:tt x $v:tt] -> $o:ident[$step:expr, $plane:expr]) => {
+        $crate::count!(i in $w {
+            let (t, o) = (&$t[i], $o.wrapping_add(i * $step));
+            $crate::count!(j in $v { $crate::$m!(VSTORE8 $crate::tile_default!($m AT o[$plane] j), t[j]); });
+        }); };
+    ($m:ident STORE8 $t:ident [$w:tt x $v:tt; $n:ident] -> $o:ident[$step:expr]) => {
+        $crate::count!(i in $w {
+            let (t, o) = (&$t[i], $o.wrapping_add(i * $step));
+            $crate::count!(j in ($v - 1) { $crate::$m!(VSTORE8 o.wrapping_add(j * $crate::$m!(LANES)), t[j]); });
+            $crate::$m!(VSTORE8_TAIL o.wrapping_add(($v - 1) * $crate::$m!(LANES)), $n, t[$v - 1]);
+        }); };
     ($m:ident LOAD_STRIDED $t:ident [1 x $w:tt x $v:tt] <- $a:ident[$step:expr]) => {
         $crate::each!(i in $w { $crate::each!(j in $v {
             $t[i][j] = $crate::$m!(VLOAD $a.wrapping_add(i * $step), j); }); }); };

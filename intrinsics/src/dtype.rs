@@ -6,13 +6,25 @@
 pub enum Dtype {
     /// IEEE 754 binary32, accumulated in binary32.
     F32,
+    /// IEEE 754 binary16, accumulated in binary32.
+    F16,
+    /// The upper half of a binary32, accumulated in binary32.
+    Bf16,
+    /// Signed bytes, accumulated in 32 bits.
+    I8,
+    /// Unsigned bytes, accumulated in 32 bits.
+    U8,
+    /// 32-bit sums of products of bytes.
+    I32,
 }
 
 impl Dtype {
     /// Bytes of one element.
     pub const fn size(self) -> usize {
         match self {
-            Self::F32 => 4,
+            Self::F32 | Self::I32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+            Self::I8 | Self::U8 => 1,
         }
     }
 
@@ -20,6 +32,39 @@ impl Dtype {
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::I8 => "i8",
+            Self::U8 => "u8",
+            Self::I32 => "i32",
+        }
+    }
+}
+
+/// What the 32 bits hold that one lane of a dot product takes from each operand: consecutive
+/// elements of the reduction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Word {
+    /// Four bytes, those of the left operand unsigned, those of the right one signed.
+    U8x4,
+    /// Four signed bytes.
+    S8x4,
+    /// Two signed 16-bit integers, in the range of a byte.
+    S16x2,
+    /// Two bf16.
+    Bf16x2,
+    /// One `f32`.
+    F32x1,
+}
+
+impl Word {
+    /// Elements per word.
+    pub const fn group(self) -> usize {
+        match self {
+            Self::U8x4 | Self::S8x4 => 4,
+            Self::S16x2 | Self::Bf16x2 => 2,
+            Self::F32x1 => 1,
         }
     }
 }

@@ -31,6 +31,18 @@
 //! | `VPOW2 n` | `2^n` for an integer `n` in -126..=127 |
 //! | `VEXPO x`, `VMANT x` | `e` and `m` of `x = m * 2^e` with `1 <= m < 2`, for positive normal `x` |
 //! | `TRANSPOSE t` | transposes a tile of `LANES` rows of one vector |
+//! | `VITOF x` | lanes of `i32` bits as floats, rounded to nearest even |
+//! | `VIMLA a, b, c` | `a * b + c` of lanes of `i32` bits, modulo 2^32 |
+//! | `VSTORE8 p, x`, `VSTORE8_TAIL p, n, x` | lanes that are integers from -128 to 255, or the first `n`, as bytes at `p` |
+//!
+//! # Rows of dot products
+//!
+//! A row for another type than `f32` multiplies *words*: 32 bits with consecutive elements of the
+//! reduction, as [`dtype::Word`] lists them. Its macro takes every arm from the `f32` row of its
+//! instruction set but `VFMA a, b, c`, which adds the products of the elements of two words per
+//! lane, and `COMPUTE`, which must be derived with that `VFMA`. Lanes of integer rows are `i32`
+//! bits in vectors of the type for floats: they are loaded, splat and stored as such, and only
+//! `VFMA`, `VIMLA` and `VITOF` look into them.
 //!
 //! | verb | effect |
 //! |---|---|
@@ -45,6 +57,10 @@
 //! | `LEAKY t [R x W x V] alpha` | `max(t, 0) + alpha * min(t, 0)` |
 //! | `STORE t [R x W x V] -> o[row, step, plane]` | writes the tile |
 //! | `ADD t [W x V; n] += o[row]`, `STORE t [W x V; n] -> o[row]` | the same for rows of a matrix whose last vector has only `n <= LANES` elements |
+//! | `OUTER t [W x V] += a * b` | integer lanes: word `i` at `a` times the vectors at `b` |
+//! | `DEQUANT t [W x V] <- scale, shift` | integer lanes become `float(t) * scale + shift`, rounded twice |
+//! | `REQUANT t [W x V] <- scale, lo, hi, zero` | integer lanes become `round(clamp(float(t) * scale, lo, hi)) + zero`, ties to even |
+//! | `STORE8 t [W x V] -> o[step, plane]`, `STORE8 t [W x V; n] -> o[step]` | `STORE` of lanes that are bytes |
 //! | `LOAD_STRIDED t [1 x W x V] <- a[step]` | pixel `i` becomes the vectors at `a + i * step` |
 //! | `STEP s <- n` | declares the distance of two pixels, `n` elements, as the next three take it |
 //! | `POINT p [R x W] <- a[row, s]` | declares the activation pointers of a tile |

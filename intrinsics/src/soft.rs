@@ -45,6 +45,38 @@ pub fn sqrt(x: f32) -> f32 {
     y as f32
 }
 
+/// The value of an IEEE binary16.
+#[inline(always)]
+pub fn f32_from_f16(h: u16) -> f32 {
+    // As an f32 with the exponent's bias of f16, then scaled: that is exact for denormals too.
+    let (sign, rest) = (u32::from(h & 0x8000) << 16, u32::from(h & 0x7fff) << 13);
+    let scaled = (f32::from_bits(rest) * f32::from_bits((127 + 112) << 23)).to_bits();
+    let special = if h & 0x7c00 == 0x7c00 { 0x7f80_0000 } else { 0 };
+    f32::from_bits(sign | scaled | special)
+}
+
+/// The nearest IEEE binary16, ties to even; NaN stays NaN, too large becomes infinite.
+#[inline(always)]
+pub fn f16_from_f32(x: f32) -> u16 {
+    let sign = (x.to_bits() >> 16) & 0x8000;
+    let bits = x.to_bits() & 0x7fff_ffff;
+    // Adding 1/2 rounds a number below 2^-14 to a multiple of 2^-24, in the last bits.
+    let small = (f32::from_bits(bits) + 0.5).to_bits().wrapping_sub(0x3f00_0000);
+    let normal = bits.wrapping_add(0xc800_0fff + ((bits >> 13) & 1)) >> 13;
+    let large = if bits > 0x7f80_0000 { 0x7e00 } else { 0x7c00 };
+    let rest = if bits < 0x3880_0000 { small } else { normal };
+    (sign | if bits >= 0x477f_f000 { large } else { rest }) as u16
+}
+
+/// The nearest bf16, ties to even; NaN stays NaN.
+#[inline(always)]
+pub fn bf16_from_f32(x: f32) -> u16 {
+    let bits = x.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16;
+    let nan = (bits >> 16) | 0x40;
+    (if bits & 0x7fff_ffff > 0x7f80_0000 { nan } else { rounded }) as u16
+}
+
 #[cfg(test)]
 mod tests {
     extern crate std;
@@ -64,5 +96,35 @@ mod tests {
             assert_eq!(super::round(x).to_bits(), x.round_ties_even().to_bits(), "round {x}");
             assert_eq!(super::floor(x), x.floor(), "floor {x}");
         }
+    }
+
+    #[test]
+    fn halves_round_to_nearest_even() {
+        // Each f16 is itself again, and the middle between two goes to the even one.
+        for h in 0..=u16::MAX {
+            let x = super::f32_from_f16(h);
+            if x.is_nan() {
+                assert!(super::f32_from_f16(super::f16_from_f32(x)).is_nan());
+                continue;
+            }
+            assert_eq!(super::f16_from_f32(x), h);
+            let above = super::f32_from_f16(h + 1);
+            if above.is_finite() && h & 0x7fff < 0x7bff {
+                let even = if h & 1 == 0 { h } else { h + 1 };
+                let middle = ((f64::from(x) + f64::from(above)) / 2.0) as f32;
+                assert_eq!(super::f16_from_f32(middle), even, "{h:x}");
+                let nearer = f32::from_bits(middle.to_bits() - 1);
+                assert_eq!(super::f16_from_f32(nearer), h, "{h:x}");
+            }
+        }
+        assert_eq!(super::f32_from_f16(0x0001), 2.0f32.powi(-24));
+        assert_eq!(super::f32_from_f16(0x3c01), 1.0 + 2.0f32.powi(-10));
+        assert_eq!(super::f32_from_f16(0xfc00), f32::NEG_INFINITY);
+        assert_eq!(super::f16_from_f32(65519.0), 0x7bff);
+        assert_eq!(super::f16_from_f32(-65520.0), 0xfc00);
+        assert_eq!(super::bf16_from_f32(1.0 + 2.0f32.powi(-8)), 0x3f80);
+        assert_eq!(super::bf16_from_f32(1.0 + 3.0 * 2.0f32.powi(-8)), 0x3f82);
+        assert_eq!(super::bf16_from_f32(f32::MAX), 0x7f80);
+        assert_eq!(super::bf16_from_f32(f32::from_bits(0x7f80_0001)), 0x7fc0);
     }
 }

@@ -21,7 +21,9 @@
 /// There is one line per element type. Of one for `f32`, `lanes` are the elements of a vector (a
 /// divisor of 16), `c_vec` the vectors of 16 channels; `conv` lists the tiles of the convolution
 /// (rows, pixels, vectors per pixel), `matmul` those of the matrix product (rows of A, vectors of
-/// columns).
+/// columns). Of one for another type, `dot` lists the tiles of dot products (pixels or rows of A,
+/// vectors), and `word` is what 32 bits of the operands hold, a variant of `dtype::Word`; `lanes` are
+/// words.
 #[macro_export]
 macro_rules! instruction_sets {
     ($then:path $(, $($args:tt)*)?) => { $then! { $($($args)*)?
@@ -30,18 +32,48 @@ macro_rules! instruction_sets {
             scalar_f32: tile_scalar_f32, f32, lanes 1, c_vec 16, unroll 4,
             conv [[1 1 16] [1 2 16]],
             matmul [[1 16] [2 16] [1 4] [1 1]];
+            scalar_i8: tile_scalar_i8, i8, lanes 1, word U8x4, unroll 1, dot [[1 16] [2 16] [1 4] [1 1]];
+            scalar_f16: tile_scalar_f32, f16, lanes 1, word F32x1, unroll 4, dot [[1 16] [2 16] [1 4] [1 1]];
         }
         /// NEON of AArch64.
         Neon = neon over Scalar, if all(feature = "neon", target_arch = "aarch64"), ["neon"] {
             neon_f32: tile_neon_f32, f32, lanes 4, c_vec 4, unroll 4,
             conv [[1 1 4] [1 2 4] [1 3 4] [1 4 4] [1 5 4] [2 1 4] [4 1 4] [2 2 4]],
             matmul [[1 8] [1 4] [2 4] [3 4] [4 4] [5 4] [1 1] [2 1] [3 1] [4 1] [5 1]];
+            neon_i8: tile_neon_i8, i8, lanes 4, word S8x4, unroll 4,
+            dot [[1 8] [1 4] [2 4] [3 4] [4 4] [1 1] [4 1]];
+            neon_f16: tile_neon_f32, f16, lanes 4, word F32x1, unroll 4,
+            dot [[1 8] [1 4] [2 4] [3 4] [4 4] [5 4] [1 1] [4 1]];
+        }
+        /// NEON with dot products of bytes (FEAT_DotProd).
+        DotProd = dotprod over Neon, if all(feature = "dotprod", target_arch = "aarch64"), ["neon" "dotprod"] {
+            dotprod_i8: tile_dotprod_i8, i8, lanes 4, word S8x4, unroll 4,
+            dot [[1 8] [1 4] [2 4] [3 4] [4 4] [5 4] [1 1] [4 1]];
+        }
+        /// NEON with dot products of unsigned and signed bytes (FEAT_I8MM).
+        I8mm = i8mm over DotProd, if all(feature = "i8mm", target_arch = "aarch64"), ["neon" "i8mm"] {
+            i8mm_i8: tile_i8mm_i8, i8, lanes 4, word U8x4, unroll 4,
+            dot [[1 8] [1 4] [2 4] [3 4] [4 4] [5 4] [1 1] [4 1]];
+        }
+        /// NEON with dot products of bf16 (FEAT_BF16).
+        NeonBf16 = neonbf16 over I8mm, if all(feature = "neonbf16", target_arch = "aarch64"), ["neon" "bf16"] {
+            neonbf16_bf16: tile_neonbf16_bf16, bf16, lanes 4, word Bf16x2, unroll 4,
+            dot [[1 8] [1 4] [2 4] [3 4] [4 4] [5 4] [1 1] [4 1]];
         }
         /// AVX2 with FMA.
         Avx2 = avx2 over Scalar, if all(feature = "avx2", target_arch = "x86_64"), ["avx2" "fma"] {
             avx2_f32: tile_avx2_f32, f32, lanes 8, c_vec 2, unroll 4,
             conv [[1 1 2] [1 2 2] [1 3 2] [1 4 2] [1 5 2] [1 6 2] [4 1 2] [2 2 2] [3 2 2] [2 3 2]],
             matmul [[1 8] [1 4] [2 4] [1 2] [2 2] [3 2] [4 2] [5 2] [6 2] [1 1] [2 1] [3 1] [4 1] [5 1] [6 1]];
+            avx2_i8: tile_avx2_i8, i8, lanes 8, word S16x2, unroll 4,
+            dot [[1 8] [1 4] [2 4] [1 2] [2 2] [3 2] [4 2] [5 2] [6 2] [1 1] [4 1]];
+            avx2_f16: tile_avx2_f32, f16, lanes 8, word F32x1, unroll 4,
+            dot [[1 8] [1 4] [2 4] [1 2] [2 2] [4 2] [5 2] [6 2] [1 1] [4 1]];
+        }
+        /// AVX-VNNI: dot products of bytes in 256 bits.
+        AvxVnni = avxvnni over Avx2, if all(feature = "avxvnni", target_arch = "x86_64"), ["avx2" "fma" "avxvnni"] {
+            avxvnni_i8: tile_avxvnni_i8, i8, lanes 8, word U8x4, unroll 4,
+            dot [[1 8] [1 4] [2 4] [1 2] [2 2] [3 2] [4 2] [5 2] [6 2] [1 1] [4 1]];
         }
         /// AVX-512F.
         Avx512 = avx512 over Avx2, if all(feature = "avx512", target_arch = "x86_64"), ["avx512f"] {
@@ -51,6 +83,22 @@ macro_rules! instruction_sets {
                   [1 1 1] [1 2 1] [1 3 1] [1 4 1] [1 5 1] [1 6 1] [1 7 1] [1 8 1] [1 12 1] [1 24 1]],
             matmul [[1 8] [1 4] [2 4] [3 4] [4 4] [1 2] [2 2] [3 2] [4 2] [5 2] [6 2] [7 2] [8 2] [10 2] [11 2]
                     [12 2] [13 2] [1 1] [2 1] [3 1] [4 1] [6 1] [8 1] [12 1]];
+            avx512_f16: tile_avx512_f32, f16, lanes 16, word F32x1, unroll 2,
+            dot [[1 8] [1 4] [2 4] [4 4] [1 2] [2 2] [4 2] [6 2] [8 2] [11 2] [12 2] [13 2] [1 1] [4 1] [12 1]];
+        }
+        /// AVX-512 VNNI: dot products of bytes.
+        Avx512Vnni = avx512vnni over Avx512, if all(feature = "avx512vnni", target_arch = "x86_64"),
+        ["avx512f" "avx512vnni"] {
+            avx512vnni_i8: tile_avx512vnni_i8, i8, lanes 16, word U8x4, unroll 2,
+            dot [[1 8] [1 4] [2 4] [4 4] [6 4] [1 2] [2 2] [3 2] [4 2] [6 2] [8 2] [10 2] [11 2] [12 2] [13 2]
+                 [1 1] [4 1] [12 1]];
+        }
+        /// AVX-512 BF16: dot products of bf16.
+        Avx512Bf16 = avx512bf16 over Avx512Vnni, if all(feature = "avx512bf16", target_arch = "x86_64"),
+        ["avx512f" "avx512bf16"] {
+            avx512bf16_bf16: tile_avx512bf16_bf16, bf16, lanes 16, word Bf16x2, unroll 2,
+            dot [[1 8] [1 4] [2 4] [4 4] [6 4] [1 2] [2 2] [3 2] [4 2] [6 2] [8 2] [10 2] [11 2] [12 2] [13 2]
+                 [1 1] [4 1] [12 1]];
         }
     } };
 }
@@ -100,5 +148,8 @@ macro_rules! line_if {
 macro_rules! same_type {
     (any $have:ident $($then:tt)*) => { $($then)* };
     (f32 f32 $($then:tt)*) => { $($then)* };
+    (f16 f16 $($then:tt)*) => { $($then)* };
+    (bf16 bf16 $($then:tt)*) => { $($then)* };
+    (i8 i8 $($then:tt)*) => { $($then)* };
     ($want:ident $have:ident $($then:tt)*) => {};
 }

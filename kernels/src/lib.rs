@@ -40,24 +40,31 @@ mod detect;
 mod epilogue;
 mod error;
 pub mod pack;
+mod quant;
 pub mod registry;
 #[allow(unsafe_code)]
 pub mod template;
 
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+#[allow(unsafe_code)]
+mod testing_bytes;
 
 pub use choice::{Algorithm, Choice, ParseChoiceError};
 pub use detect::Isa;
 pub use epilogue::{Activation, Epilogue};
 pub use error::KernelError;
+pub use quant::{Bytes, QuantColumns, QuantOutput, QuantResult};
 pub use registry::KernelInfo;
 pub use template::binary::{BinaryOp, BinaryParams, BinaryPlan};
 pub use template::conv::{ConvParams, ConvPlan, InputLayout};
 pub use template::depthwise::{DepthwiseParams, DepthwisePlan};
+pub use template::half_matmul::{HalfMatmulParams, HalfMatmulPlan, HalfResult};
 pub use template::layout::{LayoutOp, LayoutParams, LayoutPlan, blocked_len};
 pub use template::matmul::{MatmulParams, MatmulPlan};
 pub use template::pool::{PoolOp, PoolParams, PoolPlan};
+pub use template::qmatmul::{QmatmulParams, QmatmulPlan};
 pub use template::reduce::{ReduceOp, ReduceParams, ReducePlan};
 pub use template::softmax::{SoftmaxParams, SoftmaxPlan};
 pub use template::unary::{UnaryKernel, UnaryOp, UnaryParams, UnaryPlan};

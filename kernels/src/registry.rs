@@ -1,6 +1,6 @@
 //! The list of kernels in this build.
 
-use crate::template::{conv, depthwise, matmul, pool};
+use crate::template::{conv, depthwise, dot_kernels, matmul, pool};
 use crate::{Dtype, Isa};
 use alloc::vec::Vec;
 
@@ -39,6 +39,7 @@ pub fn kernels() -> Vec<KernelInfo> {
         let windows = sets.flat_map(|set| set.iter().map(|k| k.info));
         let whole = [pool.global_max.info, pool.global_average.info];
         // An instruction set without kernels of its own is given those of its base.
+        list.extend(dot_kernels(isa));
         list.extend(conv.chain(matmul).chain(windows).chain(whole).filter(|k| k.isa == isa));
     }
     list

@@ -205,6 +205,13 @@ impl Numbers {
         (0..len).map(|_| (self.next() >> 8) as f32 / (1 << 23) as f32 - 1.0).collect()
     }
 
+    /// Bytes, one in four of them at an end of the range of either sign.
+    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let ends = [0x00, 0x7f, 0x80, 0xff];
+        let byte = |x: u32| if x & 0x300 == 0 { ends[x as usize & 3] } else { x as u8 };
+        (0..len).map(|_| byte(self.next())).collect()
+    }
+
     /// Integers from -3 to 3: sums of a few thousand products are exact.
     pub(crate) fn integers(&mut self, len: usize) -> Vec<f32> {
         (0..len).map(|_| (self.next() % 7) as f32 - 3.0).collect()
@@ -216,7 +223,7 @@ impl Numbers {
 pub(crate) fn tolerance(dtype: Dtype, k: usize) -> f64 {
     let eps = match dtype {
         Dtype::F32 => f64::from(f32::EPSILON),
-        _ => unreachable!("no kernels of this type"),
+        _ => unreachable!("no tolerance: exact, or not of this type"),
     };
     eps * (k as f64).sqrt() * (k as f64 + 16.0).sqrt()
 }

@@ -56,8 +56,37 @@ macro_rules! tile_avx2_f32 {
             $t[k][0] = $crate::arch::_mm256_permute2f128_ps::<0x20>(x, y);
             $t[4 + k][0] = $crate::arch::_mm256_permute2f128_ps::<0x31>(x, y);
         }); };
+    // Lanes that hold `i32` bits.
+    (VITOF $x:expr) => { $crate::arch::_mm256_cvtepi32_ps($crate::arch::_mm256_castps_si256($x)) };
+    (VIMLA $a:expr, $b:expr, $c:expr) => { $crate::arch::_mm256_castsi256_ps($crate::arch::_mm256_add_epi32(
+        $crate::arch::_mm256_castps_si256($c), $crate::arch::_mm256_mullo_epi32(
+            $crate::arch::_mm256_castps_si256($a), $crate::arch::_mm256_castps_si256($b)))) };
+    // SAFETY (2 memory arms): as above, of bytes.
+    (VSTORE8 $p:expr, $x:expr) => { unsafe {
+        $crate::arch::_mm_storel_epi64($p.cast(), $crate::tile_avx2_f32!(VBYTES $x)) } };
+    (VSTORE8_TAIL $p:expr, $n:expr, $x:expr) => {{
+        let mut x = [0u8; 8];
+        unsafe { $crate::arch::_mm_storel_epi64(x.as_mut_ptr().cast(), $crate::tile_avx2_f32!(VBYTES $x)) };
+        unsafe { core::ptr::copy_nonoverlapping(x.as_ptr(), $p, $n) } }};
+    // The low byte of each lane, side by side.
+    (VBYTES $x:expr) => {{
+        let x = $crate::arch::_mm256_shuffle_epi8($crate::arch::_mm256_cvtps_epi32($x),
+            $crate::arch::_mm256_set1_epi32(0x0c08_0400));
+        $crate::arch::_mm_unpacklo_epi32(
+            $crate::arch::_mm256_castsi256_si128(x), $crate::arch::_mm256_extracti128_si256::<1>(x)) }};
     // SAFETY: `n <= 8`, so the eight words from `8 - n` on lie inside the table of 16.
     (VMASK $n:expr) => { $crate::arch::_mm256_loadu_si256(
         $crate::AVX2_TAIL.as_ptr().wrapping_add(8 - $n).cast()) };
     ($($verb:tt)*) => { $crate::tile_default!(tile_avx2_f32 $($verb)*) };
+}
+
+/// The tile macro of AVX2 for `i8`: pairs of `i16`, whose products cannot saturate as those of
+/// `pmaddubsw` do.
+#[macro_export]
+macro_rules! tile_avx2_i8 {
+    (VFMA $a:expr, $b:expr, $c:expr) => { $crate::arch::_mm256_castsi256_ps($crate::arch::_mm256_add_epi32(
+        $crate::arch::_mm256_castps_si256($c), $crate::arch::_mm256_madd_epi16(
+            $crate::arch::_mm256_castps_si256($a), $crate::arch::_mm256_castps_si256($b)))) };
+    (COMPUTE $($verb:tt)*) => { $crate::tile_default!(tile_avx2_i8 COMPUTE $($verb)*) };
+    ($($verb:tt)*) => { $crate::tile_avx2_f32!($($verb)*) };
 }

@@ -61,6 +61,16 @@ macro_rules! tile_avx512_f32 {
             $t[8 + k][0] = $crate::arch::_mm512_shuffle_f32x4::<0x88>(y, w);
             $t[12 + k][0] = $crate::arch::_mm512_shuffle_f32x4::<0xdd>(y, w);
         }); };
+    // Lanes that hold `i32` bits.
+    (VITOF $x:expr) => { $crate::arch::_mm512_cvtepi32_ps($crate::arch::_mm512_castps_si512($x)) };
+    (VIMLA $a:expr, $b:expr, $c:expr) => { $crate::arch::_mm512_castsi512_ps($crate::arch::_mm512_add_epi32(
+        $crate::arch::_mm512_castps_si512($c), $crate::arch::_mm512_mullo_epi32(
+            $crate::arch::_mm512_castps_si512($a), $crate::arch::_mm512_castps_si512($b)))) };
+    // SAFETY (2 memory arms): as above, of bytes.
+    (VSTORE8 $p:expr, $x:expr) => { unsafe { $crate::arch::_mm_storeu_si128($p.cast(),
+        $crate::arch::_mm512_cvtepi32_epi8($crate::arch::_mm512_cvtps_epi32($x))) } };
+    (VSTORE8_TAIL $p:expr, $n:expr, $x:expr) => { unsafe { $crate::arch::_mm512_mask_cvtepi32_storeu_epi8(
+        $p.cast(), ((1u32 << $n) - 1) as u16, $crate::arch::_mm512_cvtps_epi32($x)) } };
     (VSCALE $x:expr, $n:expr) => { $crate::arch::_mm512_scalef_ps($x, $n) };
     ($($verb:tt)*) => { $crate::tile_default!(tile_avx512_f32 $($verb)*) };
 }

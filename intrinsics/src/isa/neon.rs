@@ -53,26 +53,59 @@ macro_rules! tile_neon_f32 {
     (VQUAD_HI $a:expr, $b:expr) => { $crate::arch::vreinterpretq_f32_f64($crate::arch::vzip2q_f64(
         $crate::arch::vreinterpretq_f64_f32($a), $crate::arch::vreinterpretq_f64_f32($b))) };
     (TRANSPOSE $t:ident) => { $crate::tile_default!(tile_neon_f32 QUADS $t [1]); };
+    // Lanes that hold `i32` bits.
+    (VITOF $x:expr) => { $crate::arch::vcvtq_f32_s32($crate::arch::vreinterpretq_s32_f32($x)) };
+    (VIMLA $a:expr, $b:expr, $c:expr) => { $crate::arch::vreinterpretq_f32_s32($crate::arch::vmlaq_s32(
+        $crate::arch::vreinterpretq_s32_f32($c), $crate::arch::vreinterpretq_s32_f32($a),
+        $crate::arch::vreinterpretq_s32_f32($b))) };
+    // SAFETY (2 memory arms): as above, of bytes.
+    (VSTORE8 $p:expr, $x:expr) => {
+        unsafe { $p.cast::<u32>().write_unaligned($crate::tile_neon_f32!(VBYTES $x)) } };
+    (VSTORE8_TAIL $p:expr, $n:expr, $x:expr) => {{
+        let x = $crate::tile_neon_f32!(VBYTES $x).to_ne_bytes();
+        unsafe { core::ptr::copy_nonoverlapping(x.as_ptr(), $p, $n) } }};
+    // The low byte of each lane, side by side.
+    (VBYTES $x:expr) => {{
+        let x = $crate::arch::vmovn_s32($crate::arch::vcvtnq_s32_f32($x));
+        let x = $crate::arch::vmovn_s16($crate::arch::vcombine_s16(x, x));
+        $crate::arch::vget_lane_u32::<0>($crate::arch::vreinterpret_u32_s8(x)) }};
     // Four reduction steps from one activation vector per pixel, multiplied lane by lane: a
     // quarter of the loads of the broadcast form, and it does not spill.
-    (COMPUTE conv $t:ident [$r:tt x $w:tt x $v:tt x 4] += $p:ident[$s:ident] * $b:ident if $m:expr) => {
+    (COMPUTE $($verb:tt)*) => { $crate::tile_neon_f32!(COMPUTE_OF tile_neon_f32 $($verb)*) };
+    // Of a row that has a multiplication by lane.
+    (COMPUTE_OF $m:ident conv $t:ident [$r:tt x $w:tt x $v:tt x 4] += $p:ident[$s:ident] * $b:ident if $mask:expr) => {
         let mut x = [[$crate::tile_neon_f32!(VZERO); $w]; $r];
-        $crate::each!(y in $r { $crate::each!(i in $w { if $m & (1 << (y * $w + i)) != 0 {
+        $crate::each!(y in $r { $crate::each!(i in $w { if $mask & (1 << (y * $w + i)) != 0 {
             x[y][i] = $crate::tile_neon_f32!(VLOAD $p[y][i], 0); } }); });
-        $crate::tile_neon_f32!(BY_LANE 0, $t [$r x $w x $v] x, $b if $m);
-        $crate::tile_neon_f32!(BY_LANE 1, $t [$r x $w x $v] x, $b if $m);
-        $crate::tile_neon_f32!(BY_LANE 2, $t [$r x $w x $v] x, $b if $m);
-        $crate::tile_neon_f32!(BY_LANE 3, $t [$r x $w x $v] x, $b if $m); };
+        $crate::tile_neon_f32!(BY_LANE $m 0, $t [$r x $w x $v] x, $b if $mask);
+        $crate::tile_neon_f32!(BY_LANE $m 1, $t [$r x $w x $v] x, $b if $mask);
+        $crate::tile_neon_f32!(BY_LANE $m 2, $t [$r x $w x $v] x, $b if $mask);
+        $crate::tile_neon_f32!(BY_LANE $m 3, $t [$r x $w x $v] x, $b if $mask); };
+    (COMPUTE_OF $m:ident $($verb:tt)*) => { $crate::tile_default!($m COMPUTE $($verb)*) };
+    (VFMA_LANE $k:literal, $a:expr, $b:expr, $c:expr) => { $crate::arch::vfmaq_laneq_f32::<$k>($c, $b, $a) };
     // One weight vector alive at a time: in-order cores' schedules spill otherwise.
-    (BY_LANE $k:literal, $t:ident [$r:tt x $w:tt x $v:tt] $x:ident, $b:ident if $m:expr) => {
+    (BY_LANE $m:ident $k:literal, $t:ident [$r:tt x $w:tt x $v:tt] $x:ident, $b:ident if $mask:expr) => {
         $crate::each!(j in $v {
             let w = $crate::tile_neon_f32!(VLOAD $b, ($k * $v + j));
             $crate::each!(y in $r { $crate::each!(i in $w {
                 let q = y * $w + i;
-                if $m & (1 << q) != 0 {
-                    $t[q][j] = $crate::arch::vfmaq_laneq_f32::<$k>($t[q][j], w, $x[y][i]);
-                }
+                if $mask & (1 << q) != 0 { $t[q][j] = $crate::$m!(VFMA_LANE $k, $x[y][i], w, $t[q][j]); }
             }); });
         }); };
     ($($verb:tt)*) => { $crate::tile_default!(tile_neon_f32 $($verb)*) };
+}
+
+/// The tile macro of NEON for `i8`: four products of bytes per lane, summed in pairs, which
+/// cannot overflow.
+#[macro_export]
+macro_rules! tile_neon_i8 {
+    (VFMA $a:expr, $b:expr, $c:expr) => {{
+        let (a, b) = ($crate::arch::vreinterpretq_s8_f32($a), $crate::arch::vreinterpretq_s8_f32($b));
+        let lo = $crate::arch::vmull_s8($crate::arch::vget_low_s8(a), $crate::arch::vget_low_s8(b));
+        let hi = $crate::arch::vmull_high_s8(a, b);
+        let sum = $crate::arch::vpaddq_s32($crate::arch::vpaddlq_s16(lo), $crate::arch::vpaddlq_s16(hi));
+        $crate::arch::vreinterpretq_f32_s32(
+            $crate::arch::vaddq_s32($crate::arch::vreinterpretq_s32_f32($c), sum)) }};
+    (COMPUTE $($verb:tt)*) => { $crate::tile_default!(tile_neon_i8 COMPUTE $($verb)*) };
+    ($($verb:tt)*) => { $crate::tile_neon_f32!($($verb)*) };
 }

@@ -35,5 +35,24 @@ macro_rules! tile_scalar_f32 {
     (VEXPO $x:expr) => { ((f32::to_bits($x) >> 23) as i32 - 127) as f32 };
     (VMANT $x:expr) => { f32::from_bits(f32::to_bits($x) & 0x007f_ffff | 0x3f80_0000) };
     (TRANSPOSE $t:ident) => {};
+    // A lane that holds `i32` bits.
+    (VITOF $x:expr) => { f32::to_bits($x) as i32 as f32 };
+    (VIMLA $a:expr, $b:expr, $c:expr) => { f32::from_bits(
+        f32::to_bits($a).wrapping_mul(f32::to_bits($b)).wrapping_add(f32::to_bits($c))) };
+    // SAFETY (2 memory arms): as above, of bytes.
+    (VSTORE8 $p:expr, $x:expr) => { unsafe { *$p = ($x as i32) as u8 } };
+    (VSTORE8_TAIL $p:expr, $n:expr, $x:expr) => { if $n > 0 { unsafe { *$p = ($x as i32) as u8 } } };
     ($($verb:tt)*) => { $crate::tile_default!(tile_scalar_f32 $($verb)*) };
+}
+
+/// The tile macro of plain Rust for `i8`: `u8` activations, `i8` weights, four per word.
+#[macro_export]
+macro_rules! tile_scalar_i8 {
+    (VFMA $a:expr, $b:expr, $c:expr) => {{
+        let (a, b) = (f32::to_bits($a).to_le_bytes(), f32::to_bits($b).to_le_bytes());
+        let product = |i: usize| i32::from(a[i]) * i32::from(b[i] as i8);
+        let sum = product(0) + product(1) + product(2) + product(3);
+        f32::from_bits((f32::to_bits($c) as i32).wrapping_add(sum) as u32) }};
+    (COMPUTE $($verb:tt)*) => { $crate::tile_default!(tile_scalar_i8 COMPUTE $($verb)*) };
+    ($($verb:tt)*) => { $crate::tile_scalar_f32!($($verb)*) };
 }

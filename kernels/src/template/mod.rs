@@ -17,6 +17,13 @@ mod conv_reference;
 mod conv_tests;
 mod conv_tile;
 pub mod depthwise;
+mod dot;
+mod dot_convert;
+mod dot_tile;
+pub mod half_matmul;
+mod half_matmul_reference;
+#[cfg(test)]
+mod half_matmul_tests;
 pub mod layout;
 #[cfg(test)]
 mod layout_tests;
@@ -26,6 +33,10 @@ mod matmul_reference;
 mod matmul_tests;
 mod matmul_tile;
 pub mod pool;
+pub mod qmatmul;
+mod qmatmul_reference;
+#[cfg(test)]
+mod qmatmul_tests;
 pub mod reduce;
 #[cfg(test)]
 mod reduce_tests;
@@ -38,6 +49,11 @@ mod window;
 mod window_kernel;
 #[cfg(test)]
 mod window_tests;
+
+/// The kernels of dot products that an instruction set itself has.
+pub(crate) fn dot_kernels(isa: crate::Isa) -> impl Iterator<Item = crate::KernelInfo> {
+    dot_tile::own(isa).map(|k| k.info)
+}
 
 /// The number of columns of a tile, lanes times vectors, as a literal for kernel names.
 macro_rules! c_ob {

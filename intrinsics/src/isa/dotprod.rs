@@ -1,0 +1,19 @@
+//! NEON with dot products of bytes (FEAT_DotProd), by assembly: the intrinsics are not stable.
+
+/// The tile macro of DotProd for `i8`: four signed bytes per lane.
+#[macro_export]
+macro_rules! tile_dotprod_i8 {
+    // SAFETY (2 arms): works on registers only, of a CPU that has the instruction.
+    (VFMA $a:expr, $b:expr, $c:expr) => {{
+        let mut c = $c;
+        unsafe { core::arch::asm!("sdot {0:v}.4s, {1:v}.16b, {2:v}.16b", inout(vreg) c, in(vreg) $b,
+            in(vreg) $a, options(pure, nomem, nostack, preserves_flags)) };
+        c }};
+    (VFMA_LANE $k:literal, $a:expr, $b:expr, $c:expr) => {{
+        let mut c = $c;
+        unsafe { core::arch::asm!(concat!("sdot {0:v}.4s, {1:v}.16b, {2:v}.4b[", $k, "]"), inout(vreg) c,
+            in(vreg) $b, in(vreg) $a, options(pure, nomem, nostack, preserves_flags)) };
+        c }};
+    (COMPUTE $($verb:tt)*) => { $crate::tile_neon_f32!(COMPUTE_OF tile_dotprod_i8 $($verb)*) };
+    ($($verb:tt)*) => { $crate::tile_neon_f32!($($verb)*) };
+}

@@ -1,0 +1,21 @@
+//! NEON with dot products of unsigned and signed bytes (FEAT_I8MM), by assembly: the intrinsics are
+//! not stable.
+
+/// The tile macro of I8MM for `i8`: `u8` activations, `i8` weights, four per lane, so that unsigned
+/// activations need no conversion.
+#[macro_export]
+macro_rules! tile_i8mm_i8 {
+    // SAFETY (2 arms): works on registers only, of a CPU that has the instruction.
+    (VFMA $a:expr, $b:expr, $c:expr) => {{
+        let mut c = $c;
+        unsafe { core::arch::asm!("usdot {0:v}.4s, {2:v}.16b, {1:v}.16b", inout(vreg) c, in(vreg) $b,
+            in(vreg) $a, options(pure, nomem, nostack, preserves_flags)) };
+        c }};
+    (VFMA_LANE $k:literal, $a:expr, $b:expr, $c:expr) => {{
+        let mut c = $c;
+        unsafe { core::arch::asm!(concat!("sudot {0:v}.4s, {1:v}.16b, {2:v}.4b[", $k, "]"), inout(vreg) c,
+            in(vreg) $b, in(vreg) $a, options(pure, nomem, nostack, preserves_flags)) };
+        c }};
+    (COMPUTE $($verb:tt)*) => { $crate::tile_neon_f32!(COMPUTE_OF tile_i8mm_i8 $($verb)*) };
+    ($($verb:tt)*) => { $crate::tile_neon_f32!($($verb)*) };
+}

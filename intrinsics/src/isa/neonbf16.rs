@@ -1,0 +1,19 @@
+//! NEON with dot products of bf16 (FEAT_BF16), by assembly: the intrinsics are not stable.
+
+/// The tile macro of FEAT_BF16 for `bf16`: pairs, summed in `f32`.
+#[macro_export]
+macro_rules! tile_neonbf16_bf16 {
+    // SAFETY (2 arms): works on registers only, of a CPU that has the instruction.
+    (VFMA $a:expr, $b:expr, $c:expr) => {{
+        let mut c = $c;
+        unsafe { core::arch::asm!("bfdot {0:v}.4s, {1:v}.8h, {2:v}.8h", inout(vreg) c, in(vreg) $b,
+            in(vreg) $a, options(pure, nomem, nostack, preserves_flags)) };
+        c }};
+    (VFMA_LANE $k:literal, $a:expr, $b:expr, $c:expr) => {{
+        let mut c = $c;
+        unsafe { core::arch::asm!(concat!("bfdot {0:v}.4s, {1:v}.8h, {2:v}.2h[", $k, "]"), inout(vreg) c,
+            in(vreg) $b, in(vreg) $a, options(pure, nomem, nostack, preserves_flags)) };
+        c }};
+    (COMPUTE $($verb:tt)*) => { $crate::tile_neon_f32!(COMPUTE_OF tile_neonbf16_bf16 $($verb)*) };
+    ($($verb:tt)*) => { $crate::tile_neon_f32!($($verb)*) };
+}

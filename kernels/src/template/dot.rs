@@ -1,0 +1,336 @@
+//! What the products of words share: division into panels and tiles, rows of words, the loop.
+//!
+//! B is packed in panels of columns, `[panel][word][columns of the panel]`, A is read where it lies
+//! or from rows of words that a pass before wrote. The reduction is not cut: a tile goes from its
+//! bias to its result in registers. A group of panels that fits half of the L2 cache meets all
+//! tiles before the next group, and a tile, which fits the L1 cache, all panels of the group.
+
+use super::conv_geometry::{cost, cut};
+use super::dot_tile::{DotArgs, DotKernel, DotRow, Finish};
+use super::matmul::MatmulParams;
+use super::unary::UnaryKernel;
+use crate::error::checked_len;
+use crate::{Activation, Dtype, KernelError, KernelInfo};
+use alloc::{vec, vec::Vec};
+use core::ops::Range;
+
+/// Bytes of packed B that meet all tiles before the next ones do.
+const GROUP_BYTES: usize = 512 << 10;
+
+/// Some columns of B, side by side in the packed form.
+#[derive(Clone, Debug)]
+pub(crate) struct Panel {
+    /// First column.
+    pub(crate) column: usize,
+    /// Columns in the packed form, a multiple of the lanes.
+    pub(crate) width: usize,
+    /// Columns of its last vector that exist.
+    pub(crate) tail: usize,
+}
+
+/// Panels of one width that share a pass over the rows.
+#[derive(Clone, Debug)]
+struct Group {
+    panels: Range<usize>,
+    /// (First row, kernel) of each tile.
+    tiles: Vec<(usize, usize)>,
+}
+
+/// A product of matrices of words.
+#[derive(Clone, Debug)]
+pub(crate) struct WordProduct {
+    pub(crate) sizes: MatmulParams,
+    pub(crate) row: &'static DotRow,
+    /// Words per row of A and per column of B.
+    pub(crate) k_words: usize,
+    /// Words between two rows of A as words.
+    pub(crate) a_stride: usize,
+    pub(crate) panels: Vec<Panel>,
+    /// Columns of all panels.
+    pub(crate) columns: usize,
+    groups: Vec<Group>,
+    /// Units per (product, group).
+    parts: usize,
+}
+
+/// The operands of [`WordProduct::run`].
+pub(crate) struct WordOperands {
+    /// First row of A as words, `a_stride` apart; those of the next product follow.
+    pub(crate) a: *const f32,
+    /// Words between two rows there.
+    pub(crate) a_step: usize,
+    /// Words between the A of two products; 0 if they share it.
+    pub(crate) a_batch: usize,
+    /// Sums of the rows of A in the same order, or null.
+    pub(crate) row_sums: *const f32,
+    /// Packed panels of the first product.
+    pub(crate) b: *const f32,
+    /// What each sum of a row is multiplied by, per column, or null.
+    pub(crate) offset: *const f32,
+    /// Words between the B of two products; 0 if they share it.
+    pub(crate) b_batch: usize,
+    /// Bias, scale and shift, each of all columns; the last two as far as they are read.
+    pub(crate) epilogue: *const f32,
+    /// Words between the epilogues of two products; 0 if they share it.
+    pub(crate) epilogue_batch: usize,
+    /// First output.
+    pub(crate) c: *mut u8,
+}
+
+/// Elements that A, the plain B and C span, if the sizes and strides make sense.
+pub(crate) fn check_sizes(op: &'static str, p: &MatmulParams) -> Result<[usize; 3], KernelError> {
+    let invalid = |param, expected| Err(KernelError::InvalidParam { op, param, expected });
+    // All fields by name, so that one that is not handled here is noticed.
+    let MatmulParams {
+        batch,
+        m,
+        n,
+        k,
+        a_row,
+        a_batch,
+        b_row,
+        b_transposed,
+        b_batch,
+        c_row,
+        c_batch,
+        ref epilogue,
+    } = *p;
+    if [batch, m, n, k].contains(&0) {
+        return invalid("size", "at least 1");
+    }
+    let (b_rows, b_width) = if b_transposed { (n, k) } else { (k, n) };
+    if a_row < k || c_row < n || b_row < b_width {
+        return invalid("row stride", "at least the row length");
+    }
+    if batch > 1 && m.checked_mul(c_row).is_none_or(|size| c_batch < size) {
+        return invalid("c_batch", "at least the size of one C");
+    }
+    if epilogue.residual {
+        return invalid("residual", "absent");
+    }
+    if matches!(epilogue.activation, Activation::LeakyRelu { alpha } if !alpha.is_finite()) {
+        return invalid("alpha", "finite");
+    }
+    let matrix = |rows: usize, stride: usize, width: usize, product: usize| {
+        let one = checked_len(op, &[rows - 1, stride])?.checked_add(width);
+        let all = checked_len(op, &[batch - 1, product])?;
+        let len = one.and_then(|one| one.checked_add(all)).ok_or(KernelError::TooLarge { op })?;
+        checked_len(op, &[len])
+    };
+    Ok([
+        matrix(m, a_row, k, a_batch)?,
+        matrix(b_rows, b_row, b_width, b_batch)?,
+        matrix(m, c_row, n, c_batch)?,
+    ])
+}
+
+impl WordProduct {
+    /// Divides a product whose sizes and strides were checked.
+    pub(crate) fn new(
+        sizes: &MatmulParams,
+        row: &'static DotRow,
+        op: &'static str,
+    ) -> Result<Self, KernelError> {
+        let k_words = sizes.k.div_ceil(row.word.group());
+        // Rows a multiple of 4 KiB apart would share the sets of the L1 cache.
+        let lines = k_words.div_ceil(16);
+        let a_stride = 16 * (lines + usize::from(lines.is_multiple_of(8)));
+        let too_large = || KernelError::TooLarge { op };
+        let padded = sizes.n.checked_add(1024).ok_or_else(too_large)?;
+        checked_len(op, &[padded, k_words + 3, sizes.batch])?;
+        checked_len(op, &[sizes.m, a_stride + 1, sizes.batch])?;
+
+        let (panels, cuts) = divide(sizes.m, sizes.n, row);
+        let mut groups: Vec<Group> = Vec::new();
+        for (i, panel) in panels.iter().enumerate() {
+            let most = (GROUP_BYTES / (4 * k_words * panel.width)).max(1);
+            match groups.last_mut() {
+                Some(g) if panels[g.panels.start].width == panel.width && g.panels.len() < most => {
+                    g.panels.end = i + 1;
+                }
+                _ => {
+                    let tiles = cuts.iter().find(|(width, _)| *width == panel.width);
+                    let tiles = tiles.map_or_else(Vec::new, |(_, tiles)| tiles.clone());
+                    groups.push(Group { panels: i..i + 1, tiles });
+                }
+            }
+        }
+        let most = groups.iter().map(|g| g.tiles.len()).max().unwrap_or(1);
+        let parts = usize::div_ceil(32, sizes.batch * groups.len()).min(most);
+        let columns = panels.iter().map(|p| p.width).sum();
+        Ok(Self { sizes: sizes.clone(), row, k_words, a_stride, panels, columns, groups, parts })
+    }
+
+    /// Words of the packed B of one product.
+    pub(crate) fn packed(&self) -> usize {
+        self.columns * self.k_words
+    }
+
+    /// Rows of A of all products.
+    pub(crate) fn a_rows(&self) -> usize {
+        self.sizes.m * if self.sizes.a_batch == 0 { 1 } else { self.sizes.batch }
+    }
+
+    /// Products with a B of their own.
+    pub(crate) fn b_count(&self) -> usize {
+        if self.sizes.b_batch == 0 { 1 } else { self.sizes.batch }
+    }
+
+    /// Independent units of work.
+    pub(crate) fn units(&self) -> usize {
+        self.sizes.batch * self.groups.len() * self.parts
+    }
+
+    /// The microkernel that does most of the work.
+    pub(crate) fn kernel_name(&self) -> &'static str {
+        let tiles = &self.groups[0].tiles;
+        self.row.kernels[tiles[tiles.len() / 2].1].info.name
+    }
+
+    /// Units of [`convert`](Self::convert): rows of A, eight at a time.
+    pub(crate) fn convert_units(&self) -> usize {
+        self.a_rows().div_ceil(8)
+    }
+
+    /// Writes rows of A as words, and their sums if `sums` is not null.
+    ///
+    /// # Safety
+    ///
+    /// `a` is readable for the whole A, of elements `from`; `words` writable for `a_rows * a_stride`
+    /// words, `sums` for `a_rows` unless it is null. No other thread runs one of the units.
+    pub(crate) unsafe fn convert(
+        &self,
+        from: Dtype,
+        a: *const u8,
+        words: *mut f32,
+        sums: *mut i32,
+        units: Range<usize>,
+    ) {
+        let p = &self.sizes;
+        for row in units.start * 8..(units.end * 8).min(self.a_rows()) {
+            let at = (row / p.m * p.a_batch + row % p.m * p.a_row) * from.size();
+            // SAFETY: the row lies in A and has `k` elements, its words have a place of their own,
+            // and the plan checked the ISA.
+            unsafe {
+                let words = words.add(row * self.a_stride);
+                let sum = (self.row.convert)(from, a.add(at), words, p.k, !sums.is_null());
+                if !sums.is_null() {
+                    *sums.add(row) = sum;
+                }
+            }
+        }
+    }
+
+    /// Runs some units, and `post` on the results, which are `f32` if there is one.
+    ///
+    /// # Safety
+    ///
+    /// The operands have the elements that their descriptions and `finish` ask for, C is aligned to
+    /// its elements and overlaps no other, and no other thread runs one of the units.
+    pub(crate) unsafe fn run(
+        &self,
+        x: &WordOperands,
+        finish: Finish,
+        post: Option<&UnaryKernel>,
+        units: Range<usize>,
+    ) {
+        let p = &self.sizes;
+        let at = |p: *const f32, i: usize| if p.is_null() { p } else { p.wrapping_add(i) };
+        for unit in units {
+            let (unit, part) = (unit / self.parts, unit % self.parts);
+            let (batch, group) = (unit / self.groups.len(), &self.groups[unit % self.groups.len()]);
+            let count = group.tiles.len();
+            let tiles = part * count / self.parts..(part + 1) * count / self.parts;
+            let a = x.a.wrapping_add(batch * x.a_batch);
+            let sums = at(x.row_sums, if x.a_batch == 0 { 0 } else { batch * p.m });
+            let epilogue = x.epilogue.wrapping_add(batch * x.epilogue_batch);
+            for &(row, kernel) in &group.tiles[tiles] {
+                for panel in &self.panels[group.panels.clone()] {
+                    let bias = epilogue.wrapping_add(panel.column);
+                    let out = batch * p.c_batch + row * p.c_row + panel.column;
+                    let args = DotArgs {
+                        a: a.wrapping_add(row * x.a_step),
+                        step: x.a_step,
+                        segments: &[0],
+                        words: self.k_words,
+                        b: x.b.wrapping_add(batch * x.b_batch + panel.column * self.k_words),
+                        bias,
+                        scale: bias.wrapping_add(self.columns),
+                        shift: bias.wrapping_add(2 * self.columns),
+                        offset: at(x.offset, batch * x.b_batch + panel.column),
+                        row_sums: at(sums, row),
+                        o: x.c.wrapping_add(out * finish.size()),
+                        o_step: p.c_row,
+                        o_plane: 16,
+                        tail: panel.tail,
+                        finish,
+                    };
+                    // SAFETY: the tile's rows and columns exist in A and C, the panel has its width
+                    // in the packed operands, and the plan checked the ISA.
+                    unsafe { (self.row.kernels[kernel].run)(&args) };
+                    let Some(post) = post else { continue };
+                    for i in 0..self.row.kernels[kernel].info.w_ob {
+                        let o = args.o.cast::<f32>().wrapping_add(i * p.c_row);
+                        // SAFETY: this is a row of the tile just written.
+                        unsafe { post.call(o, o, panel.width.min(p.n - panel.column)) };
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Cuts `m` rows into tiles of kernels of one width: (first row, kernel) of each, and what they cost
+/// per reduction step.
+pub(crate) fn cut_rows(
+    m: usize,
+    width: usize,
+    kernels: &[DotKernel],
+) -> (Vec<(usize, usize)>, u64) {
+    let of_width = || kernels.iter().enumerate().filter(move |(_, k)| k.info.c_ob == width);
+    // The weights of a word are four bytes, whatever they hold.
+    let cost = |k: &DotKernel| cost(&KernelInfo { dtype: Dtype::F32, ..k.info });
+    let pieces: Vec<_> = of_width().map(|(_, k)| (k.info.w_ob, cost(k))).collect();
+    let (heights, cost) = cut(m, &pieces);
+    let mut row = 0;
+    let tiles = heights.into_iter().map(|height| {
+        let kernel = of_width().find(|(_, k)| k.info.w_ob == height).map_or(0, |(i, _)| i);
+        row += height;
+        (row - height, kernel)
+    });
+    (tiles.collect(), cost)
+}
+
+/// The widths of a row's tiles, widest first.
+pub(crate) fn widths(row: &DotRow) -> Vec<usize> {
+    let mut widths: Vec<usize> = row.kernels.iter().map(|k| k.info.c_ob).collect();
+    widths.sort_unstable_by(|a, b| b.cmp(a));
+    widths.dedup();
+    widths
+}
+
+/// For each panel width the tiles of the rows.
+type Cuts = Vec<(usize, Vec<(usize, usize)>)>;
+
+/// Cuts the columns into panels and, for each panel width, the rows into tiles. Of the widest panel
+/// widths it takes the one whose total cost is least.
+fn divide(m: usize, n: usize, row: &DotRow) -> (Vec<Panel>, Cuts) {
+    let widths = widths(row);
+    let cuts: Vec<_> = widths.iter().map(|&width| cut_rows(m, width, row.kernels)).collect();
+    let panels_from = |widest: usize| {
+        let (mut panels, mut total, mut column) = (vec![], 0, 0);
+        while column < n {
+            let left = (n - column).div_ceil(row.lanes) * row.lanes;
+            let found = (widest..widths.len()).find(|&i| widths[i] <= left);
+            let i = found.unwrap_or(widths.len() - 1);
+            let tail = row.lanes - (column + widths[i]).saturating_sub(n);
+            panels.push(Panel { column, width: widths[i], tail });
+            total += cuts[i].1;
+            column += widths[i];
+        }
+        (panels, total)
+    };
+    let candidates = (0..widths.len()).map(panels_from);
+    let (panels, _) = candidates.min_by_key(|(_, total)| *total).unwrap_or_default();
+    (panels, widths.into_iter().zip(cuts.into_iter().map(|(tiles, _)| tiles)).collect())
+}

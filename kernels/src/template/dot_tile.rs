@@ -1,0 +1,290 @@
+//! The microkernel of dot products: `W` pixels or rows of A times `V` vectors of output channels
+//! or columns, over a reduction of words, in registers.
+//!
+//! The reduction is a list of *segments*, stretches of words that all pixels read at the same
+//! offset from their own start: one for a matrix product, one per filter row and channel block
+//! for a convolution.
+
+use super::dot_convert::{convert, row_sum};
+use crate::epilogue::TileActivation;
+use crate::{Dtype, Isa, KernelInfo};
+use tilewright_intrinsics::dtype::Word;
+use tilewright_intrinsics::soft;
+
+/// One tile. Distances are in elements.
+pub(crate) struct DotArgs<'a> {
+    /// First word of the first pixel.
+    pub(crate) a: *const f32,
+    /// Words between two pixels.
+    pub(crate) step: usize,
+    /// Offset of each segment, in words.
+    pub(crate) segments: &'a [isize],
+    /// Words per segment.
+    pub(crate) words: usize,
+    /// Packed panel `[segment][word][V * LANES]`.
+    pub(crate) b: *const f32,
+    /// What the sums start from, `V * LANES` lanes: floats, or `i32` bits for integer words.
+    pub(crate) bias: *const f32,
+    /// Integer words: factors of the sums, `V * LANES`. Not read for [`Finish::Sums`].
+    pub(crate) scale: *const f32,
+    /// Integer words: added to the product, `V * LANES`. Read for [`Finish::Float`] only.
+    pub(crate) shift: *const f32,
+    /// Integer words: per column, what the sum of a row's bytes is multiplied by, `i32` bits, or
+    /// null.
+    pub(crate) offset: *const f32,
+    /// Integer words: the sum of each row's bytes, `i32` bits. Read unless `offset` is null.
+    pub(crate) row_sums: *const f32,
+    /// First output.
+    pub(crate) o: *mut u8,
+    /// Between two pixels of the output.
+    pub(crate) o_step: usize,
+    /// Between two blocks of 16 columns of the output; 16 for a matrix.
+    pub(crate) o_plane: usize,
+    /// Columns of the last vector that exist, `1..=LANES`; less than `LANES` for a matrix only.
+    pub(crate) tail: usize,
+    /// What becomes of the sums.
+    pub(crate) finish: Finish,
+}
+
+/// What a tile's sums become when they are stored.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Finish {
+    /// `i32` as they are. Integer words only.
+    Sums,
+    /// `f32`: integer sums times scale plus shift; then the activation.
+    Float(TileActivation),
+    /// Bytes: `round(clamp(sum * scale, lo, hi)) + zero`. Integer words only.
+    Bytes { lo: f32, hi: f32, zero: f32 },
+    /// f16 after the activation. Words of floats only.
+    F16(TileActivation),
+    /// bf16 after the activation. Words of floats only.
+    Bf16(TileActivation),
+}
+
+impl Finish {
+    /// Bytes of an element of the output.
+    pub(crate) fn size(self) -> usize {
+        match self {
+            Self::Sums | Self::Float(_) => 4,
+            Self::F16(_) | Self::Bf16(_) => 2,
+            Self::Bytes { .. } => 1,
+        }
+    }
+}
+
+/// A microkernel.
+///
+/// # Safety
+///
+/// * The CPU has the instructions of the kernel's ISA.
+/// * For each of `W` pixels and each segment, `words` words at `a + i * step + segment` are
+///   readable, at any alignment unless the row's words have a `convert` that must run first.
+/// * `b` has `segments * words * V * LANES` readable words; `bias`, and as far as `finish` reads
+///   them `scale` and `shift`, have `V * LANES`, so has `offset` unless it is null, and then
+///   `row_sums` has `W`.
+/// * The outputs of each pixel are writable, aligned to their size, and no other thread uses them.
+pub(crate) type DotFn = unsafe fn(&DotArgs<'_>);
+
+/// Turns `n` elements at `src` into words at `dst`, padded with zeros to whole words; with the last
+/// argument set, returns the sum of bytes as the kernel sees them.
+///
+/// # Safety
+///
+/// The CPU has the instructions of the row. `src` is readable for `n` elements of the type, `dst`
+/// writable for `n.div_ceil(group)` words.
+pub(crate) type ConvertFn = unsafe fn(Dtype, *const u8, *mut f32, usize, bool) -> i32;
+
+/// A microkernel and what it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DotKernel {
+    pub(crate) info: KernelInfo,
+    pub(crate) run: DotFn,
+}
+
+/// The kernels of one line of the table.
+#[derive(Debug)]
+pub(crate) struct DotRow {
+    pub(crate) lanes: usize,
+    pub(crate) word: Word,
+    pub(crate) convert: ConvertFn,
+    pub(crate) kernels: &'static [DotKernel],
+}
+
+macro_rules! dot_row {
+    ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $lanes:tt, word $word:ident,
+     unroll $u:tt, dot [$([$w:tt $v:tt])*] $($rest:tt)*) => {
+        paste::paste! {
+            mod $id {
+                use super::*;
+                $(dot_kernel! { [<tile_ $w x $v>], $tile, $feat, $word, $w, $v, $u })*
+                dot_words! { $feat $word }
+                pub(super) const ROW: DotRow = DotRow {
+                    lanes: $lanes,
+                    word: Word::$word,
+                    convert: to_words,
+                    kernels: &[$(DotKernel {
+                        info: KernelInfo {
+                            name: concat!("dot_", stringify!($dtype), "_", $w, "x", $crate::template::c_ob!($lanes $v),
+                                "_u", $u, "_", stringify!($isa_name)),
+                            op: "dot", isa: Isa::$isa, dtype: Dtype::[<$dtype:camel>],
+                            rows: 1, w_ob: $w, c_vec: $v, c_ob: $v * $lanes, unroll: $u,
+                        },
+                        run: [<tile_ $w x $v>],
+                    }),*],
+                };
+            }
+        }
+    };
+}
+
+macro_rules! dot_words {
+    ([$($f:tt)*] $word:ident) => {
+        $(#[target_feature(enable = $f)])*
+        unsafe fn to_words(from: Dtype, src: *const u8, dst: *mut f32, n: usize, sum: bool) -> i32 {
+            // SAFETY: the caller's duties are those of this call.
+            unsafe { convert(from, Word::$word, src, dst, n) };
+            // SAFETY: `src` is readable for `n` elements.
+            if sum { unsafe { row_sum(from, Word::$word, src, n) } } else { 0 }
+        }
+    };
+}
+
+macro_rules! dot_kernel {
+    ($name:ident, $tile:ident, [$($f:tt)*], $word:ident, $w:tt, $v:tt, $u:tt) => {
+        $(#[target_feature(enable = $f)])*
+        unsafe fn $name(args: &DotArgs<'_>) {
+            use tilewright_intrinsics::$tile as tile;
+            const ALL: u32 = (1 << $w) - 1;
+            const LANES: usize = tile!(LANES);
+            let bias = args.bias;
+            let mut b = args.b;
+            tile!(STEP step <- args.step);
+            tile!(DEF t [1 x $w x $v]);
+            tile!(BIAS t [1 x $w x $v] <- bias);
+            for offset in args.segments {
+                let a = args.a.wrapping_offset(*offset);
+                let mut k = args.words;
+                tile!(POINT p [1 x $w] <- a[0, step]);
+                while k >= $u {
+                    tile!(COMPUTE conv t [1 x $w x $v x $u] += p[step] * b if ALL);
+                    tile!(ADVANCE p [1 x $w] by $u);
+                    b = b.wrapping_add($u * $v * LANES);
+                    k -= $u;
+                }
+                while k > 0 {
+                    tile!(COMPUTE conv t [1 x $w x $v x 1] += p[step] * b if ALL);
+                    tile!(ADVANCE p [1 x $w] by 1);
+                    b = b.wrapping_add($v * LANES);
+                    k -= 1;
+                }
+            }
+            dot_finish! { $word $tile t [$w x $v] args }
+        }
+    };
+}
+
+/// What follows the reduction: by kind of word.
+macro_rules! dot_finish {
+    (F32x1 $($rest:tt)*) => { dot_finish! { float $($rest)* } };
+    (Bf16x2 $($rest:tt)*) => { dot_finish! { float $($rest)* } };
+    (float $tile:ident $t:ident [$w:tt x $v:tt] $args:ident) => {
+        let (Finish::Float(activation) | Finish::F16(activation) | Finish::Bf16(activation)) = $args.finish
+            else { return };
+        dot_finish! { activate $tile $t [$w x $v] activation }
+        if let Finish::Float(_) = $args.finish {
+            dot_finish! { store $tile $t [$w x $v] $args }
+            return;
+        }
+        let mut buffer = [0.0f32; $w * $v * LANES];
+        let all = buffer.as_mut_ptr();
+        tile!(STORE $t [1 x $w x $v] -> all[0, $v * LANES, 16]);
+        let columns = ($v - 1) * LANES + $args.tail;
+        for (i, row) in buffer.chunks_exact($v * LANES).enumerate() {
+            let o = $args.o.cast::<u16>().wrapping_add(i * $args.o_step);
+            // SAFETY: the outputs of pixel `i` are writable and aligned, and used by no other thread.
+            let out = unsafe { core::slice::from_raw_parts_mut(o, columns) };
+            if let Finish::F16(_) = $args.finish {
+                for (o, x) in out.iter_mut().zip(row) { *o = soft::f16_from_f32(*x); }
+            } else {
+                for (o, x) in out.iter_mut().zip(row) { *o = soft::bf16_from_f32(*x); }
+            }
+        }
+    };
+    (activate $tile:ident $t:ident [$w:tt x $v:tt] $activation:expr) => {
+        match $activation {
+            TileActivation::None => {}
+            TileActivation::Relu => { tile!(RELU $t [1 x $w x $v]); }
+            TileActivation::Clamp { lo, hi } => { tile!(CLAMP $t [1 x $w x $v] lo, hi); }
+            TileActivation::Leaky { alpha } => { tile!(LEAKY $t [1 x $w x $v] alpha); }
+        }
+    };
+    (store $tile:ident $t:ident [$w:tt x $v:tt] $args:ident) => {
+        let (o, o_step, tail) = ($args.o.cast::<f32>(), $args.o_step, $args.tail);
+        if tail == LANES {
+            tile!(STORE $t [1 x $w x $v] -> o[0, o_step, $args.o_plane]);
+        } else {
+            tile!(STORE $t [$w x $v; tail] -> o[o_step]);
+        }
+    };
+    // Integers.
+    ($word:ident $tile:ident $t:ident [$w:tt x $v:tt] $args:ident) => {
+        let (scale, shift) = ($args.scale, $args.shift);
+        if !$args.offset.is_null() {
+            let (offset, row_sums) = ($args.offset, $args.row_sums);
+            tile!(OUTER $t [$w x $v] += row_sums * offset);
+        }
+        match $args.finish {
+            Finish::Bytes { lo, hi, zero } => {
+                let (o, o_step, tail) = ($args.o, $args.o_step, $args.tail);
+                tile!(REQUANT $t [$w x $v] <- scale, lo, hi, zero);
+                if tail == LANES {
+                    tile!(STORE8 $t [$w x $v] -> o[o_step, $args.o_plane]);
+                } else {
+                    tile!(STORE8 $t [$w x $v; tail] -> o[o_step]);
+                }
+                return;
+            }
+            Finish::Float(activation) => {
+                tile!(DEQUANT $t [$w x $v] <- scale, shift);
+                dot_finish! { activate $tile $t [$w x $v] activation }
+            }
+            _ => {}
+        }
+        dot_finish! { store $tile $t [$w x $v] $args }
+    };
+}
+
+tilewright_intrinsics::for_each_tile!(dot_row, i8);
+tilewright_intrinsics::for_each_tile!(dot_row, f16);
+tilewright_intrinsics::for_each_tile!(dot_row, bf16);
+
+/// The kernels for operands of a type, of an instruction set or of the nearest of its bases. Those for
+/// f16 serve bf16 too where there are none that multiply it as it is.
+pub(crate) fn row(isa: Isa, dtype: Dtype) -> &'static DotRow {
+    let served = isa.serving(dtype);
+    macro_rules! row {
+        ($id:ident: $tile:ident, $isa:ident, $name:ident, $dtype:ident, $($rest:tt)*) => {
+            if served == Isa::$isa && dtype.name() == stringify!($dtype) {
+                return &$id::ROW;
+            }
+        };
+    }
+    tilewright_intrinsics::for_each_tile!(row, i8);
+    tilewright_intrinsics::for_each_tile!(row, f16);
+    tilewright_intrinsics::for_each_tile!(row, bf16);
+    match dtype {
+        Dtype::Bf16 => row(isa, Dtype::F16),
+        _ => &scalar_i8::ROW,
+    }
+}
+
+/// The kernels that an instruction set itself has.
+pub(crate) fn own(isa: Isa) -> impl Iterator<Item = &'static DotKernel> {
+    let rows = [Dtype::I8, Dtype::F16, Dtype::Bf16].into_iter().map(move |dtype| {
+        let row = row(isa, dtype);
+        (dtype, row)
+    });
+    let own = move |(dtype, k): &(Dtype, &DotKernel)| k.info.isa == isa && k.info.dtype == *dtype;
+    let all = rows.flat_map(|(dtype, row)| row.kernels.iter().map(move |k| (dtype, k)));
+    all.filter(own).map(|(_, k)| k)
+}
