@@ -38,21 +38,42 @@ const CONV_3X3: [[usize; 3]; 18] = [
 /// Pointwise convolutions, in the same terms.
 const CONV_1X1: [[usize; 3]; 3] = [[64, 56, 128], [256, 14, 512], [512, 14, 512]];
 
-/// Products `m, k, n`.
-const MATMUL: [[usize; 3]; 8] = [
+/// Products `m, k, n` with a constant B, packed before.
+const MATMUL: [[usize; 3]; 17] = [
     [1, 640, 128],
     [1, 128, 640],
     [1, 2048, 2048],
+    [1, 4096, 4096],
     [4, 2048, 2048],
+    [4, 4096, 4096],
     [32, 1024, 1024],
+    [32, 2048, 2048],
+    [32, 4096, 4096],
+    [64, 64, 64],
+    [96, 96, 96],
     [128, 128, 128],
     [256, 256, 256],
     [512, 512, 512],
+    [768, 768, 768],
+    [1024, 1024, 1024],
+    [2048, 2048, 2048],
+];
+
+/// Products of which neither operand is known before.
+const PRODUCT: [[usize; 3]; 8] = [
+    [64, 64, 64],
+    [96, 96, 96],
+    [128, 128, 128],
+    [256, 256, 256],
+    [512, 512, 512],
+    [768, 768, 768],
+    [1024, 1024, 1024],
+    [2048, 2048, 2048],
 ];
 
 /// One op of one shape, ready to run on one thread. Operands are allocated when it runs first.
 pub struct Case {
-    /// The op with its window: `conv3x3`, `matmul`.
+    /// The op with its window: `conv3x3`, `matmul` (B packed before), `product` (B packed by the run).
     pub op: String,
     /// Sizes: input channels, height = width and output channels, or m, k and n.
     pub shape: [usize; 3],
@@ -84,7 +105,9 @@ impl Case {
 pub fn cases(isa: Isa) -> Result<Vec<Case>, KernelError> {
     let wide = CONV_3X3.iter().map(|&shape| conv(isa, shape, 3));
     let pointwise = CONV_1X1.iter().map(|&shape| conv(isa, shape, 1));
-    wide.chain(pointwise).chain(MATMUL.iter().map(|&shape| matmul(isa, shape))).collect()
+    let constant = MATMUL.iter().map(|&shape| matmul(isa, shape, true));
+    let plain = PRODUCT.iter().map(|&shape| matmul(isa, shape, false));
+    wide.chain(pointwise).chain(constant).chain(plain).collect()
 }
 
 /// An operand that begins at a cache line, as those of a session do.
@@ -136,23 +159,35 @@ fn conv(isa: Isa, shape: [usize; 3], window: usize) -> Result<Case, KernelError>
     })
 }
 
-fn matmul(isa: Isa, shape: [usize; 3]) -> Result<Case, KernelError> {
+fn matmul(isa: Isa, shape: [usize; 3], constant: bool) -> Result<Case, KernelError> {
     let [m, k, n] = shape;
     let plan = MatmulPlan::new(isa, &MatmulParams::new(m, k, n))?;
     let kernel = plan.kernel_name();
     let mut operands = None;
     Ok(Case {
-        op: "matmul".into(),
+        op: if constant { "matmul" } else { "product" }.into(),
         shape,
         kernel,
         flop: (2 * m * k * n) as f64,
         run: Box::new(move || {
-            let (a, weights, bias, c) = operands.get_or_insert_with(|| {
-                let [a, w, b] = [plan.a_len(), plan.weights_len(), plan.bias_len()].map(filled);
-                (a, w, b, filled(plan.c_len()))
+            let (a, b, bias, c, scratch) = operands.get_or_insert_with(|| {
+                let (b, scratch) = match constant {
+                    true => (plan.weights_len(), plan.scratch_len()),
+                    false => (plan.b_len(), plan.plain_scratch_len()),
+                };
+                let [a, b, bias] = [plan.a_len(), b, plan.bias_len()].map(filled);
+                (a, b, bias, filled(plan.c_len()), filled(scratch))
             });
-            // The operands have the lengths that the plan asks for.
-            let _ = plan.compute(a, weights, bias, None, black_box(c));
+            let (a, b, bias, none) = (a.as_ptr(), b.as_ptr(), bias.as_ptr(), core::ptr::null());
+            let (c, scratch, all) = (c.as_mut_ptr(), scratch.as_mut_ptr(), 0..plan.units());
+            // SAFETY: the operands have the lengths that the plan asks for and belong to this
+            // closure, and the plan was made for an instruction set that the CPU has.
+            unsafe {
+                match constant {
+                    true => plan.run(a, b, bias, none, black_box(c), scratch, all),
+                    false => plan.run_plain(a, b, bias, none, black_box(c), scratch, all),
+                }
+            }
         }),
     })
 }
@@ -176,6 +211,30 @@ macro_rules! peak_row {
                 }
                 let mut sum = tile!(VZERO);
                 tilewright_intrinsics::each!(i in 12 { sum = tile!(VADD sum, t[i][0]); });
+                let mut lanes = [0.0f32; tile!(LANES)];
+                let p = lanes.as_mut_ptr();
+                tile!(VSTORE p, 0, sum);
+                lanes.iter().sum()
+            }
+
+            /// Sums a whole number of groups of eight vectors.
+            ///
+            /// # Safety
+            ///
+            /// The CPU has the instructions of the row.
+            $(#[target_feature(enable = $f)])*
+            pub(super) unsafe fn read(data: &[f32]) -> f32 {
+                use tilewright_intrinsics::$tile as tile;
+                tile!(DEF t [1 x 8 x 1]);
+                for group in data.chunks_exact(8 * tile!(LANES)) {
+                    let p = group.as_ptr();
+                    tilewright_intrinsics::each!(i in 8 {
+                        t[i][0] = tile!(VADD t[i][0], tile!(VLOAD p, i));
+                        if i * tile!(LANES) % 16 == 0 { tile!(VPREFETCH p, (i * tile!(LANES) + 2048)); }
+                    });
+                }
+                let mut sum = tile!(VZERO);
+                tilewright_intrinsics::each!(i in 8 { sum = tile!(VADD sum, t[i][0]); });
                 let mut lanes = [0.0f32; tile!(LANES)];
                 let p = lanes.as_mut_ptr();
                 tile!(VSTORE p, 0, sum);
@@ -206,6 +265,25 @@ pub fn peak(isa: Isa, steps: usize) -> Result<f64, KernelError> {
     }
     tilewright_intrinsics::for_each_tile!(row);
     Ok((steps * 12 * 2 * lanes) as f64)
+}
+
+/// Reads operands from memory and does nothing else but add them up: the bound of what streams them.
+///
+/// # Errors
+/// [`KernelError`] if this CPU or this build does not have the instruction set.
+pub fn read(isa: Isa, data: &[f32]) -> Result<f32, KernelError> {
+    isa.require()?;
+    let mut sum = 0.0;
+    macro_rules! row {
+        ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
+            if isa == Isa::$isa {
+                // SAFETY: `require` has checked that the CPU has the instruction set.
+                sum = unsafe { $id::read(black_box(data)) };
+            }
+        };
+    }
+    tilewright_intrinsics::for_each_tile!(row);
+    Ok(black_box(sum))
 }
 
 #[cfg(test)]

@@ -4,9 +4,10 @@
 //!
 //! 1. Alpha is composited over white.
 //! 2. A coloured picture is projected on the principal axis of its colour edges.
-//! 3. Paper and ink levels are taken from the histogram; their order gives the polarity. When half
-//!    of the picture looks like ink, its rim says what paper is.
-//! 4. A paper level that drifts along or across the line is evened out.
+//! 3. Paper and ink levels are taken from the histogram; their order gives the polarity. When that
+//!    looks like no text, the picture is split in two classes, and its rim decides which is paper.
+//! 4. A paper level that drifts along or across the line is evened out, once for dark and once for
+//!    light ink, where that gathers the paper's pixels.
 //! 5. The shear that packs the rows of ink best levels a sloping line.
 //! 6. The box of the text line is cut out, without bits of neighbouring lines.
 //! 7. The levels are measured again inside the box.
@@ -60,17 +61,6 @@ struct Grey {
     at: Vec<u8>,
 }
 
-impl Grey {
-    /// The plane less `drift(x, y)`, rounded to nearest.
-    fn without(&self, drift: impl Fn(usize, usize) -> f64) -> Self {
-        let level = |(i, &g): (usize, &u8)| {
-            let level = f64::from(g) - drift(i % self.width, i / self.width) + 0.5;
-            level.floor().clamp(0.0, 255.0) as u8
-        };
-        Self { at: self.at.iter().enumerate().map(level).collect(), ..*self }
-    }
-}
-
 /// Paper and ink levels, 0 to 255.
 #[derive(Clone, Copy)]
 struct Levels {
@@ -97,11 +87,6 @@ impl Levels {
     fn contrast(self) -> i32 {
         (self.ink - self.paper).abs()
     }
-
-    /// The level that 65 % of these pixels do not exceed, counted from the side of the ink.
-    fn paper_of(self, pixels: impl Iterator<Item = u8>) -> i32 {
-        percentile(&histogram(pixels), if self.ink < self.paper { 65_000 } else { 35_000 })
-    }
 }
 
 /// Pixels of ink.
@@ -124,13 +109,12 @@ fn cut_out(picture: &Picture, height: usize) -> Option<Line> {
     if grey.at.is_empty() {
         return None;
     }
-    let levels = ink_levels(&grey)?;
-    let (grey, levels) = match flattened(&grey, levels) {
-        Some(flat) => {
-            let levels = ink_levels(&flat)?;
-            (flat, levels)
+    let (grey, levels) = match flattened(&grey) {
+        Some(flat) => flat,
+        None => {
+            let levels = ink_levels(&grey)?;
+            (grey, levels)
         }
-        None => (grey, levels),
     };
     let slope = find_slope(&levels.mask(&grey, 10).despeckled());
     let grey = shear(grey, slope, levels.paper);
@@ -202,14 +186,14 @@ fn project(rgb: &[[u8; 3]], width: usize) -> Vec<u8> {
 }
 
 /// Smallest level whose cumulative count exceeds `share` of 100000 of all.
-fn percentile(histogram: &[u64; 256], share: u64) -> i32 {
+fn percentile(histogram: &[u64], share: u64) -> i32 {
     let limit = histogram.iter().sum::<u64>() * share / 100_000;
     let mut sum = 0;
     let level = histogram.iter().position(|&count| {
         sum += count;
         sum > limit
     });
-    level.map_or(256, |l| l as i32)
+    level.unwrap_or(histogram.len()) as i32
 }
 
 fn histogram(levels: impl Iterator<Item = u8>) -> [u64; 256] {
@@ -222,7 +206,7 @@ fn histogram(levels: impl Iterator<Item = u8>) -> [u64; 256] {
 fn ink_levels(grey: &Grey) -> Option<Levels> {
     let counts = histogram(grey.at.iter().copied());
     let paper = percentile(&counts, 50_000);
-    let farther = |paper: i32, tail: u64| {
+    let farther = |tail: u64| {
         let (low, high) = (percentile(&counts, tail), percentile(&counts, 100_000 - tail));
         Levels { paper, ink: if paper - low >= high - paper { low } else { high } }
     };
@@ -231,63 +215,148 @@ fn ink_levels(grey: &Grey) -> Option<Levels> {
         let mask = levels.mask(grey, 10);
         2 * mask.despeckled().count() >= mask.count()
     };
-    let (mut levels, extreme) = (farther(paper, 500), farther(paper, 50));
+    let (mut levels, extreme) = (farther(500), farther(50));
     if 2 * levels.contrast() < extreme.contrast() && hangs_together(extreme) {
         // A small line on a large sheet: less than 0.5 % is ink.
         levels = extreme;
     } else if !hangs_together(levels) {
         // Salt noise stronger than the ink: the first larger tail that looks like strokes.
-        let tails = [2000, 5000].map(|tail| farther(paper, tail));
-        let strokes = tails.into_iter().find(|l| l.ink != paper && hangs_together(*l));
+        let strokes =
+            [2000, 5000].map(farther).into_iter().find(|l| l.ink != paper && hangs_together(*l));
         levels = strokes.unwrap_or(levels);
     }
     if levels.contrast() < 6 {
         return None;
     }
-    // Letters cut close may cover so much that the median is theirs or a grey between. Then the
-    // rim of the picture shows the paper.
+    // Letters cut close may cover so much that the median is theirs or a grey between.
     let near = levels.contrast() / 8;
     let around = (paper - near).max(0) as usize..(paper + near + 1).min(256) as usize;
     let around: u64 = counts[around].iter().sum();
     let pixels = grey.at.len();
     if 20 * levels.mask(grey, 10).count() > 7 * pixels || 10 * around < 3 * pixels as u64 {
-        let rows = || grey.at.chunks_exact(grey.width);
-        let rim = rows().take(1).chain(rows().skip(grey.height - 1)).flatten().copied();
-        let rim = rim.chain(rows().flat_map(|r| [r[0], r[grey.width - 1]]));
-        levels = farther(percentile(&histogram(rim), 50_000), 500);
+        levels = two_classes(grey, &counts);
     }
     (levels.contrast() >= 6).then_some(levels)
 }
 
-/// The picture with an even paper level, or `None` when the level hardly drifts.
+/// The medians of the two classes that Otsu's threshold makes.
 ///
-/// The paper of a part of the picture is the level that 65 % of its pixels, from the ink's side, do
-/// not exceed. Along x it is taken in blocks of columns and interpolated linearly between their
-/// centres; across, it is a ramp through the centres of the top and the bottom sixth.
-fn flattened(grey: &Grey, levels: Levels) -> Option<Grey> {
-    let along = drift_along(grey, levels).map(|drift| grey.without(|x, _| drift[x]));
-    let across = drift_across(along.as_ref().unwrap_or(grey), levels);
-    match across {
-        Some(drift) => Some(along.as_ref().unwrap_or(grey).without(|_, y| drift[y])),
-        None => along,
+/// Paper is the class with the larger mean of five shares: those of the picture and of its four
+/// sides. (A side cut through the letters must not decide alone.)
+fn two_classes(grey: &Grey, counts: &[u64; 256]) -> Levels {
+    let total: u64 = counts.iter().sum();
+    let weight: u64 = counts.iter().zip(0..).map(|(count, level)| count * level).sum();
+    let (mut below, mut weight_below) = (0, 0);
+    let (mut threshold, mut widest) = (0, -1.0);
+    for (level, &count) in counts.iter().enumerate() {
+        below += count;
+        weight_below += count * level as u64;
+        if below == 0 || below == total {
+            continue;
+        }
+        let apart = i128::from(weight) * i128::from(below);
+        let apart = apart - i128::from(weight_below) * i128::from(total);
+        let apart = apart as f64 / total as f64;
+        let spread = apart * apart / (below * (total - below)) as f64;
+        if spread > widest {
+            (threshold, widest) = (level, spread);
+        }
+    }
+    let is_dark = |g: &u8| usize::from(*g) <= threshold;
+    let share = |pixels: &mut dyn Iterator<Item = &u8>| {
+        let (mut dark, mut all) = (0u64, 0u64);
+        for g in pixels {
+            dark += u64::from(is_dark(g));
+            all += 1;
+        }
+        dark as f64 / all as f64
+    };
+    let (width, end) = (grey.width, grey.at.len());
+    let shares = share(&mut grey.at.iter())
+        + share(&mut grey.at[..width].iter())
+        + share(&mut grey.at[end - width..].iter())
+        + share(&mut grey.at.iter().step_by(width))
+        + share(&mut grey.at[width - 1..].iter().step_by(width));
+    let (dark, light) = counts.split_at(threshold + 1);
+    let dark = percentile(dark, 50_000);
+    let light = percentile(light, 50_000) + threshold as i32 + 1;
+    if shares > 2.5 {
+        Levels { paper: dark, ink: light }
+    } else {
+        Levels { paper: light, ink: dark }
     }
 }
 
-/// How much lighter than the paper level each column is.
-fn drift_along(grey: &Grey, levels: Levels) -> Option<Vec<f64>> {
-    let (width, height) = (grey.width, grey.height);
-    let count = width / (2 * height).max(32);
-    if count < 2 {
+/// The picture with an even paper level and its levels, or `None` when evening out gains nothing.
+///
+/// It gains when more pixels lie within an eighth of the contrast of paper than lie in any such
+/// range of the picture as it is.
+fn flattened(grey: &Grey) -> Option<(Grey, Levels)> {
+    let counts = histogram(grey.at.iter().copied());
+    let mut best = None;
+    let mut most = 0;
+    for dark in [true, false] {
+        let Some(even) = evened(grey, dark) else { continue };
+        let flat = Grey { at: even.iter().map(|v| (*v).clamp(0, 255) as u8).collect(), ..*grey };
+        let levels = ink_levels(&flat).filter(|l| (l.ink < l.paper) == dark);
+        let Some(levels) = levels else { continue };
+        let near = (levels.contrast() / 8).max(2);
+        // What was clipped is not gathered.
+        let gathered = even.iter().filter(|v| (*v - levels.paper).abs() <= near).count() as u64;
+        let ranges = counts.windows(2 * near as usize + 1);
+        let before = ranges.map(|range| range.iter().sum::<u64>()).max().unwrap_or(0);
+        if gathered > most.max(before) {
+            (best, most) = (Some((flat, levels)), gathered);
+        }
+    }
+    best
+}
+
+/// The picture less the drift of its paper, not clipped; `None` when it hardly drifts.
+///
+/// The paper of a part of the picture is the level that 65 % of its pixels, from the ink's side, do
+/// not exceed. Along x it is taken in blocks of columns and interpolated linearly between their
+/// centres; across, it is a ramp through the centres of the top and the bottom sixth. All paper
+/// comes to the level farthest from the ink, so that no ink is clipped.
+fn evened(grey: &Grey, dark: bool) -> Option<Vec<i32>> {
+    let share = if dark { 65_000 } else { 35_000 };
+    let along = drift_along(grey, share);
+    let across = drift_across(grey, &along, share);
+    let lowest = |drift: &[f64]| drift.iter().copied().fold(f64::INFINITY, f64::min);
+    let highest = |drift: &[f64]| drift.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    if (highest(&along) - lowest(&along)) + (highest(&across) - lowest(&across)) < 4.0 {
         return None;
     }
+    let paper =
+        if dark { highest(&along) + highest(&across) } else { lowest(&along) + lowest(&across) };
+    let paper = paper.clamp(0.0, 255.0);
+    let rows = grey.at.chunks_exact(grey.width).zip(&across);
+    let even = rows.flat_map(|(row, across)| {
+        let pixels = row.iter().zip(&along);
+        pixels
+            .map(move |(g, along)| (f64::from(*g) - (along + across) + paper + 0.5).floor() as i32)
+    });
+    Some(even.collect())
+}
+
+/// The level, -255 to 255, that `share` of 100000 of all do not exceed.
+fn level_of(levels: impl Iterator<Item = i32>, share: u64) -> i32 {
+    let mut counts = [0; 511];
+    levels.for_each(|l| counts[(l + 255) as usize] += 1);
+    percentile(&counts, share) - 255
+}
+
+/// The paper of each column: that of blocks half as wide as the picture is high.
+fn drift_along(grey: &Grey, share: u64) -> Vec<f64> {
+    let (width, height) = (grey.width, grey.height);
+    let count = (2 * width / height.max(16)).max((width / 16).min(6)).max(1);
     let edge = |i: usize| i * width / count;
     let rows = || grey.at.chunks_exact(width);
     let papers: Vec<i32> = (0..count)
-        .map(|i| levels.paper_of(rows().flat_map(|r| r[edge(i)..edge(i + 1)].iter().copied())))
+        .map(|i| {
+            level_of(rows().flat_map(|r| &r[edge(i)..edge(i + 1)]).map(|g| (*g).into()), share)
+        })
         .collect();
-    if 8 * (papers.iter().max()? - papers.iter().min()?) < levels.contrast() {
-        return None;
-    }
     let centre = |i: usize| (edge(i) + edge(i + 1)) as f64 / 2.0;
     let paper_at = |x: f64| match (0..count).rfind(|&i| centre(i) <= x) {
         None => f64::from(papers[0]),
@@ -297,25 +366,25 @@ fn drift_along(grey: &Grey, levels: Levels) -> Option<Vec<f64>> {
             rise * (x - centre(i)) + f64::from(papers[i])
         }
     };
-    Some((0..width).map(|x| paper_at(x as f64 + 0.5) - f64::from(levels.paper)).collect())
+    (0..width).map(|x| paper_at(x as f64 + 0.5)).collect()
 }
 
-/// How much lighter than the paper level each row is.
-fn drift_across(grey: &Grey, levels: Levels) -> Option<Vec<f64>> {
+/// The paper of each row above that of its columns.
+fn drift_across(grey: &Grey, along: &[f64], share: u64) -> Vec<f64> {
     let (width, height) = (grey.width, grey.height);
     let sixth = height / 6;
     if height < 12 {
-        return None;
+        return vec![0.0; height];
     }
-    let top = levels.paper_of(grey.at[..sixth * width].iter().copied());
-    let bottom = levels.paper_of(grey.at[(height - sixth) * width..].iter().copied());
-    if 6 * (top - bottom).abs() < levels.contrast() {
-        return None;
-    }
+    let rest = |pixels: &[u8]| {
+        let rows = pixels.chunks_exact(width).flat_map(|row| row.iter().zip(along));
+        level_of(rows.map(|(g, along)| (f64::from(*g) - along + 0.5).floor() as i32), share)
+    };
+    let (top, bottom) =
+        (rest(&grey.at[..sixth * width]), rest(&grey.at[(height - sixth) * width..]));
     // 0 at the centre of the top sixth, 1 at that of the bottom one.
     let at = |y: usize| (y as f64 + 0.5 - sixth as f64 / 2.0) / (height - sixth) as f64;
-    let (above, rise) = (f64::from(top - levels.paper), f64::from(bottom - top));
-    Some((0..height).map(|y| above + rise * at(y)).collect())
+    (0..height).map(|y| f64::from(top) + f64::from(bottom - top) * at(y)).collect()
 }
 
 impl Mask {

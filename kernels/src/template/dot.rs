@@ -87,6 +87,7 @@ pub(crate) fn check_sizes(op: &'static str, p: &MatmulParams) -> Result<[usize; 
         n,
         k,
         a_row,
+        a_transposed,
         a_batch,
         b_row,
         b_transposed,
@@ -104,6 +105,9 @@ pub(crate) fn check_sizes(op: &'static str, p: &MatmulParams) -> Result<[usize; 
     }
     if batch > 1 && m.checked_mul(c_row).is_none_or(|size| c_batch < size) {
         return invalid("c_batch", "at least the size of one C");
+    }
+    if a_transposed {
+        return Err(KernelError::Unsupported { op, what: "an A stored as its transpose" });
     }
     if epilogue.residual {
         return invalid("residual", "absent");

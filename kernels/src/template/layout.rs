@@ -211,12 +211,13 @@ pub(crate) struct Job {
 ///
 /// The CPU has the instructions; the rows of the job are readable at the first pointer and
 /// writable at the second.
-type LayoutFn = unsafe fn(*const f32, *mut f32, &Job);
+pub(crate) type LayoutFn = unsafe fn(*const f32, *mut f32, &Job);
 
+/// The kernels of one instruction set.
 #[derive(Clone, Copy, Debug)]
-struct LayoutKernels {
-    transpose: LayoutFn,
-    copy: LayoutFn,
+pub(crate) struct LayoutKernels {
+    pub(crate) transpose: LayoutFn,
+    pub(crate) copy: LayoutFn,
     transpose_name: &'static str,
     copy_name: &'static str,
 }
@@ -269,12 +270,22 @@ macro_rules! layout_row {
 
             $(#[target_feature(enable = $f)])*
             unsafe fn copy(x: *const f32, y: *mut f32, job: &Job) {
-                for r in 0..job.rows {
-                    for c in (0..job.out).step_by($l) {
+                let whole = job.cols.min(job.out) / $l * $l;
+                for r in (0..job.rows).step_by(4) {
+                    let (xs, ys) = (x.wrapping_add(r * job.x), y.wrapping_add(r * job.y));
+                    let rows = job.rows - r;
+                    for c in (0..whole).step_by($l) {
+                        each!(i in 4 { if i < rows {
+                            let v = tile!(VLOAD xs.wrapping_add(i * job.x + c), 0);
+                            tile!(VSTORE ys.wrapping_add(i * job.y + c), 0, v);
+                        } });
+                    }
+                }
+                for c in (whole..job.out).step_by($l) {
+                    let (cols, out) = (job.cols.saturating_sub(c), job.out - c);
+                    for r in 0..job.rows {
                         let (xs, ys) = (x.wrapping_add(r * job.x + c), y.wrapping_add(r * job.y + c));
-                        let cols = job.cols.saturating_sub(c);
                         let v = if cols >= $l { tile!(VLOAD xs, 0) } else { tile!(VLOAD_TAIL xs, cols) };
-                        let out = job.out - c;
                         if out >= $l {
                             tile!(VSTORE ys, 0, v);
                         } else {
@@ -289,7 +300,8 @@ macro_rules! layout_row {
 
 tilewright_intrinsics::for_each_tile!(layout_row);
 
-fn kernels(isa: Isa) -> LayoutKernels {
+/// The conversion kernels of one instruction set.
+pub(crate) fn kernels(isa: Isa) -> LayoutKernels {
     let isa = isa.serving(Dtype::F32);
     macro_rules! row {
         ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {

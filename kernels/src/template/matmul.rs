@@ -4,21 +4,34 @@
 //! of A reads as one stream. The fewer rows there are, the wider the panels: one row needs many
 //! vectors to keep the FMA units busy. Columns past the last full vector are masked, never padded
 //! in memory.
+//!
+//! Where the rows of A are short they are read where they lie. Else the loops are those of Goto and
+//! van de Geijn (Anatomy of high-performance matrix multiplication, 2008): K is cut into blocks, the
+//! rows of A into blocks that are packed tile by tile, and C is visited once per block of K.
+//! `matmul_cut` has the rules, `matmul_run` the loops, `matmul_tile` the microkernels.
 
 use super::conv::post_kernel;
-use super::conv_geometry::{cost, cut};
-use super::matmul_tile::{MatmulKernel, TileArgs};
+use super::layout::{self, LayoutKernels};
+use super::matmul_cut::{Tiling, candidates, exists};
+use super::matmul_tile::MatmulKernel;
 use super::unary::UnaryKernel;
 use crate::epilogue::TileActivation;
 use crate::error::{check_len, checked_len};
-use crate::{Activation, Epilogue, Isa, KernelError};
-use alloc::vec::Vec;
+use crate::{Activation, Algorithm, Choice, Epilogue, Isa, KernelError};
+use alloc::{vec, vec::Vec};
 use core::ops::Range;
 
 pub use super::matmul_reference::reference;
 pub(crate) use super::matmul_tile::kernels;
 
 const OP: &str = "matmul";
+
+/// Units that a product is cut into, at least, as far as it has tiles.
+const PARTS: usize = 32;
+/// Panels that one unit of packing fills: whole rows of B are read as far as they go.
+const PACKED_TOGETHER: usize = 32;
+/// Elements of a B that is packed at run time, at a time.
+const GROUP: usize = 1 << 19;
 
 /// Sizes and strides of a matrix product.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,8 +44,10 @@ pub struct MatmulParams {
     pub n: usize,
     /// Columns of A and rows of B.
     pub k: usize,
-    /// Elements from a row of A to the next, at least `k`.
+    /// Elements from a row of the stored A to the next.
     pub a_row: usize,
+    /// Whether A is stored as `[k, m]`.
+    pub a_transposed: bool,
     /// Elements from the A of one product to that of the next; 0 if they share it.
     pub a_batch: usize,
     /// Elements from a row of the plain B to the next.
@@ -58,6 +73,7 @@ impl MatmulParams {
             n,
             k,
             a_row: k,
+            a_transposed: false,
             a_batch: 0,
             b_row: n,
             b_transposed: false,
@@ -66,6 +82,12 @@ impl MatmulParams {
             c_batch: 0,
             epilogue: Epilogue::default(),
         }
+    }
+
+    /// With A stored as `[k, m]`, dense.
+    #[must_use]
+    pub fn a_transposed(self) -> Self {
+        Self { a_transposed: true, a_row: self.m, ..self }
     }
 
     /// With B stored as `[n, k]`, dense.
@@ -77,7 +99,7 @@ impl MatmulParams {
     /// With this many products of dense matrices, each with its own A, B and C.
     #[must_use]
     pub fn batch(self, batch: usize) -> Self {
-        let (a, b, c) = (self.m * self.a_row, self.k * self.n, self.m * self.c_row);
+        let (a, b, c) = (self.m * self.k, self.k * self.n, self.m * self.c_row);
         Self { batch, a_batch: a, b_batch: b, c_batch: c, ..self }
     }
 
@@ -92,8 +114,9 @@ impl MatmulParams {
         if [self.batch, self.m, self.n, self.k].contains(&0) {
             return invalid("size", "at least 1");
         }
+        let a_width = if self.a_transposed { self.m } else { self.k };
         let b_width = if self.b_transposed { self.k } else { self.n };
-        if self.a_row < self.k || self.c_row < self.n || self.b_row < b_width {
+        if self.a_row < a_width || self.c_row < self.n || self.b_row < b_width {
             return invalid("row stride", "at least the row length");
         }
         let c_size = self.m.checked_mul(self.c_row).ok_or(KernelError::TooLarge { op: OP })?;
@@ -108,70 +131,118 @@ impl MatmulParams {
     }
 }
 
-/// Some columns of B, side by side in the packed form.
-#[derive(Clone, Debug)]
-struct Panel {
-    /// First column.
-    column: usize,
-    /// Columns in the packed form, a multiple of the lanes.
-    width: usize,
-    /// Columns of its last vector that exist.
-    tail: usize,
-    /// Index in `MatmulPlan::rows`.
-    rows: usize,
-}
-
 /// A matrix product ready to run.
 #[derive(Clone, Debug)]
 pub struct MatmulPlan {
-    params: MatmulParams,
-    kernels: &'static [MatmulKernel],
-    panels: Vec<Panel>,
-    /// Per panel width: (first row, kernel) of each tile.
-    rows: Vec<Vec<(usize, usize)>>,
+    pub(crate) params: MatmulParams,
+    pub(crate) kernels: &'static [MatmulKernel],
+    pub(crate) copies: LayoutKernels,
+    pub(crate) tiling: Tiling,
+    pub(crate) choice: Choice,
+    /// Tiles of rows per pass over B.
+    pub(crate) block: usize,
+    /// Panels whose B is packed at a time, if it is not constant.
+    pub(crate) group: usize,
     /// Units per (product, panel).
-    parts: usize,
-    activation: TileActivation,
+    pub(crate) parts: usize,
+    pub(crate) activation: TileActivation,
     /// The activation, if the tiles do not do it in registers.
-    post: Option<UnaryKernel>,
+    pub(crate) post: Option<UnaryKernel>,
     lens: [usize; 3],
-    packed: usize,
+    /// Elements of one packed B.
+    pub(crate) packed: usize,
 }
 
 impl MatmulPlan {
-    /// Checks the parameters and chooses the kernels.
+    /// Checks the parameters and chooses how to compute the product.
     ///
     /// # Errors
     ///
     /// [`KernelError::InvalidParam`], [`KernelError::TooLarge`], [`KernelError::IsaUnavailable`].
     pub fn new(isa: Isa, params: &MatmulParams) -> Result<Self, KernelError> {
-        isa.require()?;
-        params.check()?;
-        let p = params;
-        let matrix = |rows: usize, stride: usize, width: usize, batch: usize| {
-            let one = checked_len(OP, &[rows - 1, stride])?.checked_add(width);
-            let all = checked_len(OP, &[p.batch - 1, batch])?;
-            let len =
-                one.and_then(|one| one.checked_add(all)).ok_or(KernelError::TooLarge { op: OP })?;
-            checked_len(OP, &[len])
-        };
-        let (b_rows, b_width) = if p.b_transposed { (p.n, p.k) } else { (p.k, p.n) };
-        let lens = [
-            matrix(p.m, p.a_row, p.k, p.a_batch)?,
-            matrix(b_rows, p.b_row, b_width, p.b_batch)?,
-            matrix(p.m, p.c_row, p.n, p.c_batch)?,
-        ];
-        let padded = p.n.checked_add(1024).ok_or(KernelError::TooLarge { op: OP })?;
-        checked_len(OP, &[padded, p.k, p.batch])?;
+        let lens = check(isa, params)?;
+        let choice = candidates(params, kernels(isa))[0];
+        Self::made(isa, params, &choice, lens)
+    }
 
+    /// The ways of computing the product, that of [`new`](Self::new) first.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn candidates(isa: Isa, params: &MatmulParams) -> Result<Vec<Choice>, KernelError> {
+        check(isa, params)?;
+        Ok(candidates(params, kernels(isa)))
+    }
+
+    /// Plans with a given choice: `tile` is `[1, most rows, columns]` of a tile, `chunk` the length of
+    /// the reduction between two visits of C (a multiple of 16, or `k`), `block` the rows of A that
+    /// one pass over B serves.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new), and [`KernelError::InvalidParam`] if the choice does not fit.
+    pub fn with_choice(
+        isa: Isa,
+        params: &MatmulParams,
+        choice: &Choice,
+    ) -> Result<Self, KernelError> {
+        let lens = check(isa, params)?;
+        let [one, rows, columns] = choice.tile;
+        let lanes = kernels(isa)[0].info.c_ob / kernels(isa)[0].info.c_vec;
+        let algorithm = match choice.algorithm {
+            Algorithm::Direct => !params.a_transposed,
+            Algorithm::Packed => true,
+            _ => false,
+        };
+        let tile = one == 1
+            && exists(kernels(isa), rows, columns)
+            && rows <= params.m
+            && columns <= params.n.next_multiple_of(lanes);
+        let Choice { chunk, block, .. } = *choice;
+        let chunk = chunk == params.k || (16..params.k).contains(&chunk) && chunk % 16 == 0;
+        if !(algorithm && tile && chunk && (1..=params.m).contains(&block)) {
+            let expected = "one of the candidates of this product";
+            return Err(KernelError::InvalidParam { op: OP, param: "choice", expected });
+        }
+        Self::made(isa, params, choice, lens)
+    }
+
+    fn made(
+        isa: Isa,
+        p: &MatmulParams,
+        choice: &Choice,
+        lens: [usize; 3],
+    ) -> Result<Self, KernelError> {
+        let [_, rows, columns] = choice.tile;
         let kernels = kernels(isa);
-        let (panels, rows) = divide(p, kernels);
-        let packed = panels.iter().map(|panel| panel.width).sum::<usize>() * p.k;
-        let most = rows.iter().map(Vec::len).max().unwrap_or(1);
-        let parts = usize::div_ceil(32, p.batch * panels.len()).min(most);
+        let tiling = Tiling::new(p, kernels, [rows, columns]);
+        let packed = tiling.panels.iter().map(|panel| panel.width).sum::<usize>() * p.k;
+        let block = (choice.block / rows).max(1);
+        // What is packed just before its use by all rows is in the L1 cache then. Else as much as
+        // leaves the L3 cache room for the rest.
+        let once = tiling.count() <= block && choice.algorithm == Algorithm::Direct;
+        let group = if once { 1 } else { (GROUP / choice.chunk / columns).max(1) };
         let activation = p.epilogue.activation.in_tile().unwrap_or(TileActivation::None);
-        let post = post_kernel(isa, p.epilogue.activation)?;
-        Ok(Self { params: p.clone(), kernels, panels, rows, parts, activation, post, lens, packed })
+        Ok(Self {
+            kernels,
+            copies: layout::kernels(isa),
+            choice: *choice,
+            block,
+            group,
+            parts: PARTS.div_ceil(p.batch * tiling.panels.len()).min(tiling.count()),
+            activation,
+            post: post_kernel(isa, p.epilogue.activation)?,
+            lens,
+            packed,
+            tiling,
+            params: p.clone(),
+        })
+    }
+
+    /// How it computes the product.
+    pub fn choice(&self) -> Choice {
+        self.choice
     }
 
     /// The parameters it was made for.
@@ -204,20 +275,37 @@ impl MatmulPlan {
         self.packed / self.params.k
     }
 
+    /// Elements of scratch memory that each thread needs to [`run`](Self::run).
+    pub fn scratch_len(&self) -> usize {
+        let rows = (self.block * self.choice.tile[1]).min(self.params.m);
+        match self.choice.algorithm {
+            Algorithm::Packed => rows * self.choice.chunk.next_multiple_of(16),
+            _ => 0,
+        }
+    }
+
+    /// Elements of scratch memory that each thread needs to [`run_plain`](Self::run_plain).
+    pub fn plain_scratch_len(&self) -> usize {
+        let panels = self.group.min(self.tiling.panels.len());
+        let widest = self.tiling.panels.iter().map(|panel| panel.width).max().unwrap_or(0);
+        self.scratch_len() + panels * widest * self.choice.chunk
+    }
+
     /// Independent units of work.
     pub fn units(&self) -> usize {
-        self.params.batch * self.panels.len() * self.parts
+        self.params.batch * self.tiling.panels.len() * self.parts
     }
 
     /// Independent units of packing B.
     pub fn pack_units(&self) -> usize {
-        self.panels.len() * if self.params.b_batch == 0 { 1 } else { self.params.batch }
+        let groups = self.tiling.panels.len().div_ceil(PACKED_TOGETHER);
+        groups * if self.params.b_batch == 0 { 1 } else { self.params.batch }
     }
 
     /// The microkernel that does most of the work.
     pub fn kernel_name(&self) -> &'static str {
-        let rows = &self.rows[self.panels[0].rows];
-        self.kernels[rows[rows.len() / 2].1].info.name
+        let pieces = self.tiling.pieces(&self.tiling.panels[0], self.tiling.count() / 2);
+        self.kernels[pieces[0].1].info.name
     }
 
     /// Packs the plain B.
@@ -233,7 +321,7 @@ impl MatmulPlan {
         Ok(())
     }
 
-    /// Packs some panels of the plain B: for a B that is known only at run time.
+    /// Packs some panels of the plain B.
     ///
     /// # Safety
     ///
@@ -242,28 +330,17 @@ impl MatmulPlan {
     /// * `units` lies in `0..self.pack_units()`, and no other thread packs one of them.
     pub unsafe fn run_pack(&self, src: *const f32, dst: *mut f32, units: Range<usize>) {
         debug_assert!(units.end <= self.pack_units());
-        let p = &self.params;
-        let (k_step, n_step) = if p.b_transposed { (1, p.b_row) } else { (p.b_row, 1) };
+        let panels = self.tiling.panels.len();
+        let groups = panels.div_ceil(PACKED_TOGETHER);
         for unit in units {
-            let (batch, panel) = (unit / self.panels.len(), &self.panels[unit % self.panels.len()]);
-            let src = src.wrapping_add(batch * p.b_batch + panel.column * n_step);
-            let dst = dst.wrapping_add(batch * self.packed + panel.column * p.k);
-            let columns = panel.width.min(p.n - panel.column);
-            for k in 0..p.k {
-                let (from, to) = (src.wrapping_add(k * k_step), dst.wrapping_add(k * panel.width));
-                // SAFETY: row `k < K` and columns `< N` lie in the plain B, whose extent `new`
-                // computed; the packed panel has `K * width` elements.
-                unsafe {
-                    if n_step == 1 {
-                        from.copy_to_nonoverlapping(to, columns);
-                    } else {
-                        for n in 0..columns {
-                            *to.add(n) = *from.add(n * n_step);
-                        }
-                    }
-                    to.add(columns).write_bytes(0, panel.width - columns);
-                }
-            }
+            let (batch, first) = (unit / groups, unit % groups * PACKED_TOGETHER);
+            let src = src.wrapping_add(batch * self.params.b_batch);
+            let dst = dst.wrapping_add(batch * self.packed);
+            let dst = dst.wrapping_add(self.tiling.panels[first].column * self.params.k);
+            let panels = first..panels.min(first + PACKED_TOGETHER);
+            // SAFETY: these panels and all of K lie in a plain B, whose extent `check` computed; the
+            // packed form has the panels one after the other, `K * width` elements each.
+            unsafe { self.pack_b(src, dst, 0..self.params.k, panels) };
         }
     }
 
@@ -281,7 +358,7 @@ impl MatmulPlan {
         Ok(())
     }
 
-    /// Runs all units on this thread, on a packed B and bias.
+    /// Runs all units on this thread, on a packed B and bias. Allocates the scratch memory.
     ///
     /// # Errors
     ///
@@ -304,109 +381,38 @@ impl MatmulPlan {
             check_len(OP, "residual", self.c_len(), residual.len())?;
             added = residual.as_ptr();
         }
+        let mut scratch = vec![0.0; self.scratch_len()];
         let (a, w, b) = (a.as_ptr(), weights.as_ptr(), bias.as_ptr());
+        let (c, scratch) = (c.as_mut_ptr(), scratch.as_mut_ptr());
         // SAFETY: each operand has the length that the plan asks for, `c` is borrowed mutably and
-        // so overlaps none, and `new` checked that the CPU has the instructions.
-        unsafe { self.run(a, w, b, added, c.as_mut_ptr(), 0..self.units()) };
+        // so overlaps none, and `check` found that the CPU has the instructions.
+        unsafe { self.run(a, w, b, added, c, scratch, 0..self.units()) };
         Ok(())
-    }
-
-    /// Runs some units. Allocates nothing and takes no lock.
-    ///
-    /// # Safety
-    ///
-    /// * `a`, `weights` and `bias` are readable for [`a_len`](Self::a_len),
-    ///   [`weights_len`](Self::weights_len) and [`bias_len`](Self::bias_len) elements, `residual`
-    ///   for [`c_len`](Self::c_len) if the epilogue has one (else it is not read); `c` is writable
-    ///   for `c_len`. Any element alignment will do.
-    /// * `c` overlaps no other operand, except that `residual` may be `c` itself.
-    /// * `units` lies in `0..self.units()`, and no other thread runs one of them on this `c`.
-    pub unsafe fn run(
-        &self,
-        a: *const f32,
-        weights: *const f32,
-        bias: *const f32,
-        residual: *const f32,
-        c: *mut f32,
-        units: Range<usize>,
-    ) {
-        debug_assert!(units.end <= self.units());
-        debug_assert!(!a.is_null() && !weights.is_null() && !bias.is_null() && !c.is_null());
-        debug_assert!(!self.params.epilogue.residual || !residual.is_null());
-        let p = &self.params;
-        let packed = if p.b_batch == 0 { 0 } else { self.packed };
-        for unit in units {
-            let (unit, part) = (unit / self.parts, unit % self.parts);
-            let (batch, panel) = (unit / self.panels.len(), &self.panels[unit % self.panels.len()]);
-            let rows = &self.rows[panel.rows];
-            let tiles = part * rows.len() / self.parts..(part + 1) * rows.len() / self.parts;
-            for &(row, kernel) in &rows[tiles] {
-                let out = batch * p.c_batch + row * p.c_row + panel.column;
-                let added = p.epilogue.residual.then(|| residual.wrapping_add(out));
-                let args = TileArgs {
-                    a: a.wrapping_add(batch * p.a_batch + row * p.a_row),
-                    b: weights.wrapping_add(batch * packed + panel.column * p.k),
-                    bias: bias.wrapping_add(panel.column),
-                    residual: added.unwrap_or(core::ptr::null()),
-                    o: c.wrapping_add(out),
-                    a_row: p.a_row,
-                    o_row: p.c_row,
-                    k: p.k,
-                    tail: panel.tail,
-                    activation: self.activation,
-                };
-                // SAFETY: the tile's rows and columns exist in A and C, the panel has its width
-                // in the packed operands, and `new` checked the ISA.
-                unsafe { (self.kernels[kernel].run)(&args) };
-                let Some(post) = &self.post else { continue };
-                for i in 0..self.kernels[kernel].info.w_ob {
-                    let o = args.o.wrapping_add(i * p.c_row);
-                    // SAFETY: this is a row of the tile just written.
-                    unsafe { post.call(o, o, panel.width.min(p.n - panel.column)) };
-                }
-            }
-        }
     }
 }
 
-/// Cuts the columns into panels and, for each panel width, the rows into tiles. Of the widest
-/// panel widths it takes the one whose total cost is least.
-fn divide(p: &MatmulParams, kernels: &[MatmulKernel]) -> (Vec<Panel>, Vec<Vec<(usize, usize)>>) {
-    let lanes = kernels[0].info.c_ob / kernels[0].info.c_vec;
-    let mut widths: Vec<usize> = kernels.iter().map(|k| k.info.c_ob).collect();
-    widths.sort_unstable_by(|a, b| b.cmp(a));
-    widths.dedup();
-    // For each width: the row tiles, and what one panel costs per reduction step.
-    let cuts: Vec<_> = widths
-        .iter()
-        .map(|&width| {
-            let of_width = || kernels.iter().enumerate().filter(move |(_, k)| k.info.c_ob == width);
-            let pieces: Vec<_> = of_width().map(|(_, k)| (k.info.w_ob, cost(&k.info))).collect();
-            let (heights, cost) = cut(p.m, &pieces);
-            let mut row = 0;
-            let tiles = heights.into_iter().map(|height| {
-                let kernel = of_width().find(|(_, k)| k.info.w_ob == height).map_or(0, |(i, _)| i);
-                row += height;
-                (row - height, kernel)
-            });
-            (tiles.collect::<Vec<_>>(), cost)
-        })
-        .collect();
-    let panels_from = |widest: usize| {
-        let (mut panels, mut total, mut column) = (Vec::new(), 0, 0);
-        while column < p.n {
-            let left = (p.n - column).div_ceil(lanes) * lanes;
-            let rows =
-                (widest..widths.len()).find(|&i| widths[i] <= left).unwrap_or(widths.len() - 1);
-            let width = widths[rows];
-            let tail = lanes - (column + width).saturating_sub(p.n);
-            panels.push(Panel { column, width, tail, rows });
-            total += cuts[rows].1;
-            column += width;
-        }
-        (panels, total)
+/// Checks the parameters; the extents of A, B and C.
+fn check(isa: Isa, p: &MatmulParams) -> Result<[usize; 3], KernelError> {
+    isa.require()?;
+    p.check()?;
+    let matrix = |rows: usize, stride: usize, width: usize, batch: usize| {
+        let one = checked_len(OP, &[rows - 1, stride])?.checked_add(width);
+        let all = checked_len(OP, &[p.batch - 1, batch])?;
+        let len =
+            one.and_then(|one| one.checked_add(all)).ok_or(KernelError::TooLarge { op: OP })?;
+        checked_len(OP, &[len])
     };
-    let candidates = (0..widths.len()).map(panels_from);
-    let (panels, _) = candidates.min_by_key(|(_, total)| *total).unwrap_or_default();
-    (panels, cuts.into_iter().map(|(tiles, _)| tiles).collect())
+    let turned =
+        |transposed, rows, columns| if transposed { (columns, rows) } else { (rows, columns) };
+    let (a_rows, a_width) = turned(p.a_transposed, p.m, p.k);
+    let (b_rows, b_width) = turned(p.b_transposed, p.k, p.n);
+    // Packed operands are up to a tile larger.
+    let padded = |size: usize| size.checked_add(1024).ok_or(KernelError::TooLarge { op: OP });
+    checked_len(OP, &[padded(p.n)?, padded(p.k)?, p.batch])?;
+    checked_len(OP, &[padded(p.m)?, padded(p.k)?])?;
+    Ok([
+        matrix(a_rows, p.a_row, a_width, p.a_batch)?,
+        matrix(b_rows, p.b_row, b_width, p.b_batch)?,
+        matrix(p.m, p.c_row, p.n, p.c_batch)?,
+    ])
 }

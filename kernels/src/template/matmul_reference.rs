@@ -17,7 +17,8 @@ pub fn reference(p: &MatmulParams, a: &[f32], b: &[f32], bias: &[f32]) -> Vec<f6
         *c = bias.get(column).map_or(0.0, |&b| f64::from(b));
         for k in 0..p.k {
             let at = if p.b_transposed { column * p.b_row + k } else { k * p.b_row + column };
-            let a = a[batch * p.a_batch + row * p.a_row + k];
+            let a_at = if p.a_transposed { k * p.a_row + row } else { row * p.a_row + k };
+            let a = a[batch * p.a_batch + a_at];
             *c += f64::from(a) * f64::from(b[batch * p.b_batch + at]);
         }
     }
@@ -33,6 +34,7 @@ mod tests {
         let p = MatmulParams::new(2, 3, 2);
         let (a, b) = ([1., 2., 3., 4., 5., 6.], [1., 2., 3., 4., 5., 6.]);
         assert_eq!(reference(&p, &a, &b, &[1., 10.]), [23., 38., 50., 74.]);
-        assert_eq!(reference(&p.b_transposed(), &a, &b, &[]), [14., 32., 32., 77.]);
+        assert_eq!(reference(&p.clone().b_transposed(), &a, &b, &[]), [14., 32., 32., 77.]);
+        assert_eq!(reference(&p.a_transposed(), &a, &b, &[]), [35., 44., 44., 56.]);
     }
 }

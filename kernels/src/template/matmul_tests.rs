@@ -1,8 +1,9 @@
 //! Conformance of the matrix product kernels, for every row of the table.
 
 use super::matmul::{MatmulParams, MatmulPlan, reference};
+use super::matmul_tile::kernels;
 use crate::testing::{Guarded, Numbers, Place, activation_error, assert_close, skip, tolerance};
-use crate::{Activation, Dtype, Epilogue, Isa, KernelError};
+use crate::{Activation, Algorithm, Choice, Dtype, Epilogue, Isa, KernelError};
 use alloc::{vec, vec::Vec};
 
 fn activate(activation: Activation, x: f64) -> f64 {
@@ -17,23 +18,55 @@ fn activate(activation: Activation, x: f64) -> f64 {
     }
 }
 
-/// One shape, one set of values, one placement of the operands.
-fn check(isa: Isa, p: &MatmulParams, place: Place, exact: bool) {
+/// What a shape is tested with: all candidates, and blocks that are small enough to be several.
+fn choices(isa: Isa, p: &MatmulParams) -> Vec<Choice> {
+    let mut list = MatmulPlan::candidates(isa, p).unwrap();
+    let first = list[0];
+    for algorithm in [Algorithm::Direct, Algorithm::Packed] {
+        if p.k > 16 {
+            list.push(Choice { algorithm, chunk: 16, ..first });
+            list.push(Choice { algorithm, chunk: p.k.min(32), block: p.m.div_ceil(3), ..first });
+        }
+        list.push(Choice { algorithm, chunk: p.k, block: 1, ..first });
+    }
+    list.retain(|choice| choice.algorithm == Algorithm::Packed || !p.a_transposed);
+    list
+}
+
+/// One shape, one set of values, one placement of the operands, one way or all of them.
+fn check(isa: Isa, p: &MatmulParams, place: Place, exact: bool, all: bool) {
     let plan = MatmulPlan::new(isa, p).unwrap();
     let mut numbers = Numbers::new((p.m * 31 + p.n * 7 + p.k) as u64);
     let mut some = |len| if exact { numbers.integers(len) } else { numbers.floats(len) };
     let (a, b, bias) = (some(plan.a_len()), some(plan.b_len()), some(p.n));
     let residual = some(plan.c_len());
+    let expected = reference(p, &a, &b, &bias);
+    let [a, b, residual] = [a, b, residual].map(|x| Guarded::new(&x, place));
+    assert_eq!(plan.choice(), MatmulPlan::candidates(isa, p).unwrap()[0]);
+    for choice in if all { choices(isa, p) } else { vec![plan.choice()] } {
+        let plan = MatmulPlan::with_choice(isa, p, &choice).unwrap();
+        assert_eq!(plan.choice(), choice);
+        check_plan(&plan, [&a, &b, &residual], &bias, &expected, place, exact);
+    }
+}
+
+fn check_plan(
+    plan: &MatmulPlan,
+    [a, b, residual]: [&Guarded; 3],
+    bias: &[f32],
+    expected: &[f64],
+    place: Place,
+    exact: bool,
+) {
+    let p = plan.params();
     let mut packed = Guarded::output(plan.weights_len(), place);
     let mut packed_bias = Guarded::output(plan.bias_len(), place);
-    plan.pack_weights(&Guarded::new(&b, place), &mut packed).unwrap();
-    plan.pack_bias(&bias, &mut packed_bias).unwrap();
-    let (guarded_a, residual) = (Guarded::new(&a, place), Guarded::new(&residual, place));
-    let given = p.epilogue.residual.then_some(&*residual);
+    plan.pack_weights(b, &mut packed).unwrap();
+    plan.pack_bias(bias, &mut packed_bias).unwrap();
+    let given = p.epilogue.residual.then_some(&**residual);
     let mut c = Guarded::output(plan.c_len(), place);
-    plan.compute(&guarded_a, &packed, &packed_bias, given, &mut c).unwrap();
+    plan.compute(a, &packed, &packed_bias, given, &mut c).unwrap();
 
-    let expected = reference(p, &a, &b, &bias);
     let costly = p.epilogue.activation.in_tile().is_none();
     let allowed = if exact && !costly { 0.0 } else { tolerance(Dtype::F32, p.k + 2) };
     let mut written = vec![false; plan.c_len()];
@@ -44,33 +77,46 @@ fn check(isa: Isa, p: &MatmulParams, place: Place, exact: bool) {
             c[at],
             activate(p.epilogue.activation, sum),
             allowed + if costly { activation_error(sum) } else { 0.0 },
-            (plan.kernel_name(), at, p),
+            (plan.kernel_name(), plan.choice(), at, p),
         );
         written[at] = true;
     }
     // Between the rows nothing is touched.
     assert!(c.iter().zip(&written).all(|(c, written)| *written || c.is_nan()), "{p:?}");
 
-    // The same bits, however the units are divided and in whatever order they run.
-    let mut again = Guarded::output(plan.c_len(), place);
-    for unit in (0..plan.units()).rev() {
-        // SAFETY: the operands are those of `compute` above.
-        unsafe {
-            let (a, w, b) = (guarded_a.as_ptr(), packed.as_ptr(), packed_bias.as_ptr());
-            plan.run(a, w, b, residual.as_ptr(), again.as_mut_ptr(), unit..unit + 1);
+    // The same bits, however the units are divided and in whatever order they run, and whether B is
+    // packed before or by the units.
+    let units = plan.units();
+    let (a, b, w) = (a.as_ptr(), b.as_ptr(), packed.as_ptr());
+    let (bias, residual) = (packed_bias.as_ptr(), residual.as_ptr());
+    for split in [units, 2, 3] {
+        let mut again = [(); 2].map(|()| Guarded::output(plan.c_len(), place));
+        let mut scratch = Guarded::output(plan.scratch_len(), place);
+        let mut plain_scratch = Guarded::output(plan.plain_scratch_len(), place);
+        for i in (0..split).rev() {
+            let part = i * units / split..(i + 1) * units / split;
+            let [one, two] = again.each_mut().map(|c| c.as_mut_ptr());
+            // SAFETY: the operands are those of `compute` above, with scratch memory as asked for.
+            unsafe {
+                plan.run(a, w, bias, residual, one, scratch.as_mut_ptr(), part.clone());
+                plan.run_plain(a, b, bias, residual, two, plain_scratch.as_mut_ptr(), part);
+            }
+        }
+        for again in &again {
+            let same = c.iter().zip(&**again).all(|(x, y)| x.to_bits() == y.to_bits());
+            assert!(same, "{split} {:?} {p:?}", plan.choice());
         }
     }
-    assert!(c.iter().zip(&*again).all(|(x, y)| x.to_bits() == y.to_bits()), "{p:?}");
 }
 
 fn check_both(isa: Isa, p: &MatmulParams) {
-    check(isa, p, Place::ALL[(p.m + p.n + p.k) % 3], true);
-    check(isa, p, Place::PageEnd, false);
+    check(isa, p, Place::ALL[(p.m + p.n + p.k) % 3], true, false);
+    check(isa, p, Place::PageEnd, false, true);
 }
 
 /// 1, the tile, its neighbours and twice it, in each dimension.
 fn sizes(isa: Isa) {
-    let kernels = super::matmul::kernels(isa);
+    let kernels = kernels(isa);
     let most =
         |f: fn(&crate::KernelInfo) -> usize| kernels.iter().map(|k| f(&k.info)).max().unwrap_or(1);
     let (mr, nr) = (most(|i| i.w_ob), most(|i| i.c_ob));
@@ -84,11 +130,22 @@ fn sizes(isa: Isa) {
     }
     for n in 1..=2 * nr + 1 {
         for m in [1, 2, 4, mr] {
-            check(isa, &MatmulParams::new(m, 6, n), Place::PageEnd, true);
+            check(isa, &MatmulParams::new(m, 6, n), Place::PageEnd, true, false);
         }
     }
     for m in 1..=2 * mr + 1 {
         check_both(isa, &MatmulParams::new(m, 9, 20).b_transposed());
+        check_both(isa, &MatmulParams::new(m, 35, 20).a_transposed());
+    }
+}
+
+/// Several blocks of each dimension, as the rules make them.
+fn blocks(isa: Isa) {
+    for (m, k, n) in [(401, 800, 33), (50, 530, 140), (1, 1000, 300), (4, 700, 131)] {
+        let p = MatmulParams::new(m, k, n);
+        check(isa, &p, Place::Aligned, true, true);
+        check(isa, &p.clone().b_transposed(), Place::PageEnd, true, false);
+        check(isa, &p.a_transposed(), Place::Misaligned, true, false);
     }
 }
 
@@ -98,6 +155,8 @@ fn strides_and_batches(isa: Isa) {
             let p = MatmulParams::new(m, 13, n);
             check_both(isa, &MatmulParams { a_row: 20, b_row: n + 3, c_row: n + 5, ..p.clone() });
             check_both(isa, &MatmulParams { b_row: 15, ..p.clone().b_transposed() });
+            check_both(isa, &MatmulParams { a_row: m + 2, ..p.clone().a_transposed() });
+            check_both(isa, &p.clone().a_transposed().b_transposed().batch(2));
             check_both(isa, &p.clone().batch(3));
             check_both(isa, &p.clone().b_transposed().batch(3));
             check_both(isa, &MatmulParams { b_batch: 0, ..p.clone().batch(4) });
@@ -119,7 +178,7 @@ fn epilogues(isa: Isa) {
             for (m, n) in [(1, 1), (1, 130), (4, 50), (30, 40)] {
                 check_both(
                     isa,
-                    &MatmulParams::new(m, 11, n).epilogue(Epilogue { activation, residual }),
+                    &MatmulParams::new(m, 21, n).epilogue(Epilogue { activation, residual }),
                 );
             }
         }
@@ -128,40 +187,57 @@ fn epilogues(isa: Isa) {
 
 fn specials(isa: Isa) {
     for special in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-        let p = MatmulParams::new(5, 3, 19);
-        let plan = MatmulPlan::new(isa, &p).unwrap();
-        let (mut a, b) = (vec![1.0; 15], vec![1.0; 57]);
-        a[7] = special;
-        let (mut packed, bias) = (vec![0.0; plan.weights_len()], vec![0.0; plan.bias_len()]);
-        plan.pack_weights(&b, &mut packed).unwrap();
-        let mut c: Vec<f32> = vec![0.0; 95];
-        plan.compute(&a, &packed, &bias, None, &mut c).unwrap();
-        for (i, (c, exact)) in c.iter().zip(reference(&p, &a, &b, &[])).enumerate() {
-            assert_close(*c, exact, 0.0, (special, i));
+        for (m, at) in [(5, 7), (1, 18)] {
+            let p = MatmulParams::new(m, 20, 19);
+            for choice in choices(isa, &p) {
+                let plan = MatmulPlan::with_choice(isa, &p, &choice).unwrap();
+                let (mut a, mut b) = (vec![1.0; m * 20], vec![1.0; 380]);
+                a[at] = special;
+                b[200] = special;
+                let (mut packed, bias) =
+                    (vec![0.0; plan.weights_len()], vec![0.0; plan.bias_len()]);
+                plan.pack_weights(&b, &mut packed).unwrap();
+                let mut c: Vec<f32> = vec![0.0; m * 19];
+                plan.compute(&a, &packed, &bias, None, &mut c).unwrap();
+                for (i, (c, exact)) in c.iter().zip(reference(&p, &a, &b, &[])).enumerate() {
+                    assert_close(*c, exact, 0.0, (special, choice, i));
+                }
+            }
         }
     }
 }
 
 fn random_shapes(isa: Isa) {
     use proptest::prelude::*;
-    let strategy =
-        (1usize..40, 1usize..150, 1usize..60, 1usize..4, any::<bool>(), [0usize..4, 0..4, 0..4]);
+    let strategy = (
+        1usize..40,
+        1usize..150,
+        1usize..60,
+        1usize..4,
+        [any::<bool>(), any::<bool>()],
+        [0usize..4, 0..4, 0..4],
+    );
     let mut runner = proptest::test_runner::TestRunner::new(ProptestConfig {
-        cases: 200,
+        cases: 100,
         ..ProptestConfig::default()
     });
-    let result = runner.run(&strategy, |(m, n, k, batch, transposed, extra)| {
+    let result = runner.run(&strategy, |(m, n, k, batch, [a_transposed, b_transposed], extra)| {
         let mut p = MatmulParams::new(m, k, n);
-        if transposed {
+        if a_transposed {
+            p = p.a_transposed();
+        }
+        if b_transposed {
             p = p.b_transposed();
         }
         p.b_row += extra[0];
         p.a_row += extra[1];
         p.c_row += extra[2];
         p.batch = batch;
-        (p.a_batch, p.c_batch) = (m * p.a_row + extra[0], m * p.c_row + extra[1]);
-        p.b_batch = p.b_row * if transposed { n } else { k };
-        check(isa, &p, Place::PageEnd, true);
+        (p.a_batch, p.c_batch) =
+            (p.a_row * if a_transposed { k } else { m }, m * p.c_row + extra[1]);
+        p.a_batch += extra[0];
+        p.b_batch = p.b_row * if b_transposed { n } else { k };
+        check(isa, &p, Place::PageEnd, true, true);
         Ok(())
     });
     result.unwrap();
@@ -169,7 +245,7 @@ fn random_shapes(isa: Isa) {
 
 macro_rules! conformance {
     ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
-        conformance! { @ $id $isa sizes strides_and_batches epilogues specials random_shapes }
+        conformance! { @ $id $isa sizes blocks strides_and_batches epilogues specials random_shapes }
     };
     (@ $id:ident $isa:ident $($test:ident)*) => {
         mod $id {
@@ -199,6 +275,7 @@ fn wrong_parameters_are_named() {
     invalid(&MatmulParams { a_row: 2, ..p.clone() }, "row stride");
     invalid(&MatmulParams { c_row: 3, ..p.clone() }, "row stride");
     invalid(&MatmulParams { b_row: 3, ..p.clone() }, "row stride");
+    invalid(&MatmulParams { a_row: 1, ..p.clone().a_transposed() }, "row stride");
     invalid(&MatmulParams { batch: 2, c_batch: 7, ..p.clone() }, "c_batch");
     let huge = MatmulParams::new(1 << 40, 1 << 40, 1);
     assert!(matches!(MatmulPlan::new(Isa::Scalar, &huge), Err(KernelError::TooLarge { .. })));
@@ -207,4 +284,27 @@ fn wrong_parameters_are_named() {
     assert!(plan.pack_weights(&[0.0; 11], &mut w).is_err());
     assert!(plan.compute(&[0.0; 5], &w, &b, None, &mut [0.0; 8]).is_err());
     assert!(plan.compute(&[0.0; 6], &w, &b, None, &mut [0.0; 7]).is_err());
+}
+
+#[test]
+fn choices_that_do_not_fit_are_refused() {
+    let p = MatmulParams::new(20, 40, 50);
+    let good = MatmulPlan::candidates(Isa::Scalar, &p).unwrap()[0];
+    let refused = |p: &MatmulParams, choice: Choice| {
+        let found = MatmulPlan::with_choice(Isa::Scalar, p, &choice).map(|plan| plan.choice());
+        let invalid = matches!(found, Err(KernelError::InvalidParam { param: "choice", .. }));
+        assert!(invalid, "{choice} {found:?}");
+    };
+    let [_, rows, columns] = good.tile;
+    for tile in [[2, rows, columns], [1, 0, columns], [1, 17, columns], [1, rows, 31], [0; 3]] {
+        refused(&p, Choice { tile, ..good });
+    }
+    for chunk in [0, 1, 15, 17, 41, 48, usize::MAX] {
+        refused(&p, Choice { chunk, ..good });
+    }
+    for block in [0, 21, usize::MAX] {
+        refused(&p, Choice { block, ..good });
+    }
+    refused(&p, Choice { algorithm: Algorithm::Winograd2, ..good });
+    refused(&p.a_transposed(), Choice { algorithm: Algorithm::Direct, ..good });
 }

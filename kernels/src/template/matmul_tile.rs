@@ -1,5 +1,10 @@
-//! The matrix product microkernel: `W` rows of A times a panel of `V` vectors of columns of B,
-//! over the whole of K, in registers.
+//! The matrix product microkernels: `W` rows of A times a panel of `V` vectors of columns of B, in
+//! registers over one block of K.
+//!
+//! A is read as a convolution reads its pixels, one distance between rows and one between runs
+//! of the reduction, so that rows where they lie and rows packed as `[k / 16][row][16]` are the same
+//! to the kernel. A single row has too few vectors to hide the latency of FMA: its kernel keeps
+//! several partial sums per column, each of every `S`-th step of the reduction.
 
 use crate::epilogue::TileActivation;
 use crate::{Dtype, Isa, KernelInfo};
@@ -8,7 +13,7 @@ use crate::{Dtype, Isa, KernelInfo};
 pub(crate) struct TileArgs {
     /// First row of A, first column.
     pub(crate) a: *const f32,
-    /// Packed panel `[k][V * LANES]`.
+    /// The panel's first row of B, `V * LANES` elements.
     pub(crate) b: *const f32,
     /// Bias of the panel's columns, `V * LANES` elements.
     pub(crate) bias: *const f32,
@@ -18,12 +23,22 @@ pub(crate) struct TileArgs {
     pub(crate) o: *mut f32,
     /// Between two rows of A.
     pub(crate) a_row: usize,
+    /// Elements of a row of A in one run.
+    pub(crate) a_run: usize,
+    /// Between two runs of A.
+    pub(crate) a_step: usize,
+    /// Between two rows of B.
+    pub(crate) b_row: usize,
     /// Between two rows of the output.
     pub(crate) o_row: usize,
     /// Length of the reduction.
     pub(crate) k: usize,
     /// Columns of the last vector that exist, `1..=LANES`.
     pub(crate) tail: usize,
+    /// Whether this is the first block of K: start from the bias, else add to the output.
+    pub(crate) first: bool,
+    /// Whether this is the last block of K: add the residual and activate.
+    pub(crate) last: bool,
     /// What is done before STORE.
     pub(crate) activation: TileActivation,
 }
@@ -33,9 +48,11 @@ pub(crate) struct TileArgs {
 /// # Safety
 ///
 /// * The CPU has the instructions of the kernel's ISA.
-/// * Each of `W` rows at `a` has `k` readable elements; `b` has `k * V * LANES`, `bias` `V * LANES`.
+/// * Element `c` of row `i` of A is readable at `a + i * a_row + c / a_run * a_step + c % a_run`, for
+///   `i < W`, `c < k`.
+/// * Each of `k` rows of B, `b_row` apart from `b` on, has `V * LANES` readable elements, as has `bias`.
 /// * Each of `W` rows at `o` has `(V - 1) * LANES + tail` writable elements that no other thread
-///   uses, and so many are readable at `residual` unless it is null.
+///   uses (readable too unless `first`), and so many are readable at `residual` unless it is null.
 pub(crate) type TileFn = unsafe fn(&TileArgs);
 
 /// A microkernel and what it is.
@@ -47,11 +64,12 @@ pub(crate) struct MatmulKernel {
 
 macro_rules! matmul_row {
     ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $lanes:tt, c_vec $c_vec:tt,
-     unroll $u:tt, conv $conv:tt, matmul [$([$w:tt $v:tt])*] $($rest:tt)*) => {
+     unroll $u:tt, conv $conv:tt, matmul [$([$w:tt $v:tt])*], row [$([$s:tt $rv:tt])*] $($rest:tt)*) => {
         paste::paste! {
             mod $id {
                 use super::*;
                 $(matmul_kernel! { [<tile_ $w x $v>], $tile, $feat, $w, $v, $u })*
+                $(row_kernel! { [<sums_ $s x $rv>], $tile, $feat, $s, $rv })*
                 pub(super) const KERNELS: &[MatmulKernel] = &[$(MatmulKernel {
                     info: KernelInfo {
                         name: concat!("matmul_f32_", $w, "x", $crate::template::c_ob!($lanes $v), "_u", $u,
@@ -60,7 +78,15 @@ macro_rules! matmul_row {
                         rows: 1, w_ob: $w, c_vec: $v, c_ob: $v * $lanes, unroll: $u,
                     },
                     run: [<tile_ $w x $v>],
-                }),*];
+                },)* $(MatmulKernel {
+                    info: KernelInfo {
+                        name: concat!("matmul_f32_1x", $crate::template::c_ob!($lanes $rv), "_u", $s,
+                            "_", stringify!($isa_name)),
+                        op: "matmul", isa: Isa::$isa, dtype: Dtype::F32,
+                        rows: 1, w_ob: 1, c_vec: $rv, c_ob: $rv * $lanes, unroll: $s,
+                    },
+                    run: [<sums_ $s x $rv>],
+                },)*];
             }
         }
     };
@@ -73,42 +99,116 @@ macro_rules! matmul_kernel {
             use tilewright_intrinsics::$tile as tile;
             const ALL: u32 = (1 << $w) - 1;
             const LANES: usize = tile!(LANES);
-            let (a, o_row, tail) = (args.a, args.o_row, args.tail);
+            const NR: usize = $v * LANES;
+            let (o_row, tail, b_row) = (args.o_row, args.tail, args.b_row);
             let (o, bias, residual) = (args.o, args.bias, args.residual);
-            let mut b = args.b;
-            let mut k = args.k;
+            let (mut run, mut b) = (args.a, args.b);
+            let mut left = args.k;
             tile!(STEP a_row <- args.a_row);
             tile!(DEF t [1 x $w x $v]);
-            tile!(BIAS t [1 x $w x $v] <- bias);
-            tile!(POINT p [1 x $w] <- a[0, a_row]);
-            while k >= $u {
-                tile!(COMPUTE conv t [1 x $w x $v x $u] += p[a_row] * b if ALL);
-                tile!(ADVANCE p [1 x $w] by $u);
-                b = b.wrapping_add($u * $v * LANES);
-                k -= $u;
-            }
-            while k > 0 {
-                tile!(COMPUTE conv t [1 x $w x $v x 1] += p[a_row] * b if ALL);
-                tile!(ADVANCE p [1 x $w] by 1);
-                b = b.wrapping_add($v * LANES);
-                k -= 1;
-            }
-            if !residual.is_null() {
-                tile!(ADD t [$w x $v; tail] += residual[o_row]);
-            }
-            match args.activation {
-                TileActivation::None => {}
-                TileActivation::Relu => { tile!(RELU t [1 x $w x $v]); }
-                TileActivation::Clamp { lo, hi } => { tile!(CLAMP t [1 x $w x $v] lo, hi); }
-                TileActivation::Leaky { alpha } => { tile!(LEAKY t [1 x $w x $v] alpha); }
-            }
-            if tail == LANES {
-                tile!(STORE t [1 x $w x $v] -> o[0, o_row, 16]);
+            if args.first {
+                tile!(BIAS t [1 x $w x $v] <- bias);
             } else {
-                tile!(STORE t [$w x $v; tail] -> o[o_row]);
+                // By the time it is added, the output is in the L1 cache.
+                tilewright_intrinsics::count!(i in $w { tilewright_intrinsics::count!(j in $v {
+                    if j * LANES % 16 == 0 { tile!(VPREFETCH o, (i * o_row + j * LANES)); }
+                }); });
             }
+            while left > 0 {
+                let mut k = left.min(args.a_run);
+                left -= k;
+                tile!(POINT p [1 x $w] <- run[0, a_row]);
+                if b_row == NR {
+                    while k >= $u {
+                        tile!(COMPUTE conv t [1 x $w x $v x $u] += p[a_row] * b if ALL);
+                        tile!(ADVANCE p [1 x $w] by $u);
+                        b = b.wrapping_add($u * NR);
+                        k -= $u;
+                    }
+                }
+                while k > 0 {
+                    tile!(COMPUTE conv t [1 x $w x $v x 1] += p[a_row] * b if ALL);
+                    tile!(ADVANCE p [1 x $w] by 1);
+                    b = b.wrapping_add(b_row);
+                    k -= 1;
+                }
+                run = run.wrapping_add(args.a_step);
+            }
+            if !args.first {
+                tile!(ADD t [$w x $v; tail] += o[o_row]);
+            }
+            finish_tile! { $tile, t, $w, $v, args, o, residual, o_row, tail }
         }
     };
+}
+
+macro_rules! row_kernel {
+    ($name:ident, $tile:ident, [$($f:tt)*], $s:tt, $v:tt) => {
+        $(#[target_feature(enable = $f)])*
+        unsafe fn $name(args: &TileArgs) {
+            use tilewright_intrinsics::$tile as tile;
+            const LANES: usize = tile!(LANES);
+            let (o_row, tail, b_row) = (args.o_row, args.tail, args.b_row);
+            let (o, bias, residual) = (args.o, args.bias, args.residual);
+            let (mut run, mut b) = (args.a, args.b);
+            let mut left = args.k;
+            // Pixel `i` of the tile is partial sum `i`, its A the one after that of the sum before.
+            tile!(STEP one <- 1);
+            tile!(DEF t [1 x $s x $v]);
+            while left > 0 {
+                let mut k = left.min(args.a_run);
+                left -= k;
+                tile!(POINT p [1 x $s] <- run[0, one]);
+                while k >= $s {
+                    tilewright_intrinsics::each!(i in $s {
+                        tile!(COMPUTE conv t [1 x $s x $v x 1] += p[one] * b if 1u32 << i);
+                        b = b.wrapping_add(b_row);
+                    });
+                    tile!(ADVANCE p [1 x $s] by $s);
+                    k -= $s;
+                }
+                while k > 0 {
+                    tile!(COMPUTE conv t [1 x $s x $v x 1] += p[one] * b if 1u32);
+                    tile!(ADVANCE p [1 x $s] by 1);
+                    b = b.wrapping_add(b_row);
+                    k -= 1;
+                }
+                run = run.wrapping_add(args.a_step);
+            }
+            tilewright_intrinsics::each!(i in $s { tilewright_intrinsics::each!(j in $v {
+                if i > 0 { t[0][j] = tile!(VADD t[0][j], t[i][j]); }
+            }); });
+            if args.first {
+                tile!(ADD t [1 x 1 x $v] += bias[0, 0, 16]);
+            } else {
+                tile!(ADD t [1 x $v; tail] += o[o_row]);
+            }
+            finish_tile! { $tile, t, 1, $v, args, o, residual, o_row, tail }
+        }
+    };
+}
+
+/// The epilogue and STORE of `$w` rows.
+macro_rules! finish_tile {
+    ($tile:ident, $t:ident, $w:tt, $v:tt, $args:ident, $o:ident, $residual:ident, $o_row:ident, $tail:ident) => {{
+        use tilewright_intrinsics::$tile as tile;
+        if $args.last {
+            if !$residual.is_null() {
+                tile!(ADD $t [$w x $v; $tail] += $residual[$o_row]);
+            }
+            match $args.activation {
+                TileActivation::None => {}
+                TileActivation::Relu => { tile!(RELU $t [1 x $w x $v]); }
+                TileActivation::Clamp { lo, hi } => { tile!(CLAMP $t [1 x $w x $v] lo, hi); }
+                TileActivation::Leaky { alpha } => { tile!(LEAKY $t [1 x $w x $v] alpha); }
+            }
+        }
+        if $tail == LANES {
+            tile!(STORE $t [1 x $w x $v] -> $o[0, $o_row, 16]);
+        } else {
+            tile!(STORE $t [$w x $v; $tail] -> $o[$o_row]);
+        }
+    }};
 }
 
 tilewright_intrinsics::for_each_tile!(matmul_row);

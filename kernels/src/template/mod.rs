@@ -28,7 +28,9 @@ pub mod layout;
 #[cfg(test)]
 mod layout_tests;
 pub mod matmul;
+mod matmul_cut;
 mod matmul_reference;
+mod matmul_run;
 #[cfg(test)]
 mod matmul_tests;
 mod matmul_tile;

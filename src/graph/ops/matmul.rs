@@ -145,7 +145,9 @@ impl Operator for MatMul {
             Arc::new(AlignedBytes::zeroed(plan.bias_len() * size_of::<f32>())?)
         };
         if constant {
-            let format = format!("{} t{}", plan.kernel_name(), self.transposed_b);
+            // The packed form depends on the width of the panels only.
+            let width = plan.choice().tile[2];
+            let format = format!("matmul {} x{width} t{}", cx.isa.name(), self.transposed_b);
             let weights = cx.pack_f32(1, &format, plan.weights_len(), |from, to| {
                 Ok(plan.pack_weights(from, to)?)
             })?;
@@ -213,6 +215,10 @@ impl Step for Packed {
         self.plan.units()
     }
 
+    fn scratch_bytes(&self) -> usize {
+        self.plan.scratch_len() * size_of::<f32>()
+    }
+
     fn reads(&self, i: usize) -> bool {
         i == 0
     }
@@ -222,19 +228,23 @@ impl Step for Packed {
         &self,
         src: &[*const u8],
         dst: *mut u8,
-        _scratch: *mut u8,
+        scratch: *mut u8,
         units: Range<usize>,
     ) -> Result<(), GraphError> {
         let (weights, bias) = (self.weights.as_ptr().cast(), self.bias.as_ptr().cast());
         // SAFETY: the plan was made for the operands' extents and packed weights and bias itself,
-        // so every buffer has the length it asks for; units and CPU are as the caller promises.
-        unsafe { self.plan.run(src[0].cast(), weights, bias, ptr::null(), dst.cast(), units) };
+        // so every buffer has the length it asks for, scratch too; units and CPU are as the caller
+        // promises.
+        unsafe {
+            let (a, c, scratch) = (src[0].cast(), dst.cast(), scratch.cast());
+            self.plan.run(a, weights, bias, ptr::null(), c, scratch, units);
+        }
         Ok(())
     }
 }
 
-/// Products whose `b` is known only at run time. A unit is one product: it packs its `b` into the
-/// thread's scratch memory, then multiplies.
+/// Products whose `b` is known only at run time. A unit of a product packs the part of `b` that it
+/// needs into the thread's scratch memory.
 struct Batched {
     plan: MatmulPlan,
     bias: Arc<AlignedBytes>,
@@ -248,11 +258,11 @@ impl Step for Batched {
     }
 
     fn units(&self) -> usize {
-        self.offsets.len()
+        self.offsets.len() * self.plan.units()
     }
 
     fn scratch_bytes(&self) -> usize {
-        self.plan.weights_len() * size_of::<f32>()
+        self.plan.plain_scratch_len() * size_of::<f32>()
     }
 
     fn reads(&self, i: usize) -> bool {
@@ -267,17 +277,22 @@ impl Step for Batched {
         scratch: *mut u8,
         units: Range<usize>,
     ) -> Result<(), GraphError> {
-        let bias = self.bias.as_ptr().cast();
-        for &(a, b, c) in &self.offsets[units] {
+        let (bias, scratch) = (self.bias.as_ptr().cast(), scratch.cast());
+        let each = self.plan.units();
+        let mut unit = units.start;
+        while unit < units.end {
+            let (a, b, c) = self.offsets[unit / each];
+            let first = unit - unit % each;
+            let part = unit - first..each.min(units.end - first);
+            unit += part.len();
             // SAFETY: the offsets lead to whole matrices inside operands and result; scratch is
-            // this thread's own and has the packed length; results of products do not overlap.
+            // this thread's own and has the length the plan asks for; results of products do not
+            // overlap, nor do those of units.
             unsafe {
                 let a = src[0].cast::<f32>().add(a);
                 let b = src[1].cast::<f32>().add(b);
                 let c = dst.cast::<f32>().add(c);
-                self.plan.run_pack(b, scratch.cast(), 0..self.plan.pack_units());
-                let all = 0..self.plan.units();
-                self.plan.run(a, scratch.cast_const().cast(), bias, ptr::null(), c, all);
+                self.plan.run_plain(a, b, bias, ptr::null(), c, scratch, part);
             }
         }
         Ok(())

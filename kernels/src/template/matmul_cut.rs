@@ -1,0 +1,219 @@
+//! How a product is cut into tiles, and which ways of computing it there are.
+
+use super::conv_geometry::{cost, cut};
+use super::matmul::MatmulParams;
+use super::matmul_tile::MatmulKernel;
+use crate::{Algorithm, Choice};
+use alloc::{vec, vec::Vec};
+use core::ops::Range;
+
+/// Some columns of B, side by side in the packed form.
+#[derive(Clone, Debug)]
+pub(crate) struct Panel {
+    /// First column.
+    pub(crate) column: usize,
+    /// Columns in the packed form, a multiple of the lanes.
+    pub(crate) width: usize,
+    /// Columns of its last vector that exist.
+    pub(crate) tail: usize,
+    /// Index in [`Tiling::pieces`].
+    pub(crate) cut: usize,
+}
+
+/// A product cut into panels of columns and tiles of rows.
+///
+/// A tile is what one call of a kernel of the main width computes. Panels of another width cut each
+/// tile again, so that all panels can read the same packed A.
+#[derive(Clone, Debug)]
+pub(crate) struct Tiling {
+    pub(crate) panels: Vec<Panel>,
+    /// First row of each tile, then the number of rows.
+    pub(crate) tiles: Vec<usize>,
+    /// Per panel width: for each tile its pieces.
+    pieces: Vec<Pieces>,
+}
+
+/// The tiles as panels of one width see them.
+#[derive(Clone, Debug, Default)]
+struct Pieces {
+    /// Index of the first piece of each tile, then the number of pieces.
+    first: Vec<usize>,
+    /// First row and kernel.
+    list: Vec<(usize, usize)>,
+}
+
+impl Tiling {
+    /// Pieces of a tile: first row, kernel.
+    pub(crate) fn pieces(&self, panel: &Panel, tile: usize) -> &[(usize, usize)] {
+        let pieces = &self.pieces[panel.cut];
+        &pieces.list[pieces.first[tile]..pieces.first[tile + 1]]
+    }
+
+    /// Rows of a tile.
+    pub(crate) fn height(&self, tile: usize) -> usize {
+        self.tiles[tile + 1] - self.tiles[tile]
+    }
+
+    /// The number of tiles.
+    pub(crate) fn count(&self) -> usize {
+        self.tiles.len() - 1
+    }
+
+    /// Cuts a product into tiles of at most `rows` rows and, as far as they fit, `columns` columns.
+    pub(crate) fn new(
+        p: &MatmulParams,
+        kernels: &[MatmulKernel],
+        [rows, columns]: [usize; 2],
+    ) -> Self {
+        let widths = widths(kernels);
+        let panels = panels(p, kernels, &widths, columns);
+        let (heights, _) = cut(p.m, &heights(kernels, columns, rows));
+        let mut tiles = vec![0];
+        for height in &heights {
+            tiles.push(tiles[tiles.len() - 1] + height);
+        }
+        let pieces = widths.iter().enumerate().map(|(i, &width)| {
+            if panels.iter().all(|panel| panel.cut != i) {
+                return Pieces::default();
+            }
+            let of_width = heights_of(kernels, width);
+            let mut pieces = Pieces::default();
+            let mut cuts: Vec<Option<Vec<usize>>> = vec![None; rows + 1];
+            for tile in tiles.windows(2) {
+                pieces.first.push(pieces.list.len());
+                let height = tile[1] - tile[0];
+                let lengths = cuts[height].get_or_insert_with(|| cut(height, &of_width).0);
+                let mut row = tile[0];
+                for &length in &*lengths {
+                    pieces.list.push((row, find(kernels, length, width)));
+                    row += length;
+                }
+            }
+            pieces.first.push(pieces.list.len());
+            pieces
+        });
+        let pieces = pieces.collect();
+        Self { panels, tiles, pieces }
+    }
+}
+
+/// The kernel of a tile size.
+fn find(kernels: &[MatmulKernel], rows: usize, columns: usize) -> usize {
+    let fits = |k: &MatmulKernel| k.info.w_ob == rows && k.info.c_ob == columns;
+    kernels.iter().position(fits).unwrap_or(0)
+}
+
+/// Whether there is a kernel of this tile size.
+pub(crate) fn exists(kernels: &[MatmulKernel], rows: usize, columns: usize) -> bool {
+    kernels.iter().any(|k| k.info.w_ob == rows && k.info.c_ob == columns)
+}
+
+/// The widths of the kernels' tiles in columns, widest first.
+fn widths(kernels: &[MatmulKernel]) -> Vec<usize> {
+    let mut widths: Vec<usize> = kernels.iter().map(|k| k.info.c_ob).collect();
+    widths.sort_unstable_by(|a, b| b.cmp(a));
+    widths.dedup();
+    widths
+}
+
+/// The heights of tiles of a width, with their costs, for [`cut`].
+fn heights_of(kernels: &[MatmulKernel], width: usize) -> Vec<(usize, u64)> {
+    let of_width = kernels.iter().filter(|k| k.info.c_ob == width);
+    of_width.map(|k| (k.info.w_ob, cost(&k.info))).collect()
+}
+
+/// Those up to `most`.
+fn heights(kernels: &[MatmulKernel], width: usize, most: usize) -> Vec<(usize, u64)> {
+    let mut heights = heights_of(kernels, width);
+    heights.retain(|height| height.0 <= most);
+    heights
+}
+
+/// Cuts the columns into panels of a width, and narrower ones for what is left.
+fn panels(p: &MatmulParams, kernels: &[MatmulKernel], widths: &[usize], main: usize) -> Vec<Panel> {
+    let lanes = kernels[0].info.c_ob / kernels[0].info.c_vec;
+    let (mut panels, mut column) = (Vec::new(), 0);
+    while column < p.n {
+        let left = (p.n - column).div_ceil(lanes) * lanes;
+        let fits = |w: &usize| *w <= left && *w <= main;
+        let cut = widths.iter().position(fits).unwrap_or(widths.len() - 1);
+        let width = widths[cut];
+        let tail = lanes - (column + width).saturating_sub(p.n);
+        panels.push(Panel { column, width, tail, cut });
+        column += width;
+    }
+    panels
+}
+
+/// Longest reductions between two visits of C, best first: to visit it again costs more than to
+/// stream a long panel of B from the L2 cache.
+const CHUNKS: [usize; 3] = [2048, 1024, 512];
+/// Elements of A that stay in the L2 cache while panels of B pass.
+const BLOCK: usize = 96 * 1024;
+/// Longest row of A that is read where it lies; beyond, rows of one tile evict each other from the L1
+/// cache.
+const DIRECT: usize = 800;
+
+/// The ways of computing a product; the first is the one to use if none was measured.
+pub(crate) fn candidates(p: &MatmulParams, kernels: &[MatmulKernel]) -> Vec<Choice> {
+    let widths = widths(kernels);
+    let lanes = kernels[0].info.c_ob / kernels[0].info.c_vec;
+    // Per width that fits: what the product costs, and the greatest height of its tiles.
+    let mut by_width: Vec<(u64, usize, usize)> = Vec::new();
+    for &width in widths.iter().filter(|&&w| w <= p.n.div_ceil(lanes) * lanes) {
+        let costs = |w: usize| cut(p.m, &heights_of(kernels, w));
+        let panels = panels(p, kernels, &widths, width);
+        let mut last = (0, 0);
+        let total = panels.iter().map(|panel| {
+            if last.0 != panel.width {
+                last = (panel.width, costs(panel.width).1);
+            }
+            last.1
+        });
+        let total = total.fold(0, u64::saturating_add);
+        by_width.push((total, width, costs(width).0.into_iter().max().unwrap_or(1)));
+    }
+    by_width.sort_by_key(|&(total, ..)| total);
+    let best = by_width[0].0;
+    by_width.retain(|&(total, ..)| total <= best + best / 2);
+
+    let mut list = Vec::new();
+    for &(_, columns, rows) in &by_width {
+        let choice = |algorithm, most| {
+            let chunk = even(p.k, most, 16);
+            let block = even(p.m, (BLOCK / chunk).max(rows), 1);
+            Choice { algorithm, tile: [1, rows, columns], chunk, block }
+        };
+        let packed = CHUNKS.map(|most| choice(Algorithm::Packed, most));
+        if p.a_transposed {
+            list.extend(packed);
+            continue;
+        }
+        let direct = CHUNKS.map(|most| choice(Algorithm::Direct, most));
+        let few = p.k <= DIRECT || p.m <= rows || p.n <= columns;
+        let [first, second] = if few { [direct, packed] } else { [packed, direct] };
+        list.extend([first[0], second[0], first[1], first[2]]);
+        list.push(Choice { block: p.m, ..first[0] });
+    }
+    let mut seen = Vec::new();
+    list.retain(|choice| {
+        !seen.contains(choice) && {
+            seen.push(*choice);
+            true
+        }
+    });
+    list
+}
+
+/// The length of equal parts of at most about `most`, a multiple of `unit` unless it is all.
+fn even(size: usize, most: usize, unit: usize) -> usize {
+    let parts = size.div_ceil(most);
+    size.div_ceil(parts).next_multiple_of(unit).min(size)
+}
+
+/// The ranges of rows, all of whole tiles, that one pass over B serves: `rows` each or less.
+pub(crate) fn blocks(tiles: Range<usize>, per_block: usize) -> impl Iterator<Item = Range<usize>> {
+    let (start, count) = (tiles.start, tiles.len());
+    let blocks = count.div_ceil(per_block);
+    (0..blocks).map(move |i| start + i * count / blocks..start + (i + 1) * count / blocks)
+}

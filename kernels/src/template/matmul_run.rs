@@ -1,0 +1,337 @@
+//! The loops of the matrix product around its microkernels.
+
+use super::layout::Job;
+use super::matmul::MatmulPlan;
+use super::matmul_cut::{Panel, blocks};
+use super::matmul_tile::TileArgs;
+use crate::Algorithm;
+use core::ops::Range;
+
+/// Elements of a row of A that lie together when it is packed: a cache line.
+const RUN: usize = 16;
+
+/// The plain B of one product is read in place where its rows are this short: in the L1 cache rows of
+/// other lengths get into each other's way.
+const IN_PLACE_ROW: usize = 64;
+/// It is also read in place where so few rows of A use it that packing would take longer.
+const IN_PLACE_M: usize = 4;
+
+/// Rows of B that are packed together, and those of a B stored as `[n, k]`.
+const PACK_ROWS: usize = 16;
+const PACK_TURNED: usize = 128;
+
+/// The operands of a run.
+#[derive(Clone, Copy)]
+struct Operands {
+    a: *const f32,
+    b: *const f32,
+    /// Whether `b` is packed.
+    packed: bool,
+    bias: *const f32,
+    residual: *const f32,
+    c: *mut f32,
+    scratch: *mut f32,
+}
+
+impl MatmulPlan {
+    /// Runs some units on a packed B. Allocates nothing and takes no lock.
+    ///
+    /// # Safety
+    ///
+    /// * `a`, `weights` and `bias` are readable for [`a_len`](Self::a_len),
+    ///   [`weights_len`](Self::weights_len) and [`bias_len`](Self::bias_len) elements, `residual`
+    ///   for [`c_len`](Self::c_len) if the epilogue has one (else it is not read); `c` is writable
+    ///   for `c_len`, `scratch` for [`scratch_len`](Self::scratch_len). Any element alignment will do.
+    /// * `c` and `scratch` overlap no other operand, and no other thread uses `scratch`.
+    /// * `units` lies in `0..self.units()`, and no other thread runs one of them on this `c`.
+    pub unsafe fn run(
+        &self,
+        a: *const f32,
+        weights: *const f32,
+        bias: *const f32,
+        residual: *const f32,
+        c: *mut f32,
+        scratch: *mut f32,
+        units: Range<usize>,
+    ) {
+        let operands = Operands { a, b: weights, packed: true, bias, residual, c, scratch };
+        // SAFETY: the caller's duties are those of `run_units`.
+        unsafe { self.run_units(&operands, units) };
+    }
+
+    /// Runs some units on a plain B, of which each thread packs what it needs: for a B that is known
+    /// only at run time.
+    ///
+    /// # Safety
+    ///
+    /// As for [`run`](Self::run), but `b` is readable for [`b_len`](Self::b_len) elements, and
+    /// `scratch` is writable for [`plain_scratch_len`](Self::plain_scratch_len).
+    pub unsafe fn run_plain(
+        &self,
+        a: *const f32,
+        b: *const f32,
+        bias: *const f32,
+        residual: *const f32,
+        c: *mut f32,
+        scratch: *mut f32,
+        units: Range<usize>,
+    ) {
+        let operands = Operands { a, b, packed: false, bias, residual, c, scratch };
+        // SAFETY: the caller's duties are those of `run_units`.
+        unsafe { self.run_units(&operands, units) };
+    }
+
+    /// Units are ordered by product, part of the rows, panel. Of a range this takes the largest
+    /// rectangles, since the packed forms of A and B are made once for each.
+    ///
+    /// # Safety
+    ///
+    /// That of [`run`](Self::run) if `x.packed`, else that of [`run_plain`](Self::run_plain).
+    unsafe fn run_units(&self, x: &Operands, units: Range<usize>) {
+        debug_assert!(units.end <= self.units());
+        debug_assert!(!x.a.is_null() && !x.b.is_null() && !x.bias.is_null() && !x.c.is_null());
+        debug_assert!(!self.params.epilogue.residual || !x.residual.is_null());
+        let p = &self.params;
+        let panels = self.tiling.panels.len();
+        let per_batch = self.parts * panels;
+        let b_batch = match (x.packed, p.b_batch) {
+            (true, 0) => 0,
+            (true, _) => self.packed,
+            (false, distance) => distance,
+        };
+        let mut unit = units.start;
+        while unit < units.end {
+            let (batch, start) = (unit / per_batch, unit % per_batch);
+            let end = per_batch.min(units.end - batch * per_batch);
+            let (part, first) = (start / panels, start % panels);
+            let (last_part, columns) = if first == 0 && end - start >= panels {
+                (end / panels, 0..panels)
+            } else {
+                (part + 1, first..panels.min(first + end - start))
+            };
+            let tiles = part * self.tiling.count() / self.parts
+                ..last_part * self.tiling.count() / self.parts;
+            let of_batch = Operands {
+                a: x.a.wrapping_add(batch * p.a_batch),
+                b: x.b.wrapping_add(batch * b_batch),
+                residual: x.residual.wrapping_add(batch * p.c_batch),
+                c: x.c.wrapping_add(batch * p.c_batch),
+                ..*x
+            };
+            unit += (last_part - part) * columns.len();
+            // SAFETY: the operands are those of one product, of which these tiles and panels exist.
+            unsafe { self.run_rectangle(&of_batch, tiles, columns) };
+        }
+    }
+
+    /// Computes some tiles of some panels of one product.
+    ///
+    /// # Safety
+    ///
+    /// That of [`run_units`](Self::run_units), for operands that begin at one product.
+    unsafe fn run_rectangle(&self, x: &Operands, tiles: Range<usize>, panels: Range<usize>) {
+        let p = &self.params;
+        let chunk = self.choice.chunk;
+        let group = if x.packed { panels.len() } else { self.group };
+        let packs_a = self.choice.algorithm == Algorithm::Packed;
+        let b_scratch = x.scratch.wrapping_add(self.scratch_len());
+        for first in panels.clone().step_by(group) {
+            let panels = first..panels.end.min(first + group);
+            let column = self.tiling.panels[first].column;
+            for k in (0..p.k).step_by(chunk) {
+                let ks = k..p.k.min(k + chunk);
+                // Only the last panel may differ from the others.
+                let plain = panels.clone().find(|&i| !x.packed && !self.in_place(i));
+                if let Some(plain) = plain {
+                    let at = (self.tiling.panels[plain].column - column) * ks.len();
+                    let (dst, panels) = (b_scratch.wrapping_add(at), plain..panels.end);
+                    // SAFETY: the panels and this block of K exist in B; the scratch memory has room
+                    // for `group` panels of `chunk` rows after A's part.
+                    unsafe { self.pack_b(x.b, dst, ks.clone(), panels) };
+                }
+                for block in blocks(tiles.clone(), self.block) {
+                    let row = self.tiling.tiles[block.start];
+                    let kc = ks.len().next_multiple_of(RUN);
+                    if packs_a && p.a_transposed {
+                        for tile in block.clone() {
+                            let to = x.scratch.wrapping_add((self.tiling.tiles[tile] - row) * kc);
+                            // SAFETY: the tile exists in A; the scratch memory begins with room for
+                            // `block` tiles of `chunk` columns.
+                            unsafe { self.pack_a(x.a, to, ks.clone(), tile) };
+                        }
+                    }
+                    for i in panels.clone() {
+                        let panel = &self.tiling.panels[i];
+                        let (b, b_row) = if x.packed {
+                            (x.b.wrapping_add(panel.column * p.k + k * panel.width), panel.width)
+                        } else if self.in_place(i) {
+                            (x.b.wrapping_add(k * p.b_row + panel.column), p.b_row)
+                        } else {
+                            let at = (panel.column - column) * ks.len();
+                            (b_scratch.wrapping_add(at).cast_const(), panel.width)
+                        };
+                        // A is packed after the first panel has read it where it lies: the loads of
+                        // the kernel overlap with its arithmetic, and find it in the cache again.
+                        let plain_a = !packs_a || !p.a_transposed && i == panels.start;
+                        for tile in block.clone() {
+                            let from = self.tiling.tiles[tile];
+                            let packed = x.scratch.wrapping_add((from - row) * kc);
+                            let a = match plain_a {
+                                true => x.a.wrapping_add(from * p.a_row + k),
+                                false => packed.cast_const(),
+                            };
+                            let b = (b, b_row);
+                            // SAFETY: `a` and `b` are the tile's rows of A and the panel's columns of
+                            // B over this block of K, as they lie or as they were packed.
+                            unsafe { self.run_tile(x, panel, tile, (a, plain_a), b, ks.clone()) };
+                            if packs_a && plain_a && panels.len() > 1 {
+                                // SAFETY: as for a transposed A.
+                                unsafe { self.pack_a(x.a, packed, ks.clone(), tile) };
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether a panel of a plain B is read where it lies.
+    fn in_place(&self, panel: usize) -> bool {
+        let (p, panel) = (&self.params, &self.tiling.panels[panel]);
+        let whole = panel.column + panel.width <= p.n;
+        let close = p.b_row <= IN_PLACE_ROW || p.m <= IN_PLACE_M;
+        whole && close && !p.b_transposed
+    }
+
+    /// One tile of one panel over one block of K.
+    ///
+    /// # Safety
+    ///
+    /// That of [`run_units`](Self::run_units), for operands that begin at one product; `a` are the
+    /// rows of the tile, plain or packed, and `b` the columns of the panel, in rows of the given
+    /// distance, both from the start of the block on.
+    unsafe fn run_tile(
+        &self,
+        x: &Operands,
+        panel: &Panel,
+        tile: usize,
+        (a, plain_a): (*const f32, bool),
+        (b, b_row): (*const f32, usize),
+        ks: Range<usize>,
+    ) {
+        let p = &self.params;
+        let (row, height) = (self.tiling.tiles[tile], self.tiling.height(tile));
+        let (a_row, a_run, a_step) = match plain_a {
+            true => (p.a_row, ks.len(), 0),
+            false => (RUN, RUN, height * RUN),
+        };
+        for &(first, kernel) in self.tiling.pieces(panel, tile) {
+            let out = first * p.c_row + panel.column;
+            let added = p.epilogue.residual.then(|| x.residual.wrapping_add(out));
+            let args = TileArgs {
+                a: a.wrapping_add((first - row) * a_row),
+                b,
+                bias: x.bias.wrapping_add(panel.column),
+                residual: added.unwrap_or(core::ptr::null()),
+                o: x.c.wrapping_add(out),
+                a_row,
+                a_run,
+                a_step,
+                b_row,
+                o_row: p.c_row,
+                k: ks.len(),
+                tail: panel.tail,
+                first: ks.start == 0,
+                last: ks.end == p.k,
+                activation: self.activation,
+            };
+            let kernel = &self.kernels[kernel];
+            // SAFETY: the piece's rows and columns exist in A, B and C, and `check` found the ISA.
+            unsafe { (kernel.run)(&args) };
+            let Some(post) = self.post.as_ref().filter(|_| args.last) else { continue };
+            for i in 0..kernel.info.w_ob {
+                let o = args.o.wrapping_add(i * p.c_row);
+                // SAFETY: this is a row of the piece just written.
+                unsafe { post.call(o, o, panel.width.min(p.n - panel.column)) };
+            }
+        }
+    }
+
+    /// Packs a block of K of some panels of one plain B as `[panel][k][columns of the panel]`,
+    /// columns that do not exist as zeros.
+    ///
+    /// # Safety
+    ///
+    /// `src` is readable over the extent of one plain B, of which the panels and `ks` exist, and `dst`
+    /// writable for the packed form; they do not overlap.
+    pub(crate) unsafe fn pack_b(
+        &self,
+        src: *const f32,
+        dst: *mut f32,
+        ks: Range<usize>,
+        panels: Range<usize>,
+    ) {
+        let p = &self.params;
+        let column = self.tiling.panels[panels.start].column;
+        // A few whole lines of B at a time: it is read in its order, and the writes stay near.
+        let lines = if p.b_transposed { PACK_TURNED } else { PACK_ROWS };
+        for k in ks.clone().step_by(lines) {
+            let rows = lines.min(ks.end - k);
+            for panel in &self.tiling.panels[panels.clone()] {
+                let columns = panel.width.min(p.n - panel.column);
+                let at = (panel.column - column) * ks.len() + (k - ks.start) * panel.width;
+                let dst = dst.wrapping_add(at);
+                let job =
+                    |rows, cols| Job { rows, cols, out: panel.width, x: p.b_row, y: panel.width };
+                // SAFETY: rows `k..k + rows` and these columns exist in B; the kernels write as many
+                // rows of `panel.width` elements, from this panel's row on.
+                unsafe {
+                    if p.b_transposed {
+                        let src = src.wrapping_add(panel.column * p.b_row + k);
+                        (self.copies.transpose)(src, dst, &job(columns, rows));
+                    } else {
+                        let src = src.wrapping_add(k * p.b_row + panel.column);
+                        (self.copies.copy)(src, dst, &job(rows, columns));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Packs a block of K of one tile of A as `[k / 16][row][16]`.
+    ///
+    /// # Safety
+    ///
+    /// `src` is readable over the extent of one A, of which the tile and `ks` exist, and `dst`
+    /// writable for the packed form, K rounded up to 16; they do not overlap.
+    unsafe fn pack_a(&self, src: *const f32, dst: *mut f32, ks: Range<usize>, tile: usize) {
+        let p = &self.params;
+        let (row, height) = (self.tiling.tiles[tile], self.tiling.height(tile));
+        if p.a_transposed {
+            for k in (0..ks.len()).step_by(RUN) {
+                let rows = RUN.min(ks.len() - k);
+                let job = Job { rows, cols: height, out: RUN, x: p.a_row, y: RUN };
+                let src = src.wrapping_add((ks.start + k) * p.a_row + row);
+                // SAFETY: these rows of the stored A have the tile's columns; the run has `height`
+                // rows of 16 elements.
+                unsafe { (self.copies.transpose)(src, dst.wrapping_add(k * height), &job) };
+            }
+            return;
+        }
+        let (runs, rest) = (ks.len() / RUN, ks.len() % RUN);
+        for i in 0..height {
+            let src = src.wrapping_add((row + i) * p.a_row + ks.start);
+            let dst = dst.wrapping_add(i * RUN);
+            let job = |rows, cols| Job { rows, cols, out: RUN, x: RUN, y: height * RUN };
+            // SAFETY: the row has these elements; the tile has room for its runs, the last one
+            // filled up with zeros.
+            unsafe {
+                (self.copies.copy)(src, dst, &job(runs, RUN));
+                if rest > 0 {
+                    let dst = dst.wrapping_add(runs * height * RUN);
+                    (self.copies.copy)(src.wrapping_add(runs * RUN), dst, &job(1, rest));
+                }
+            }
+        }
+    }
+}
