@@ -211,7 +211,7 @@ pub(crate) struct Job {
 ///
 /// The CPU has the instructions; the rows of the job are readable at the first pointer and
 /// writable at the second.
-type LayoutFn = unsafe fn(*const f32, *mut f32, &Job);
+pub(crate) type LayoutFn = unsafe fn(*const f32, *mut f32, &Job);
 
 #[derive(Clone, Copy, Debug)]
 struct LayoutKernels {
@@ -288,6 +288,11 @@ macro_rules! layout_row {
 }
 
 tilewright_intrinsics::for_each_tile!(layout_row);
+
+/// The transposition of one instruction set.
+pub(crate) fn transpose(isa: Isa) -> LayoutFn {
+    kernels(isa).transpose
+}
 
 fn kernels(isa: Isa) -> LayoutKernels {
     macro_rules! row {

@@ -10,6 +10,7 @@ mod binary_pow;
 #[cfg(test)]
 mod binary_tests;
 pub mod conv;
+mod conv_direct;
 mod conv_geometry;
 mod conv_pack;
 mod conv_reference;
@@ -38,6 +39,10 @@ mod window;
 mod window_kernel;
 #[cfg(test)]
 mod window_tests;
+mod winograd;
+#[cfg(test)]
+mod winograd_tests;
+mod winograd_tile;
 
 /// The number of columns of a tile, as a literal for kernel names.
 macro_rules! c_ob {
