@@ -44,7 +44,7 @@ fn measure(isa: Isa, case: &mut Case) -> (f64, f64, f64) {
 
 fn table(isa: Isa, cases: &mut [Case]) {
     println!("{isa}: min ms, median ms, GFLOP/s, share of peak");
-    let (mut product, mut count) = (0.0, 0);
+    let mut means = [("conv3x3", 0.0, 0), ("conv3x3_direct", 0.0, 0)];
     for case in cases {
         let (min, median, peak) = measure(isa, case);
         let gflops = case.flop / min / 1e9;
@@ -55,16 +55,16 @@ fn table(isa: Isa, cases: &mut [Case]) {
             median * 1e3,
             gflops / peak * 100.0
         );
-        if case.op.starts_with("conv3x3") {
-            product += (gflops / peak).ln();
-            count += 1;
+        for (op, product, count) in &mut means {
+            if case.op == *op {
+                *product += (gflops / peak).ln();
+                *count += 1;
+            }
         }
     }
-    if count > 0 {
-        println!(
-            "{isa}: geometric mean of conv3x3 {:.1} %",
-            (product / f64::from(count)).exp() * 100.0
-        );
+    for (op, product, count) in means.iter().filter(|mean| mean.2 > 0) {
+        let mean = (product / f64::from(*count)).exp() * 100.0;
+        println!("{isa}: geometric mean of {op} {mean:.1} %");
     }
 }
 

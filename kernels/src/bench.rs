@@ -103,11 +103,12 @@ impl Case {
 /// # Errors
 /// [`KernelError`] if this CPU or this build does not have it.
 pub fn cases(isa: Isa) -> Result<Vec<Case>, KernelError> {
-    let wide = CONV_3X3.iter().map(|&shape| conv(isa, shape, 3));
-    let pointwise = CONV_1X1.iter().map(|&shape| conv(isa, shape, 1));
+    let wide = CONV_3X3.iter().map(|&shape| conv(isa, shape, 3, true));
+    let direct = CONV_3X3.iter().map(|&shape| conv(isa, shape, 3, false));
+    let pointwise = CONV_1X1.iter().map(|&shape| conv(isa, shape, 1, true));
     let constant = MATMUL.iter().map(|&shape| matmul(isa, shape, true));
     let plain = PRODUCT.iter().map(|&shape| matmul(isa, shape, false));
-    wide.chain(pointwise).chain(constant).chain(plain).collect()
+    wide.chain(direct).chain(pointwise).chain(constant).chain(plain).collect()
 }
 
 /// An operand that begins at a cache line, as those of a session do.
@@ -136,25 +137,29 @@ fn filled(len: usize) -> Operand {
     Operand { data, start }
 }
 
-fn conv(isa: Isa, shape: [usize; 3], window: usize) -> Result<Case, KernelError> {
+/// A convolution as the rule chooses it, or without Winograd's algorithm.
+fn conv(isa: Isa, shape: [usize; 3], window: usize, winograd: bool) -> Result<Case, KernelError> {
     let [c_in, size, c_out] = shape;
     let params =
         ConvParams::new([1, c_in, size, size], c_out, [window, window]).pads([window / 2; 4]);
-    let plan = ConvPlan::new(isa, &params)?;
+    let plan = ConvPlan::new(isa, &ConvParams { winograd, ..params })?;
     let kernel = plan.kernel_name();
     let mut operands = None;
     Ok(Case {
-        op: format!("conv{window}x{window}"),
+        op: format!("conv{window}x{window}{}", if winograd { "" } else { "_direct" }),
         shape,
         kernel,
         flop: (2 * c_in * size * size * c_out * window * window) as f64,
         run: Box::new(move || {
-            let (x, weights, bias, y) = operands.get_or_insert_with(|| {
+            let (x, weights, bias, y, scratch) = operands.get_or_insert_with(|| {
                 let [x, w, b] = [plan.x_len(), plan.weights_len(), plan.bias_len()].map(filled);
-                (x, w, b, filled(plan.y_len()))
+                (x, w, b, filled(plan.y_len()), filled(plan.scratch_len()))
             });
-            // The operands have the lengths that the plan asks for.
-            let _ = plan.compute(x, weights, bias, None, black_box(y));
+            let (x, w, b) = (x.as_ptr(), weights.as_ptr(), bias.as_ptr());
+            let (y, scratch) = (black_box(y).as_mut_ptr(), scratch.as_mut_ptr());
+            // SAFETY: the operands have the lengths that the plan asks for, and the plan has no
+            // residual.
+            unsafe { plan.run(x, w, b, core::ptr::null(), y, scratch, 0..plan.units()) };
         }),
     })
 }
@@ -295,9 +300,15 @@ mod tests {
         for isa in Isa::available() {
             assert!(peak(isa, 10).unwrap() > 0.0);
             let mut cases = cases(isa).unwrap();
-            let small = cases.iter_mut().find(|c| c.shape == [128, 6, 256]).unwrap();
-            small.run();
-            assert!(small.name().starts_with("conv3x3/128x6x256/conv_f32"), "{}", small.name());
+            let all = cases.iter_mut().filter(|c| c.shape == [128, 6, 256]);
+            let names: Vec<String> = all
+                .map(|case| {
+                    case.run();
+                    case.name()
+                })
+                .collect();
+            assert!(names[0].starts_with("conv3x3/128x6x256/winograd_f32"), "{names:?}");
+            assert!(names[1].starts_with("conv3x3_direct/128x6x256/conv_f32"), "{names:?}");
         }
     }
 }

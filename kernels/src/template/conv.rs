@@ -1,27 +1,23 @@
 //! Convolution and transposed convolution (ONNX `Conv`, `ConvTranspose`), any group count but one
 //! channel per group.
 //!
-//! The reduction over input channels and taps stays in registers up to 256 channels, above
-//! that the tile is stored and loaded once per chunk, so that a chunk of weights stays in the L2
-//! cache while all tiles use it. See `conv_tile` for the microkernel and its treatment of borders,
-//! `conv_geometry` for how a plane is divided into tiles.
+//! A plan is a choice among `conv_direct`, which computes the definition, and `winograd` for 3 x 3
+//! filters at stride 1, which needs a fraction of the multiplications. The rule estimates the time
+//! of both; a tuner may choose among [`ConvPlan::candidates`].
 
-use super::conv_geometry::{KTile, Phase, k_tiles, phases};
-use super::conv_pack;
-use super::conv_tile::{ConvKernel, TileArgs, TileShape};
+use super::conv_direct::{self, Direct};
+use super::conv_geometry::TileBound;
 use super::unary::{UnaryKernel, UnaryOp};
+use super::winograd::{self, Winograd};
 use crate::error::{check_len, checked_len};
-use crate::{Activation, C_BLOCK, Epilogue, Isa, KernelError};
-use alloc::vec::Vec;
+use crate::{Activation, Algorithm, C_BLOCK, Choice, Epilogue, Isa, KernelError};
+use alloc::{vec, vec::Vec};
 use core::ops::Range;
 
 pub use super::conv_reference::reference;
 pub(crate) use super::conv_tile::kernels;
 
 const OP: &str = "conv";
-
-/// Input channels reduced before the tile goes through memory.
-pub(crate) const CHUNK: usize = 256;
 
 /// Layout of a convolution's input.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,6 +63,12 @@ pub struct ConvParams {
     pub transposed: bool,
     /// Layout of the input. The output is always blocked.
     pub input: InputLayout,
+    /// Whether Winograd's algorithm may be used. It computes 3 x 3 filters at stride 1 from sums and
+    /// differences of the inputs of a tile: with normally distributed operands no result differs from
+    /// the exact one by more than 2e-5 times the root mean square of the outputs, about as with plain
+    /// f32 sums. But the error is relative to the largest inputs near an output, not to its own
+    /// window, and an infinity or NaN may make all 16 outputs of each 6 x 6 tile that sees it NaN.
+    pub winograd: bool,
     /// What follows the reduction.
     pub epilogue: Epilogue,
 }
@@ -90,6 +92,7 @@ impl ConvParams {
             pads: [0; 4],
             transposed: false,
             input: InputLayout::Blocked,
+            winograd: true,
             epilogue: Epilogue::default(),
         }
         .inferred()
@@ -135,6 +138,12 @@ impl ConvParams {
     #[must_use]
     pub fn output(self, h_out: usize, w_out: usize) -> Self {
         Self { h_out, w_out, ..self }
+    }
+
+    /// Computed as defined, not by Winograd's algorithm.
+    #[must_use]
+    pub fn direct(self) -> Self {
+        Self { winograd: false, ..self }
     }
 
     /// With this epilogue.
@@ -200,20 +209,44 @@ impl ConvParams {
 #[derive(Clone, Debug)]
 pub struct ConvPlan {
     params: ConvParams,
-    kernels: &'static [ConvKernel],
-    k_tiles: Vec<KTile>,
-    phases: Vec<Phase>,
+    implementation: Implementation,
     /// The activation, if the tiles do not do it in registers.
     post: Option<UnaryKernel>,
-    /// Units per (image, K tile, phase).
-    parts: usize,
     x_len: usize,
     y_len: usize,
-    weights_len: usize,
+}
+
+#[derive(Clone, Debug)]
+enum Implementation {
+    Direct(Direct),
+    Winograd(Winograd),
+}
+
+macro_rules! each {
+    ($plan:expr, $i:ident => $body:expr) => {
+        match &$plan.implementation {
+            Implementation::Direct($i) => $body,
+            Implementation::Winograd($i) => $body,
+        }
+    };
+}
+
+/// The operands of a run.
+#[derive(Clone, Copy)]
+pub(crate) struct Operands {
+    pub(crate) x: *const f32,
+    pub(crate) weights: *const f32,
+    pub(crate) bias: *const f32,
+    /// Null if there is none.
+    pub(crate) residual: *const f32,
+    pub(crate) y: *mut f32,
+    /// Elements of an image of `x` and of `y`.
+    pub(crate) x_image: usize,
+    pub(crate) y_image: usize,
 }
 
 impl ConvPlan {
-    /// Checks the parameters and chooses the kernels.
+    /// Checks the parameters and chooses algorithm and kernels by estimated time.
     ///
     /// # Errors
     ///
@@ -221,53 +254,74 @@ impl ConvPlan {
     /// [`KernelError::Unsupported`] for one channel per group, [`KernelError::TooLarge`] if an
     /// operand would not fit the address space, [`KernelError::IsaUnavailable`].
     pub fn new(isa: Isa, params: &ConvParams) -> Result<Self, KernelError> {
-        let p = params;
-        isa.require()?;
-        p.check()?;
-        let c_blocks = match p.input {
-            InputLayout::Blocked => p.c_in.div_ceil(C_BLOCK) * C_BLOCK,
-            InputLayout::Interleaved => p.c_in,
+        let (x_len, y_len) = check(isa, params)?;
+        let direct = Direct::new(isa, params, kernels(isa), TileBound::FREE, conv_direct::CHUNK);
+        let time = direct.estimate();
+        let best = winograd::candidates(isa, params, kernels(isa)).into_iter().min_by_key(|c| c.0);
+        let implementation = match best.filter(|c| c.0 < time) {
+            Some((_, choice)) => implement(isa, params, &choice)?,
+            None => Implementation::Direct(direct),
         };
-        let x_len = checked_len(OP, &[p.n, c_blocks, p.h_in, p.w_in])?;
-        let y_len = checked_len(OP, &[p.n, p.c_out.div_ceil(C_BLOCK), C_BLOCK, p.h_out, p.w_out])?;
-        // All padded input fits too, so that the offset of a tap does.
-        let padded = |n: usize, i: usize| {
-            let span = p.dilation[i].checked_mul(p.kernel[i])?;
-            n.checked_mul(p.stride[i])?
-                .checked_add(span)?
-                .checked_add(p.pads[i])?
-                .checked_add(p.pads[i + 2])
-        };
-        let (h, w) = (padded(p.h_in.max(p.h_out), 0), padded(p.w_in.max(p.w_out), 1));
-        let (h, w) = h.zip(w).ok_or(KernelError::TooLarge { op: OP })?;
-        checked_len(OP, &[c_blocks, h, w])?;
-        let [f_h, f_w] = p.kernel;
-        checked_len(OP, &[c_blocks + C_BLOCK, p.c_out + 2 * C_BLOCK, f_h, f_w])?;
+        Self::with(isa, params, implementation, x_len, y_len)
+    }
 
+    /// The choices that a tuner may measure, all of them valid, the one of [`new`](Self::new) first
+    /// and the others by estimated time.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn candidates(isa: Isa, params: &ConvParams) -> Result<Vec<Choice>, KernelError> {
+        check(isa, params)?;
         let kernels = kernels(isa);
-        let mut k_tiles = k_tiles(p, kernels);
-        let phases = phases(p, kernels, &mut k_tiles);
-        let weights_len = k_tiles.last().map_or(0, |t| t.weights + t.weights_len(&phases));
-        let most_tiles = phases.iter().map(Phase::most_tiles).max().unwrap_or(1);
-        let wanted = if p.c_in > CHUNK { 16 } else { 32 };
-        let parts = usize::div_ceil(wanted, p.n * k_tiles.len() * phases.len()).min(most_tiles);
-        let post = post_kernel(isa, p.epilogue.activation)?;
-        Ok(Self {
-            params: p.clone(),
-            kernels,
-            k_tiles,
-            phases,
-            post,
-            parts,
-            x_len,
-            y_len,
-            weights_len,
-        })
+        let free = Direct::new(isa, params, kernels, TileBound::FREE, conv_direct::CHUNK);
+        let mut list = winograd::candidates(isa, params, kernels);
+        list.sort_by_key(|c| c.0);
+        let at = list.partition_point(|c| c.0 < free.estimate());
+        let direct = conv_direct::candidates(isa, params, kernels, &free);
+        list.splice(at..at, direct);
+        Ok(list.into_iter().map(|c| c.1).collect())
+    }
+
+    /// The plan of a choice: one of [`candidates`](Self::candidates), or another one that fits.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new), and [`KernelError::InvalidParam`] if these parameters or this build
+    /// have no such plan.
+    pub fn with_choice(
+        isa: Isa,
+        params: &ConvParams,
+        choice: &Choice,
+    ) -> Result<Self, KernelError> {
+        let (x_len, y_len) = check(isa, params)?;
+        Self::with(isa, params, implement(isa, params, choice)?, x_len, y_len)
+    }
+
+    fn with(
+        isa: Isa,
+        params: &ConvParams,
+        implementation: Implementation,
+        x_len: usize,
+        y_len: usize,
+    ) -> Result<Self, KernelError> {
+        let post = post_kernel(isa, params.epilogue.activation)?;
+        Ok(Self { params: params.clone(), implementation, post, x_len, y_len })
+    }
+
+    /// What this plan does. The tile is the largest one in use.
+    pub fn choice(&self) -> Choice {
+        each!(self, i => i.choice())
     }
 
     /// The parameters it was made for.
     pub fn params(&self) -> &ConvParams {
         &self.params
+    }
+
+    /// The instruction set.
+    pub fn isa(&self) -> Isa {
+        each!(self, i => i.isa())
     }
 
     /// Elements of the input.
@@ -282,7 +336,7 @@ impl ConvPlan {
 
     /// Elements of the packed weights.
     pub fn weights_len(&self) -> usize {
-        self.weights_len
+        each!(self, i => i.weights_len())
     }
 
     /// Elements of the packed bias.
@@ -290,15 +344,22 @@ impl ConvPlan {
         self.params.c_out.div_ceil(C_BLOCK) * C_BLOCK
     }
 
-    /// Independent units of work.
-    pub fn units(&self) -> usize {
-        self.params.n * self.k_tiles.len() * self.phases.len() * self.parts
+    /// Elements of scratch memory that each thread needs.
+    pub fn scratch_len(&self) -> usize {
+        match &self.implementation {
+            Implementation::Direct(_) => 0,
+            Implementation::Winograd(i) => i.scratch_len(),
+        }
     }
 
-    /// The microkernel that does most of the work.
+    /// Independent units of work. Neighbouring ones share some of it: give a thread a range.
+    pub fn units(&self) -> usize {
+        each!(self, i => i.units())
+    }
+
+    /// The microkernel that does most of the work, or the transform of Winograd's algorithm.
     pub fn kernel_name(&self) -> &'static str {
-        let tiling = &self.phases[0].tilings[self.k_tiles[0].tiling];
-        self.kernels[tiling.main_kernel()].info.name
+        each!(self, i => i.kernel_name())
     }
 
     /// Packs weights `[c_out, c_in / groups, f_h, f_w]`, or `[c_in, c_out / groups, f_h, f_w]` if
@@ -311,8 +372,8 @@ impl ConvPlan {
         let p = &self.params;
         let expected = p.c_out * (p.c_in / p.groups) * p.kernel[0] * p.kernel[1];
         check_len(OP, "weights", expected, src.len())?;
-        check_len(OP, "packed weights", self.weights_len, dst.len())?;
-        conv_pack::pack_weights(p, &self.k_tiles, &self.phases, src, dst);
+        check_len(OP, "packed weights", self.weights_len(), dst.len())?;
+        each!(self, i => i.pack_weights(src, dst));
         Ok(())
     }
 
@@ -330,7 +391,7 @@ impl ConvPlan {
         Ok(())
     }
 
-    /// Runs all units on this thread.
+    /// Runs all units on this thread, with scratch memory of its own.
     ///
     /// # Errors
     ///
@@ -344,7 +405,7 @@ impl ConvPlan {
         y: &mut [f32],
     ) -> Result<(), KernelError> {
         check_len(OP, "input", self.x_len, x.len())?;
-        check_len(OP, "packed weights", self.weights_len, weights.len())?;
+        check_len(OP, "packed weights", self.weights_len(), weights.len())?;
         check_len(OP, "packed bias", self.bias_len(), bias.len())?;
         check_len(OP, "output", self.y_len, y.len())?;
         let mut added = core::ptr::null();
@@ -354,9 +415,11 @@ impl ConvPlan {
             added = residual.as_ptr();
         }
         let (x, w, b) = (x.as_ptr(), weights.as_ptr(), bias.as_ptr());
+        let mut scratch = vec![0.0; self.scratch_len()];
+        let scratch = scratch.as_mut_ptr();
         // SAFETY: each operand has the length that the plan asks for, `y` is borrowed mutably and
         // so overlaps none, and `new` checked that the CPU has the instructions.
-        unsafe { self.run(x, w, b, added, y.as_mut_ptr(), 0..self.units()) };
+        unsafe { self.run(x, w, b, added, y.as_mut_ptr(), scratch, 0..self.units()) };
         Ok(())
     }
 
@@ -367,10 +430,12 @@ impl ConvPlan {
     /// * `x`, `weights` and `bias` are readable for [`x_len`](Self::x_len),
     ///   [`weights_len`](Self::weights_len) and [`bias_len`](Self::bias_len) elements, `residual`
     ///   for [`y_len`](Self::y_len) if the epilogue has one (else it is not read); `y` is readable
-    ///   and writable for `y_len`. Any element alignment will do.
-    /// * `y` overlaps no other operand, except that `residual` may be `y` itself if the input has
-    ///   at most 256 channels per group.
-    /// * `units` lies in `0..self.units()`, and no other thread runs one of them on this `y`.
+    ///   and writable for `y_len`, `scratch` for [`scratch_len`](Self::scratch_len) (it holds
+    ///   nothing between runs). Any element alignment will do.
+    /// * `y` and `scratch` overlap no other operand, except that `residual` may be `y` itself if
+    ///   the chunk of [`choice`](Self::choice) holds all input channels of a group.
+    /// * `units` lies in `0..self.units()`, and no other thread runs one of them on this `y`, or
+    ///   uses this `scratch`.
     pub unsafe fn run(
         &self,
         x: *const f32,
@@ -378,81 +443,64 @@ impl ConvPlan {
         bias: *const f32,
         residual: *const f32,
         y: *mut f32,
+        scratch: *mut f32,
         units: Range<usize>,
     ) {
         debug_assert!(units.end <= self.units());
         debug_assert!(!x.is_null() && !weights.is_null() && !bias.is_null() && !y.is_null());
         debug_assert!(!self.params.epilogue.residual || !residual.is_null());
         let p = &self.params;
+        let residual = if p.epilogue.residual { residual } else { core::ptr::null() };
         let (x_image, y_image) = (self.x_len / p.n, self.y_len / p.n);
-        for unit in units {
-            let (unit, part) = (unit / self.parts, unit % self.parts);
-            let (unit, phase) = (unit / self.phases.len(), unit % self.phases.len());
-            let (image, k_tile) = (unit / self.k_tiles.len(), unit % self.k_tiles.len());
-            let k_tile = &self.k_tiles[k_tile];
-            let out = image * y_image + k_tile.block * p.h_out * p.w_out * C_BLOCK;
-            let added = p.epilogue.residual.then(|| residual.wrapping_add(out));
-            let operands = Operands {
-                x: x.wrapping_add(image * x_image + k_tile.x_offset),
-                weights: weights.wrapping_add(k_tile.weights),
-                bias: bias.wrapping_add(k_tile.block * C_BLOCK),
-                residual: added.unwrap_or(core::ptr::null()),
-                y: y.wrapping_add(out),
-            };
-            // SAFETY: the operands are moved to this image and K tile, whose elements lie inside
-            // those that the caller vouches for.
-            unsafe { self.run_part(&operands, k_tile, phase, part) };
+        let operands = Operands { x, weights, bias, residual, y, x_image, y_image };
+        let post = self.post.as_ref();
+        // SAFETY: the caller's promises are those that these functions ask for.
+        unsafe {
+            match &self.implementation {
+                Implementation::Direct(i) => i.run(&operands, post, units),
+                Implementation::Winograd(i) => i.run(&operands, scratch, post, units),
+            }
         }
     }
+}
 
-    /// Runs one part of the tiles of one phase, one image, one K tile.
-    ///
-    /// # Safety
-    ///
-    /// As [`run`](Self::run), with the operands already at the image and the K tile.
-    unsafe fn run_part(&self, operands: &Operands, k_tile: &KTile, phase: usize, part: usize) {
-        let weights = k_tile.phase_weights(&self.phases, phase);
-        let phase = &self.phases[phase];
-        let tiling = &phase.tilings[k_tile.tiling];
-        let tiles = part * tiling.tiles / self.parts..(part + 1) * tiling.tiles / self.parts;
-        let shape = &phase.shape;
-        let weights_per_channel = phase.taps() * k_tile.width;
-        let mut c = 0;
-        while c < k_tile.channels {
-            let channels = CHUNK.min(k_tile.channels - c);
-            tiling.for_each(tiles.clone(), |row, col| {
-                let pixel = row.y * shape.o_row + col.x * shape.o_step + phase.o_offset;
-                let input =
-                    row.y * shape.row_step + col.x * shape.step + c / shape.c_blk * shape.c_step;
-                let args = TileArgs {
-                    a: operands.x.wrapping_add(input),
-                    b: operands.weights.wrapping_add(weights + c * weights_per_channel),
-                    bias: operands.bias,
-                    residual: if operands.residual.is_null() {
-                        operands.residual
-                    } else {
-                        operands.residual.wrapping_add(pixel)
-                    },
-                    o: operands.y.wrapping_add(pixel),
-                    channels,
-                    first: c == 0,
-                    last: c + channels == k_tile.channels,
-                    rows: &tiling.row_masks[row.masks..],
-                    runs: &tiling.runs[col.runs.clone()],
-                    taps: &tiling.runs[col.taps.clone()],
-                };
-                // SAFETY: the masks keep every tap inside the image, the tiling covers each
-                // output pixel of the phase once, and the packed operands are those of this K
-                // tile; `new` checked the ISA.
-                unsafe { (self.kernels[col.kernel].run)(shape, &args) };
-                if let Some(post) = self.post.filter(|_| args.last) {
-                    // SAFETY: these are the outputs that the tile just wrote.
-                    unsafe { activate(&post, &self.kernels[col.kernel], shape, args.o) };
-                }
-            });
-            c += channels;
-        }
-    }
+/// Elements of input and output, if everything makes sense and fits the address space.
+fn check(isa: Isa, p: &ConvParams) -> Result<(usize, usize), KernelError> {
+    isa.require()?;
+    p.check()?;
+    let c_blocks = match p.input {
+        InputLayout::Blocked => p.c_in.div_ceil(C_BLOCK) * C_BLOCK,
+        InputLayout::Interleaved => p.c_in,
+    };
+    let x_len = checked_len(OP, &[p.n, c_blocks, p.h_in, p.w_in])?;
+    let y_len = checked_len(OP, &[p.n, p.c_out.div_ceil(C_BLOCK), C_BLOCK, p.h_out, p.w_out])?;
+    // All padded input fits too, so that the offset of a tap does.
+    let padded = |n: usize, i: usize| {
+        let span = p.dilation[i].checked_mul(p.kernel[i])?;
+        n.checked_mul(p.stride[i])?
+            .checked_add(span)?
+            .checked_add(p.pads[i])?
+            .checked_add(p.pads[i + 2])
+    };
+    let (h, w) = (padded(p.h_in.max(p.h_out), 0), padded(p.w_in.max(p.w_out), 1));
+    let (h, w) = h.zip(w).ok_or(KernelError::TooLarge { op: OP })?;
+    checked_len(OP, &[c_blocks, h, w])?;
+    let [f_h, f_w] = p.kernel;
+    checked_len(OP, &[c_blocks + C_BLOCK, p.c_out + 2 * C_BLOCK, f_h, f_w])?;
+    Ok((x_len, y_len))
+}
+
+/// The implementation of a choice. Sizes that it does not have in exactly this form do not fit.
+fn implement(isa: Isa, p: &ConvParams, choice: &Choice) -> Result<Implementation, KernelError> {
+    let found = if choice.algorithm == Algorithm::Direct {
+        let plan = Direct::chosen(isa, p, choice, kernels(isa));
+        plan.filter(|i| i.choice() == *choice).map(Implementation::Direct)
+    } else {
+        let plan = Winograd::new(isa, p, choice, kernels(isa))?;
+        plan.filter(|i| i.choice() == *choice).map(Implementation::Winograd)
+    };
+    let expected = "one that these parameters and this build have";
+    found.ok_or(KernelError::InvalidParam { op: OP, param: "choice", expected })
 }
 
 /// The kernel that follows the tiles, for an activation that they do not do.
@@ -462,34 +510,4 @@ pub(crate) fn post_kernel(
 ) -> Result<Option<UnaryKernel>, KernelError> {
     let op = UnaryOp::from_activation(activation).filter(|_| activation.in_tile().is_none());
     op.map(|op| UnaryKernel::new(isa, op)).transpose()
-}
-
-/// Applies an activation to the outputs of a tile, while they are in the L1 cache.
-///
-/// # Safety
-///
-/// The outputs of a tile of `kernel` at `o` are writable, and no other thread uses them.
-unsafe fn activate(post: &UnaryKernel, kernel: &ConvKernel, shape: &TileShape, o: *mut f32) {
-    let info = &kernel.info;
-    let dense = shape.o_step == C_BLOCK;
-    let (runs, len) = if dense { (1, info.w_ob * C_BLOCK) } else { (info.w_ob, C_BLOCK) };
-    for row in 0..info.rows {
-        for plane in 0..info.c_ob / C_BLOCK {
-            for run in 0..runs {
-                let at = row * shape.o_row + plane * shape.o_plane + run * shape.o_step;
-                let o = o.wrapping_add(at);
-                // SAFETY: `len` outputs of the tile lie here, side by side.
-                unsafe { post.call(o, o, len) };
-            }
-        }
-    }
-}
-
-/// The operands at one image and one K tile.
-struct Operands {
-    x: *const f32,
-    weights: *const f32,
-    bias: *const f32,
-    residual: *const f32,
-    y: *mut f32,
 }

@@ -44,6 +44,20 @@ impl KTile {
     }
 }
 
+/// Bounds on the register tiles: what a choice says. Tiles of fewer output channels than
+/// `c_ob` are free.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TileBound {
+    pub(crate) rows: usize,
+    pub(crate) w_ob: usize,
+    pub(crate) c_ob: usize,
+}
+
+impl TileBound {
+    /// None.
+    pub(crate) const FREE: Self = Self { rows: usize::MAX, w_ob: usize::MAX, c_ob: usize::MAX };
+}
+
 /// Outputs that see the same taps.
 #[derive(Clone, Debug)]
 pub(crate) struct Phase {
@@ -78,6 +92,8 @@ pub(crate) struct Tiling {
     pub(crate) row_masks: Vec<u32>,
     pub(crate) runs: Vec<Run>,
     pub(crate) tiles: usize,
+    /// Estimated time of one reduction step of all tiles, in twentieths of a cycle.
+    pub(crate) cost: u64,
 }
 
 /// One or more output rows.
@@ -126,18 +142,24 @@ impl Tiling {
         let cols = &self.sets[self.rows[self.rows.len() / 2].set];
         cols[cols.len() / 2].kernel
     }
+
+    /// Indices of all kernels in use.
+    pub(crate) fn kernels(&self) -> impl Iterator<Item = usize> {
+        self.sets.iter().flatten().map(|tile| tile.kernel)
+    }
 }
 
 /// The widths of the kernels' tiles in output channels, widest first.
-fn widths(kernels: &[ConvKernel]) -> Vec<usize> {
+pub(crate) fn widths(kernels: &[ConvKernel]) -> Vec<usize> {
     let mut widths: Vec<usize> = kernels.iter().map(|k| k.info.c_ob).collect();
     widths.sort_unstable_by(|a, b| b.cmp(a));
     widths.dedup();
     widths
 }
 
-/// Cuts the output channels into tiles; fills in everything but `weights`.
-pub(crate) fn k_tiles(p: &ConvParams, kernels: &[ConvKernel]) -> Vec<KTile> {
+/// Cuts the output channels into tiles of at most `c_ob` (or the least width there is); fills in
+/// everything but `weights`.
+pub(crate) fn k_tiles(p: &ConvParams, kernels: &[ConvKernel], c_ob: usize) -> Vec<KTile> {
     let widths = widths(kernels);
     let (c_group, k_group) = (p.c_in / p.groups, p.c_out / p.groups);
     let blocked = p.input == InputLayout::Blocked;
@@ -161,7 +183,7 @@ pub(crate) fn k_tiles(p: &ConvParams, kernels: &[ConvKernel]) -> Vec<KTile> {
         for group in 0..p.groups {
             let mut block = 0;
             while block < blocks {
-                let fits = |w: &usize| w / C_BLOCK <= blocks - block;
+                let fits = |w: &usize| *w <= c_ob && w / C_BLOCK <= blocks - block;
                 let tiling = widths.iter().position(fits).unwrap_or(widths.len() - 1);
                 push(group * blocks + block, tiling, group * c_group..(group + 1) * c_group);
                 block += widths[tiling] / C_BLOCK;
@@ -198,12 +220,17 @@ fn taps(p: &ConvParams, axis: usize, phase: usize) -> Vec<(usize, isize)> {
 }
 
 /// Cuts the outputs into phases, and fills in the weight offsets of the K tiles.
-pub(crate) fn phases(p: &ConvParams, kernels: &[ConvKernel], k_tiles: &mut [KTile]) -> Vec<Phase> {
+pub(crate) fn phases(
+    p: &ConvParams,
+    kernels: &[ConvKernel],
+    k_tiles: &mut [KTile],
+    bound: TileBound,
+) -> Vec<Phase> {
     let steps = if p.transposed { p.stride } else { [1, 1] };
     let mut list = Vec::new();
     for y in 0..steps[0].min(p.h_out) {
         for x in 0..steps[1].min(p.w_out) {
-            list.push(phase(p, kernels, [y, x], steps));
+            list.push(phase(p, kernels, [y, x], steps, bound));
         }
     }
     let mut weights = 0;
@@ -215,14 +242,20 @@ pub(crate) fn phases(p: &ConvParams, kernels: &[ConvKernel], k_tiles: &mut [KTil
 }
 
 /// One phase, whose first output is at `at`, the next at a distance of `steps`.
-fn phase(p: &ConvParams, kernels: &[ConvKernel], at: [usize; 2], steps: [usize; 2]) -> Phase {
+fn phase(
+    p: &ConvParams,
+    kernels: &[ConvKernel],
+    at: [usize; 2],
+    steps: [usize; 2],
+    bound: TileBound,
+) -> Phase {
     let (rows, cols) = (taps(p, 0, at[0]), taps(p, 1, at[1]));
     let stride = if p.transposed { [1, 1] } else { p.stride };
     let mut size = [0, 1].map(|i| ([p.h_out, p.w_out][i] - at[i]).div_ceil(steps[i]));
     let mut input = [p.h_in, p.w_in];
     let (pixel, c_step) = match p.input {
         InputLayout::Blocked => (C_BLOCK, p.h_in * p.w_in * C_BLOCK),
-        InputLayout::Interleaved => (p.c_in, super::conv::CHUNK),
+        InputLayout::Interleaved => (p.c_in, super::conv_direct::CHUNK),
     };
     let neighbours = cols.windows(2).all(|t| t[1].1 == t[0].1 + 1);
     let shape = TileShape {
@@ -230,7 +263,7 @@ fn phase(p: &ConvParams, kernels: &[ConvKernel], at: [usize; 2], steps: [usize; 
         row_step: stride[0] * p.w_in * pixel,
         c_blk: match p.input {
             InputLayout::Blocked => C_BLOCK,
-            InputLayout::Interleaved => super::conv::CHUNK,
+            InputLayout::Interleaved => super::conv_direct::CHUNK,
         },
         c_step,
         dy: rows.iter().map(|t| t.1 * (p.w_in * pixel) as isize).collect(),
@@ -257,7 +290,10 @@ fn phase(p: &ConvParams, kernels: &[ConvKernel], at: [usize; 2], steps: [usize; 
         o_offset: (at[0] * p.w_out + at[1]) * C_BLOCK,
         tilings: widths(kernels)
             .iter()
-            .map(|&width| tiling(&axes, kernels, width, pixel))
+            .map(|&width| {
+                let bound = if width == bound.c_ob { bound } else { TileBound::FREE };
+                tiling(&axes, kernels, width, pixel, bound)
+            })
             .collect(),
     }
 }
@@ -287,6 +323,25 @@ impl Axis {
     }
 }
 
+/// The share of taps, over all outputs, that see input and not padding.
+pub(crate) fn seen(p: &ConvParams) -> f64 {
+    let share = |axis: usize, size: usize, input: usize| {
+        let axis = Axis::new(&taps(p, axis, 0), p.stride[axis], size, input);
+        let seen: usize = axis
+            .offsets
+            .iter()
+            .map(|&offset| {
+                // Outputs `i` with `0 <= i * stride + offset < input`.
+                let ends = [-offset, input as isize - offset].map(|at| at.max(0) as usize);
+                let [from, to] = ends.map(|at| at.div_ceil(axis.stride).min(size));
+                to - from
+            })
+            .sum();
+        seen as f64 / (axis.offsets.len() * size) as f64
+    };
+    if p.transposed { 1.0 } else { share(0, p.h_out, p.h_in) * share(1, p.w_out, p.w_in) }
+}
+
 /// Time of one reduction step of a tile, in twentieths of a cycle: the greatest of what FMAs, loads,
 /// the latency of the chain and the weight stream take on two FMA and two load ports, and a share
 /// of what a tile costs once.
@@ -296,9 +351,9 @@ pub(crate) fn cost(i: &KernelInfo) -> u64 {
     steps.max(i.c_ob * i.dtype.size() * 10 / 12) as u64 + 6
 }
 
-/// The cheapest way to cut `0..size` into pieces, among equals the most even one: the lengths of the
-/// pieces and their cost.
-pub(crate) fn cut(size: usize, pieces: &[(usize, u64)]) -> (Vec<usize>, u64) {
+/// The cheapest way to cut each of `0..=size` into pieces, among equals the most even one: the last
+/// piece and the cost.
+pub(crate) fn cut_ends(size: usize, pieces: &[(usize, u64)]) -> Vec<(usize, u64)> {
     // Per prefix: the last piece, the cost, the sum of squares of the lengths.
     let mut best = vec![(0usize, 0u64, 0u64); size + 1];
     for end in 1..=size {
@@ -312,35 +367,48 @@ pub(crate) fn cut(size: usize, pieces: &[(usize, u64)]) -> (Vec<usize>, u64) {
             .min_by_key(|&(_, cost, squares)| (cost, squares))
             .unwrap_or((1, u64::MAX / 2, 0));
     }
+    best.into_iter().map(|(length, cost, _)| (length, cost)).collect()
+}
+
+/// The cheapest way to cut `0..size` into pieces: their lengths and their cost.
+pub(crate) fn cut(size: usize, pieces: &[(usize, u64)]) -> (Vec<usize>, u64) {
+    let ends = cut_ends(size, pieces);
     let (mut lengths, mut end) = (Vec::new(), size);
     while end > 0 {
-        lengths.push(best[end].0);
-        end -= best[end].0;
+        lengths.push(ends[end].0);
+        end -= ends[end].0;
     }
-    (lengths, best[size].1)
+    (lengths, ends[size].1)
 }
 
 /// Cuts a plane into tiles of kernels of one width.
-fn tiling(axes: &[Axis; 2], kernels: &[ConvKernel], width: usize, pixel: usize) -> Tiling {
+fn tiling(
+    axes: &[Axis; 2],
+    kernels: &[ConvKernel],
+    width: usize,
+    pixel: usize,
+    bound: TileBound,
+) -> Tiling {
     let [vertical, horizontal] = axes;
     let usable = || kernels.iter().enumerate().filter(|(_, k)| k.info.c_ob == width);
     let index = |rows: usize, w_ob: usize| {
         usable().find(|(_, k)| k.info.rows == rows && k.info.w_ob == w_ob).map_or(0, |(i, _)| i)
     };
     let singles: Vec<(usize, u64)> = usable()
-        .filter(|(_, k)| k.info.rows == 1)
+        .filter(|(_, k)| k.info.rows == 1 && k.info.w_ob <= bound.w_ob.max(1))
         .map(|(_, k)| (k.info.w_ob, cost(&k.info)))
         .collect();
     let (cols, row_cost) = cut(horizontal.size, &singles);
     // A tile of several rows pays where one row is too narrow to use all registers.
     let mut heights: Vec<(usize, u64)> = usable()
-        .filter(|(_, k)| k.info.rows > 1 && k.info.w_ob == horizontal.size)
+        .filter(|(_, k)| (2..=bound.rows).contains(&k.info.rows) && k.info.w_ob == horizontal.size)
         .map(|(_, k)| (k.info.rows, cost(&k.info)))
         .collect();
     heights.push((1, row_cost));
-    let (heights, _) = cut(vertical.size, &heights);
+    let (heights, cost) = cut(vertical.size, &heights);
 
-    let mut t = Tiling { rows: vec![], sets: vec![], row_masks: vec![], runs: vec![], tiles: 0 };
+    let mut t =
+        Tiling { rows: vec![], sets: vec![], row_masks: vec![], runs: vec![], tiles: 0, cost };
     let mut set_of = vec![usize::MAX; heights.iter().max().map_or(0, |h| h + 1)];
     let mut y = 0;
     for rows in heights {

@@ -6,7 +6,7 @@ use crate::{Activation, Dtype, Epilogue, Isa, KernelError, pack};
 use alloc::{vec, vec::Vec};
 
 /// Plain to the layout of the input; lanes that are no channel are NaN.
-fn to_layout(p: &ConvParams, len: usize, plain: &[f32]) -> Vec<f32> {
+pub(super) fn to_layout(p: &ConvParams, len: usize, plain: &[f32]) -> Vec<f32> {
     let shape = [p.n, p.c_in, p.h_in, p.w_in];
     let mut x = vec![f32::NAN; len];
     each_index(shape, |at| {
@@ -19,7 +19,7 @@ fn to_layout(p: &ConvParams, len: usize, plain: &[f32]) -> Vec<f32> {
     x
 }
 
-fn each_index(shape: [usize; 4], mut f: impl FnMut([usize; 4])) {
+pub(super) fn each_index(shape: [usize; 4], mut f: impl FnMut([usize; 4])) {
     for n in 0..shape[0] {
         for c in 0..shape[1] {
             for h in 0..shape[2] {
@@ -44,9 +44,18 @@ fn activate(activation: Activation, x: f64) -> f64 {
     }
 }
 
-/// One shape, one set of values, one placement of the operands.
+/// One shape, one set of values, one placement of the operands, as defined.
 fn check(isa: Isa, p: &ConvParams, place: Place, exact: bool) {
-    let plan = ConvPlan::new(isa, p).unwrap();
+    let p = &p.clone().direct();
+    let k = p.c_in / p.groups * p.kernel[0] * p.kernel[1];
+    let costly = p.epilogue.activation.in_tile().is_none();
+    let allowed = if exact && !costly { 0.0 } else { tolerance(Dtype::F32, k + 2) };
+    check_plan(&ConvPlan::new(isa, p).unwrap(), place, exact, allowed);
+}
+
+/// One plan on integers or on other numbers, with the error allowed in the sums.
+pub(super) fn check_plan(plan: &ConvPlan, place: Place, exact: bool, allowed: f64) {
+    let p = plan.params();
     let mut numbers = Numbers::new((p.c_in * 31 + p.w_in * 7 + p.c_out) as u64);
     let mut some = |len| if exact { numbers.integers(len) } else { numbers.floats(len) };
     let (x_shape, y_shape) = ([p.n, p.c_in, p.h_in, p.w_in], [p.n, p.c_out, p.h_out, p.w_out]);
@@ -69,31 +78,33 @@ fn check(isa: Isa, p: &ConvParams, place: Place, exact: bool) {
     plan.compute(&blocked_x, &packed, &packed_bias, given, &mut y).unwrap();
 
     let expected = reference(p, &x, &weights, &bias);
-    let k = p.c_in / p.groups * p.kernel[0] * p.kernel[1];
     let costly = p.epilogue.activation.in_tile().is_none();
-    let allowed = if exact && !costly { 0.0 } else { tolerance(Dtype::F32, k + 2) };
+    let name = plan.kernel_name();
     each_index(y_shape, |at| {
         let plain = pack::plain_index(y_shape, at);
         let sum =
             expected[plain] + if p.epilogue.residual { f64::from(residual[plain]) } else { 0.0 };
         let y = y[pack::blocked_index(y_shape, at)];
         let allowed = allowed + if costly { activation_error(sum) } else { 0.0 };
-        assert_close(y, activate(p.epilogue.activation, sum), allowed, (plan.kernel_name(), at, p));
+        let what = (name, plan.choice(), at, p);
+        assert_close(y, activate(p.epilogue.activation, sum), allowed, what);
     });
 
     // The same bits, however the units are divided and in whatever order they run.
     let mut again = Guarded::output(plan.y_len(), place);
+    let mut scratch = Guarded::output(plan.scratch_len(), place);
     for unit in (0..plan.units()).rev() {
         let residual = given.map_or(core::ptr::null(), <[f32]>::as_ptr);
         // SAFETY: the operands are those of `compute` above.
         unsafe {
             let (x, w, b) = (blocked_x.as_ptr(), packed.as_ptr(), packed_bias.as_ptr());
-            plan.run(x, w, b, residual, again.as_mut_ptr(), unit..unit + 1);
+            let (y, scratch) = (again.as_mut_ptr(), scratch.as_mut_ptr());
+            plan.run(x, w, b, residual, y, scratch, unit..unit + 1);
         }
     }
     each_index(y_shape, |at| {
         let i = pack::blocked_index(y_shape, at);
-        assert_eq!(y[i].to_bits(), again[i].to_bits());
+        assert_eq!(y[i].to_bits(), again[i].to_bits(), "{:?} {at:?} {p:?}", plan.choice());
     });
 }
 
@@ -104,12 +115,12 @@ fn check_both(isa: Isa, p: &ConvParams) {
     check(isa, p, Place::PageEnd, false);
 }
 
-fn conv(c_in: usize, size: [usize; 2], c_out: usize, kernel: [usize; 2]) -> ConvParams {
+pub(super) fn conv(c_in: usize, size: [usize; 2], c_out: usize, kernel: [usize; 2]) -> ConvParams {
     ConvParams::new([1, c_in, size[0], size[1]], c_out, kernel)
 }
 
 /// Padding that keeps the size at stride 1; the odd one at the end.
-fn same(p: ConvParams) -> ConvParams {
+pub(super) fn same(p: ConvParams) -> ConvParams {
     let [h, w] = [0, 1].map(|i| p.dilation[i] * (p.kernel[i] - 1));
     p.pads([h / 2, w / 2, h - h / 2, w - w / 2])
 }

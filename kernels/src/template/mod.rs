@@ -10,6 +10,7 @@ mod binary_pow;
 #[cfg(test)]
 mod binary_tests;
 pub mod conv;
+mod conv_direct;
 mod conv_geometry;
 mod conv_pack;
 mod conv_reference;
@@ -51,6 +52,10 @@ mod window;
 mod window_kernel;
 #[cfg(test)]
 mod window_tests;
+mod winograd;
+#[cfg(test)]
+mod winograd_tests;
+mod winograd_tile;
 
 /// The kernels of dot products that an instruction set itself has.
 pub(crate) fn dot_kernels(isa: crate::Isa) -> impl Iterator<Item = crate::KernelInfo> {

@@ -21,7 +21,7 @@ pub(super) fn lower(op: &Conv, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>
     } else {
         Plan::Conv(Box::new(ConvPlan::new(cx.isa, &conv_params(op, &s, cx.src[0].layout))?))
     };
-    let format = format!("{} g{} {}", plan.kernel_name(), op.groups, op.phase_key(&s));
+    let format = format!("{} g{} {}", plan.packing(), op.groups, op.phase_key(&s));
     let weights = cx.pack_f32(1, &format, plan.weights_len(), |from, to| {
         Ok(plan.pack_weights(from, to)?)
     })?;
@@ -83,6 +83,7 @@ fn conv_params(op: &Conv, s: &Sizes, x: Layout) -> ConvParams {
         pads: op.pads,
         transposed: op.transposed.is_some(),
         input: if x == Layout::Interleaved { InputLayout::Interleaved } else { InputLayout::Blocked },
+        winograd: true,
         epilogue: op.epilogue(),
     }
 }
@@ -104,6 +105,19 @@ macro_rules! each {
 impl Plan {
     fn kernel_name(&self) -> &'static str {
         each!(self, p => p.kernel_name())
+    }
+
+    /// What the packed order of the weights depends on: algorithm, widths of the tiles, layout of
+    /// the input.
+    fn packing(&self) -> String {
+        match self {
+            Plan::Conv(p) => {
+                let choice = p.choice();
+                let (name, width, input) = (choice.algorithm.name(), choice.tile[2], p.params().input);
+                format!("{name} {width} {} {input:?}", p.isa())
+            }
+            Plan::Depthwise(p) => p.kernel_name().to_owned(),
+        }
     }
 
     fn weights_len(&self) -> usize {
@@ -143,21 +157,34 @@ impl Step for Run {
         i == 0 || Some(i) == self.residual
     }
 
+    fn scratch_bytes(&self) -> usize {
+        match &self.plan {
+            Plan::Conv(p) => p.scratch_len() * size_of::<f32>(),
+            Plan::Depthwise(_) => 0,
+        }
+    }
+
     #[allow(unsafe_code)]
     unsafe fn run(
         &self,
         src: &[*const u8],
         dst: *mut u8,
-        _scratch: *mut u8,
+        scratch: *mut u8,
         units: Range<usize>,
     ) -> Result<(), GraphError> {
         let x = src[0].cast();
         let (weights, bias) = (self.weights.as_ptr().cast(), self.bias.as_ptr().cast());
         let residual = self.residual.map_or(ptr::null(), |i| src[i].cast());
+        let (y, scratch) = (dst.cast(), scratch.cast());
         // SAFETY: the plan was made for the extents and layouts of operands and result, and packed
-        // weights and bias itself, so every buffer has the length it asks for; units and CPU are
-        // as the caller of this function promises.
-        unsafe { each!(&self.plan, p => p.run(x, weights, bias, residual, dst.cast(), units)) };
+        // weights and bias itself, so every buffer has the length it asks for; scratch, units and
+        // CPU are as the caller of this function promises.
+        unsafe {
+            match &self.plan {
+                Plan::Conv(p) => p.run(x, weights, bias, residual, y, scratch, units),
+                Plan::Depthwise(p) => p.run(x, weights, bias, residual, y, units),
+            }
+        }
         Ok(())
     }
 }

@@ -1,0 +1,258 @@
+//! Convolution from its definition, for [`ConvPlan`](super::conv::ConvPlan): any filter, stride,
+//! dilation and group count, transposed or not.
+//!
+//! The reduction over input channels and taps stays in registers up to a chunk of channels, above
+//! that the tile is stored and loaded once per chunk, so that a chunk of weights stays in the L2
+//! cache while all tiles use it. See `conv_tile` for the microkernel and its treatment of borders,
+//! `conv_geometry` for how a plane is divided into tiles.
+
+use super::conv::{ConvParams, InputLayout, Operands};
+use super::conv_geometry::{KTile, Phase, TileBound, k_tiles, phases, seen, widths};
+use super::conv_pack;
+use super::conv_tile::{ConvKernel, TileArgs, TileShape};
+use super::unary::UnaryKernel;
+use crate::{Algorithm, C_BLOCK, Choice, Isa};
+use alloc::vec::Vec;
+use core::ops::Range;
+
+/// Input channels reduced before the tile goes through memory, if nothing else is chosen.
+pub(crate) const CHUNK: usize = 256;
+
+/// A direct convolution ready to run.
+#[derive(Clone, Debug)]
+pub(crate) struct Direct {
+    params: ConvParams,
+    isa: Isa,
+    kernels: &'static [ConvKernel],
+    k_tiles: Vec<KTile>,
+    phases: Vec<Phase>,
+    chunk: usize,
+    /// Units per (image, K tile, phase).
+    parts: usize,
+    weights_len: usize,
+}
+
+impl Direct {
+    /// The plan with tiles within a bound. `chunk` is a multiple of 16.
+    pub(crate) fn new(
+        isa: Isa,
+        p: &ConvParams,
+        kernels: &'static [ConvKernel],
+        bound: TileBound,
+        chunk: usize,
+    ) -> Self {
+        let mut k_tiles = k_tiles(p, kernels, bound.c_ob);
+        let phases = phases(p, kernels, &mut k_tiles, bound);
+        let weights_len = k_tiles.last().map_or(0, |t| t.weights + t.weights_len(&phases));
+        let most_tiles = phases.iter().map(Phase::most_tiles).max().unwrap_or(1);
+        let wanted = if p.c_in > chunk { 16 } else { 32 };
+        let parts = usize::div_ceil(wanted, p.n * k_tiles.len() * phases.len()).min(most_tiles);
+        Self { params: p.clone(), isa, kernels, k_tiles, phases, chunk, parts, weights_len }
+    }
+
+    /// The plan of a choice. `None` if there is none.
+    pub(crate) fn chosen(
+        isa: Isa,
+        p: &ConvParams,
+        choice: &Choice,
+        kernels: &'static [ConvKernel],
+    ) -> Option<Self> {
+        let [rows, w_ob, c_ob] = choice.tile;
+        let chunked = choice.chunk.is_multiple_of(C_BLOCK) && choice.chunk > 0;
+        if !chunked || (p.input == InputLayout::Interleaved && choice.chunk != CHUNK) {
+            return None;
+        }
+        Some(Self::new(isa, p, kernels, TileBound { rows, w_ob, c_ob }, choice.chunk))
+    }
+
+    pub(crate) fn choice(&self) -> Choice {
+        let first = &self.k_tiles[0];
+        let used = || {
+            let tilings = self.phases.iter().map(|phase| &phase.tilings[first.tiling]);
+            tilings.flat_map(|tiling| tiling.kernels()).map(|i| &self.kernels[i].info)
+        };
+        let rows = used().map(|k| k.rows).max().unwrap_or(1);
+        let w_ob = used().map(|k| k.w_ob).max().unwrap_or(1);
+        let tile = [rows, w_ob, first.width];
+        Choice { algorithm: Algorithm::Direct, tile, chunk: self.chunk, block: 0 }
+    }
+
+    pub(crate) fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    pub(crate) fn weights_len(&self) -> usize {
+        self.weights_len
+    }
+
+    pub(crate) fn units(&self) -> usize {
+        self.params.n * self.k_tiles.len() * self.phases.len() * self.parts
+    }
+
+    pub(crate) fn kernel_name(&self) -> &'static str {
+        let tiling = &self.phases[0].tilings[self.k_tiles[0].tiling];
+        self.kernels[tiling.main_kernel()].info.name
+    }
+
+    pub(crate) fn pack_weights(&self, src: &[f32], dst: &mut [f32]) {
+        conv_pack::pack_weights(self.isa, &self.params, &self.k_tiles, &self.phases, src, dst);
+    }
+
+    /// Runs some units.
+    ///
+    /// # Safety
+    ///
+    /// As [`ConvPlan::run`](super::conv::ConvPlan::run).
+    pub(crate) unsafe fn run(
+        &self,
+        all: &Operands,
+        post: Option<&UnaryKernel>,
+        units: Range<usize>,
+    ) {
+        let p = &self.params;
+        let plane = p.h_out * p.w_out * C_BLOCK;
+        for unit in units {
+            let (unit, part) = (unit / self.parts, unit % self.parts);
+            let (unit, phase) = (unit / self.phases.len(), unit % self.phases.len());
+            let (image, k_tile) = (unit / self.k_tiles.len(), unit % self.k_tiles.len());
+            let k_tile = &self.k_tiles[k_tile];
+            let out = image * all.y_image + k_tile.block * plane;
+            let residual = all.residual;
+            let operands = Operands {
+                x: all.x.wrapping_add(image * all.x_image + k_tile.x_offset),
+                weights: all.weights.wrapping_add(k_tile.weights),
+                bias: all.bias.wrapping_add(k_tile.block * C_BLOCK),
+                residual: if residual.is_null() { residual } else { residual.wrapping_add(out) },
+                y: all.y.wrapping_add(out),
+                ..*all
+            };
+            // SAFETY: the operands are moved to this image and K tile, whose elements lie inside
+            // those that the caller vouches for.
+            unsafe { self.run_part(&operands, post, k_tile, phase, part) };
+        }
+    }
+
+    /// Runs one part of the tiles of one phase, one image, one K tile.
+    ///
+    /// # Safety
+    ///
+    /// As [`run`](Self::run), with the operands already at the image and the K tile.
+    unsafe fn run_part(
+        &self,
+        operands: &Operands,
+        post: Option<&UnaryKernel>,
+        k_tile: &KTile,
+        phase: usize,
+        part: usize,
+    ) {
+        let weights = k_tile.phase_weights(&self.phases, phase);
+        let phase = &self.phases[phase];
+        let tiling = &phase.tilings[k_tile.tiling];
+        let tiles = part * tiling.tiles / self.parts..(part + 1) * tiling.tiles / self.parts;
+        let shape = &phase.shape;
+        let weights_per_channel = phase.taps() * k_tile.width;
+        let mut c = 0;
+        while c < k_tile.channels {
+            let channels = self.chunk.min(k_tile.channels - c);
+            tiling.for_each(tiles.clone(), |row, col| {
+                let pixel = row.y * shape.o_row + col.x * shape.o_step + phase.o_offset;
+                let input =
+                    row.y * shape.row_step + col.x * shape.step + c / shape.c_blk * shape.c_step;
+                let args = TileArgs {
+                    a: operands.x.wrapping_add(input),
+                    b: operands.weights.wrapping_add(weights + c * weights_per_channel),
+                    bias: operands.bias,
+                    residual: if operands.residual.is_null() {
+                        operands.residual
+                    } else {
+                        operands.residual.wrapping_add(pixel)
+                    },
+                    o: operands.y.wrapping_add(pixel),
+                    channels,
+                    first: c == 0,
+                    last: c + channels == k_tile.channels,
+                    rows: &tiling.row_masks[row.masks..],
+                    runs: &tiling.runs[col.runs.clone()],
+                    taps: &tiling.runs[col.taps.clone()],
+                };
+                // SAFETY: the masks keep every tap inside the image, the tiling covers each
+                // output pixel of the phase once, and the packed operands are those of this K
+                // tile; `new` checked the ISA.
+                unsafe { (self.kernels[col.kernel].run)(shape, &args) };
+                if let Some(post) = post.filter(|_| args.last) {
+                    // SAFETY: these are the outputs that the tile just wrote.
+                    unsafe { activate(post, &self.kernels[col.kernel], shape, args.o) };
+                }
+            });
+            c += channels;
+        }
+    }
+}
+
+/// Applies an activation to the outputs of a tile, while they are in the L1 cache.
+///
+/// # Safety
+///
+/// The outputs of a tile of `kernel` at `o` are writable, and no other thread uses them.
+unsafe fn activate(post: &UnaryKernel, kernel: &ConvKernel, shape: &TileShape, o: *mut f32) {
+    let info = &kernel.info;
+    let dense = shape.o_step == C_BLOCK;
+    let (runs, len) = if dense { (1, info.w_ob * C_BLOCK) } else { (info.w_ob, C_BLOCK) };
+    for row in 0..info.rows {
+        for plane in 0..info.c_ob / C_BLOCK {
+            for run in 0..runs {
+                let at = row * shape.o_row + plane * shape.o_plane + run * shape.o_step;
+                let o = o.wrapping_add(at);
+                // SAFETY: `len` outputs of the tile lie here, side by side.
+                unsafe { post.call(o, o, len) };
+            }
+        }
+    }
+}
+
+/// The choices for these parameters with their estimated times in twentieths of a cycle, that of
+/// the free plan first.
+pub(crate) fn candidates(
+    isa: Isa,
+    p: &ConvParams,
+    kernels: &'static [ConvKernel],
+    free: &Direct,
+) -> Vec<(u64, Choice)> {
+    let first = free.choice();
+    let mut list = Vec::from([(free.estimate(), first)]);
+    let mut push = |plan: &Direct, most: u64| {
+        let (time, choice) = (plan.estimate(), plan.choice());
+        if time <= most && list.iter().all(|(_, c)| *c != choice) {
+            list.push((time, choice));
+        }
+    };
+    let most = free.estimate() / 2 * 3;
+    for c_ob in widths(kernels) {
+        let used =
+            kernels.iter().map(|k| &k.info).filter(|k| k.c_ob == c_ob && c_ob <= first.tile[2]);
+        for k in used.filter(|k| 2 * k.w_ob >= first.tile[1]) {
+            let bound = TileBound { rows: k.rows, w_ob: k.w_ob, c_ob };
+            push(&Direct::new(isa, p, kernels, bound, CHUNK), most);
+        }
+    }
+    let channels = free.k_tiles.iter().map(|t| t.channels).max().unwrap_or(1);
+    if p.input == InputLayout::Blocked {
+        for chunk in [64, 128, 512].into_iter().filter(|&c| c.min(CHUNK) < channels) {
+            push(&Direct { chunk, ..free.clone() }, u64::MAX);
+        }
+    }
+    list[1..].sort_by_key(|c| c.0);
+    list
+}
+
+impl Direct {
+    /// The time in twentieths of a cycle. Taps on padding take none.
+    pub(crate) fn estimate(&self) -> u64 {
+        let steps = |tile: &KTile| -> u64 {
+            let of = |phase: &Phase| phase.tilings[tile.tiling].cost * phase.taps() as u64;
+            self.phases.iter().map(of).sum::<u64>() * tile.channels as u64
+        };
+        let all = self.k_tiles.iter().map(steps).sum::<u64>() * self.params.n as u64;
+        (all as f64 * seen(&self.params)) as u64
+    }
+}

@@ -1,0 +1,558 @@
+//! Convolution of 3 x 3 filters at stride 1 by Winograd's algorithm, for [`ConvPlan`](super::conv::ConvPlan).
+//!
+//! Two passes per block of tiles, without a transposition or a copy of the input: all channels of
+//! the block are transformed into `v`, `[a * a][channel block][tile][16]`; then, for one K tile at
+//! a time, `a * a` products of matrices run as 1 x 1 convolutions of the microkernels of
+//! `conv_tile` into `m`, `[a * a][16 output channels][tile][16]`, which is transformed back and finished.
+//! The packed weights are `[K tile][a * a][input channel][output channel in tile]`.
+//!
+//! Lanes of `v` past the last channel hold what the input has there; the products do not read
+//! them.
+
+use super::conv::{ConvParams, InputLayout, Operands};
+use super::conv_geometry::{KTile, cost, cut_ends, k_tiles};
+use super::conv_pack::Squares;
+use super::conv_tile::{ConvKernel, Run, TileArgs, TileShape};
+use super::unary::UnaryKernel;
+use super::winograd_tile::{OutputArgs, WinogradKernels};
+use crate::epilogue::TileActivation;
+use crate::error::checked_len;
+use crate::{Algorithm, C_BLOCK, Choice, Isa, KernelError};
+use alloc::{boxed::Box, vec::Vec};
+use core::ops::Range;
+
+/// Bytes that the transformed input and the products of a block of tiles may take, so that they
+/// and the weights of a K tile share a cache of 1 MiB.
+const BLOCK_BYTES: usize = 640 << 10;
+
+/// Tiles from which units are tiles; below, they are K tiles. Two halves then still fill the
+/// registers.
+const SPLIT_TILES: usize = 18;
+
+/// Packed weights above this come from memory, not from a cache.
+const CACHED_BYTES: usize = 40 << 20;
+
+/// Input channels up to which `F(4, 3)` keeps the stated error bound.
+const F4_CHANNELS: usize = 512;
+
+/// Sizes of tiles and planes. Distances are in elements.
+#[derive(Clone, Debug)]
+pub(crate) struct Geometry {
+    pub(crate) h_in: usize,
+    pub(crate) w_in: usize,
+    pub(crate) h_out: usize,
+    pub(crate) w_out: usize,
+    /// Padding above and to the left.
+    pub(crate) pads: [usize; 2],
+    /// Outputs of a tile, along each axis.
+    pub(crate) m: usize,
+    /// Tiles per image, down and across.
+    pub(crate) tiles: [usize; 2],
+    /// Channel blocks of the input.
+    pub(crate) c_blocks: usize,
+    /// Between two images and two channel blocks of input and output.
+    pub(crate) x_image: usize,
+    pub(crate) x_plane: usize,
+    pub(crate) y_image: usize,
+    pub(crate) y_plane: usize,
+    /// Between two positions and two channel blocks of transformed input and products.
+    pub(crate) v_step: usize,
+    pub(crate) v_plane: usize,
+    pub(crate) m_step: usize,
+    pub(crate) m_plane: usize,
+    pub(crate) activation: TileActivation,
+}
+
+/// A tile's place: image, row and column of tiles.
+pub(crate) struct TileAt {
+    pub(crate) image: usize,
+    pub(crate) y: usize,
+    pub(crate) x: usize,
+}
+
+/// The inputs that a tile sees.
+pub(crate) struct Window {
+    /// Of the first one from the plane's start; may point outside.
+    pub(crate) offset: isize,
+    /// Bit `i` is set if row or column `i` lies in the image.
+    pub(crate) rows: u32,
+    pub(crate) cols: u32,
+    /// Whether all do.
+    pub(crate) whole: bool,
+}
+
+impl Geometry {
+    #[inline(always)]
+    pub(crate) fn tile(&self, tile: usize) -> TileAt {
+        let [down, across] = self.tiles;
+        TileAt { image: tile / across / down, y: tile / across % down, x: tile % across }
+    }
+
+    #[inline(always)]
+    pub(crate) fn advance(&self, at: &mut TileAt) {
+        at.x += 1;
+        if at.x == self.tiles[1] {
+            (at.x, at.y) = (0, at.y + 1);
+            if at.y == self.tiles[0] {
+                (at.y, at.image) = (0, at.image + 1);
+            }
+        }
+    }
+
+    /// The `a x a` inputs of a tile.
+    #[inline(always)]
+    pub(crate) fn window(&self, at: &TileAt, a: usize) -> Window {
+        // Positions count from the first row or column of padding.
+        let inside = |first: usize, pad: usize, size: usize| {
+            let from = pad.saturating_sub(first).min(a);
+            let to = (pad + size).saturating_sub(first).min(a);
+            if from < to { (1u32 << to) - (1 << from) } else { 0 }
+        };
+        let (y, x) = (at.y * self.m, at.x * self.m);
+        let rows = inside(y, self.pads[0], self.h_in);
+        let cols = inside(x, self.pads[1], self.w_in);
+        let (y, x) = (y as isize - self.pads[0] as isize, x as isize - self.pads[1] as isize);
+        let all = (1 << a) - 1;
+        Window {
+            offset: (y * self.w_in as isize + x) * C_BLOCK as isize,
+            rows,
+            cols,
+            whole: rows == all && cols == all,
+        }
+    }
+}
+
+/// A Winograd convolution ready to run.
+#[derive(Clone, Debug)]
+pub(crate) struct Winograd {
+    algorithm: Algorithm,
+    isa: Isa,
+    c_in: usize,
+    c_out: usize,
+    geometry: Geometry,
+    transforms: WinogradKernels,
+    kernels: &'static [ConvKernel],
+    k_tiles: Vec<KTile>,
+    shape: TileShape,
+    /// Per width of the kernels, for each number of tiles up to a block: the last register tile of
+    /// the best division.
+    pieces: Vec<Vec<usize>>,
+    /// Per width, the kernel of each number of pixels.
+    by_pixels: Vec<Vec<usize>>,
+    /// Most tiles that are transformed together.
+    block: usize,
+    tiles: usize,
+    weights_len: usize,
+}
+
+/// Whether the algorithm applies, and keeps the error bound that is stated for it.
+fn fits(p: &ConvParams, algorithm: Algorithm) -> bool {
+    let small = match algorithm {
+        Algorithm::Winograd2 => true,
+        Algorithm::Winograd4 => p.c_in <= F4_CHANNELS,
+        _ => false,
+    };
+    let plain = p.winograd && p.groups == 1 && !p.transposed && p.input == InputLayout::Blocked;
+    small && plain && p.kernel == [3, 3] && p.stride == [1, 1] && p.dilation == [1, 1]
+}
+
+/// Outputs of a tile along each axis.
+fn outputs(algorithm: Algorithm) -> usize {
+    if algorithm == Algorithm::Winograd4 { 4 } else { 2 }
+}
+
+impl Winograd {
+    /// The plan of a choice. `None` if the parameters do not allow it.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::TooLarge`].
+    pub(crate) fn new(
+        isa: Isa,
+        p: &ConvParams,
+        choice: &Choice,
+        kernels: &'static [ConvKernel],
+    ) -> Result<Option<Self>, KernelError> {
+        let algorithm = choice.algorithm;
+        if !fits(p, algorithm) {
+            return Ok(None);
+        }
+        let m = outputs(algorithm);
+        let a = m + 2;
+        let across = [p.h_out.div_ceil(m), p.w_out.div_ceil(m)];
+        let tiles = checked_len("conv", &[p.n, across[0], across[1]])?;
+        let block = choice.block;
+        if block == 0 || block > tiles {
+            return Ok(None);
+        }
+        let mut k_tiles = k_tiles(p, kernels, choice.tile[2]);
+        let mut weights_len = 0;
+        for tile in &mut k_tiles {
+            tile.weights = weights_len;
+            weights_len += checked_len("conv", &[a * a, p.c_in, tile.width])?;
+        }
+        let planes = k_tiles.iter().map(|t| t.width / C_BLOCK).max().unwrap_or(1);
+        let c_blocks = p.c_in.div_ceil(C_BLOCK);
+        checked_len("conv", &[a * a, c_blocks + planes + 2, block, C_BLOCK])?;
+        checked_len("conv", &[weights_len])?;
+        let (h_w, o_h_w) = (p.h_in * p.w_in, p.h_out * p.w_out);
+        // An odd number of cache lines between positions spreads them over the sets of a cache.
+        let step = |planes: usize| (planes * block | 1) * C_BLOCK;
+        let geometry = Geometry {
+            h_in: p.h_in,
+            w_in: p.w_in,
+            h_out: p.h_out,
+            w_out: p.w_out,
+            pads: [p.pads[0], p.pads[1]],
+            m,
+            tiles: across,
+            c_blocks,
+            x_image: c_blocks * h_w * C_BLOCK,
+            x_plane: h_w * C_BLOCK,
+            y_image: p.c_out.div_ceil(C_BLOCK) * o_h_w * C_BLOCK,
+            y_plane: o_h_w * C_BLOCK,
+            v_step: step(c_blocks),
+            v_plane: block * C_BLOCK,
+            m_step: step(planes),
+            m_plane: block * C_BLOCK,
+            activation: p.epilogue.activation.in_tile().unwrap_or(TileActivation::None),
+        };
+        let shape = TileShape {
+            step: C_BLOCK,
+            row_step: 0,
+            c_blk: C_BLOCK,
+            c_step: geometry.v_plane,
+            dy: Box::new([0]),
+            f_w: 1,
+            merge: 0,
+            o_step: C_BLOCK,
+            o_row: 0,
+            o_plane: geometry.m_plane,
+            activation: TileActivation::None,
+        };
+        let widths = super::conv_geometry::widths(kernels);
+        let index = |width: usize, pixels: usize| {
+            let same =
+                |k: &ConvKernel| k.info.c_ob == width && k.info.rows == 1 && k.info.w_ob == pixels;
+            kernels.iter().position(same).unwrap_or(usize::MAX)
+        };
+        let most = |width: usize| {
+            let usable = |k: &&ConvKernel| k.info.c_ob == width && k.info.rows == 1;
+            kernels.iter().filter(usable).map(|k| k.info.w_ob).max().unwrap_or(1)
+        };
+        let by_pixels: Vec<Vec<usize>> = widths
+            .iter()
+            .map(|&width| (0..=most(width)).map(|n| index(width, n)).collect())
+            .collect();
+        let pieces = widths
+            .iter()
+            .map(|&width| {
+                let bound = if width == k_tiles[0].width { choice.tile[1] } else { usize::MAX };
+                cut_ends(block, &singles(kernels, width, bound)).into_iter().map(|e| e.0).collect()
+            })
+            .collect();
+        Ok(Some(Self {
+            algorithm,
+            isa,
+            c_in: p.c_in,
+            c_out: p.c_out,
+            geometry,
+            transforms: super::winograd_tile::kernels(isa)[usize::from(m == 4)],
+            kernels,
+            k_tiles,
+            shape,
+            pieces,
+            by_pixels,
+            block,
+            tiles,
+            weights_len,
+        }))
+    }
+
+    pub(crate) fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    pub(crate) fn weights_len(&self) -> usize {
+        self.weights_len
+    }
+
+    /// Elements of scratch memory per thread: transformed input, products.
+    pub(crate) fn scratch_len(&self) -> usize {
+        self.positions() * (self.geometry.v_step + self.geometry.m_step)
+    }
+
+    pub(crate) fn units(&self) -> usize {
+        if self.splits_tiles() { self.tiles } else { self.k_tiles.len() }
+    }
+
+    pub(crate) fn kernel_name(&self) -> &'static str {
+        self.transforms.info.name
+    }
+
+    pub(crate) fn choice(&self) -> Choice {
+        let tiling = &self.pieces[self.k_tiles[0].tiling];
+        let (mut rest, mut pixels) = (self.block, 0);
+        while rest > 0 {
+            pixels = pixels.max(tiling[rest]);
+            rest -= tiling[rest];
+        }
+        let tile = [1, pixels, self.k_tiles[0].width];
+        Choice { algorithm: self.algorithm, tile, chunk: self.c_in, block: self.block }
+    }
+
+    fn positions(&self) -> usize {
+        let a = self.geometry.m + 2;
+        a * a
+    }
+
+    fn splits_tiles(&self) -> bool {
+        self.tiles >= SPLIT_TILES
+    }
+
+    /// Packs weights `[c_out, c_in, 3, 3]`.
+    pub(crate) fn pack_weights(&self, src: &[f32], dst: &mut [f32]) {
+        let positions = self.positions();
+        let mut squares = Squares::new(self.isa);
+        let mut out = [0.0f32; 36 * C_BLOCK];
+        for tile in &self.k_tiles {
+            let dst = &mut dst[tile.weights..];
+            for lane in (0..tile.width).step_by(C_BLOCK) {
+                let first = tile.block * C_BLOCK + lane;
+                let rows = self.c_out.saturating_sub(first).min(C_BLOCK);
+                let (src, step) = (&src[first * self.c_in * 9..], self.c_in * 9);
+                squares.for_each(src, [self.c_in, 9], step, rows, |c, taps| {
+                    let taps = taps.first_chunk().expect("nine taps of 16 output channels");
+                    // SAFETY: the plan was made for an available instruction set.
+                    unsafe { (self.transforms.weights)(taps, &mut out) };
+                    for (position, from) in out.chunks_exact(C_BLOCK).take(positions).enumerate() {
+                        let at = (position * self.c_in + c) * tile.width + lane;
+                        dst[at..at + C_BLOCK].copy_from_slice(from);
+                    }
+                });
+            }
+        }
+    }
+
+    /// Runs some units.
+    ///
+    /// # Safety
+    ///
+    /// As [`ConvPlan::run`](super::conv::ConvPlan::run).
+    pub(crate) unsafe fn run(
+        &self,
+        operands: &Operands,
+        scratch: *mut f32,
+        post: Option<&UnaryKernel>,
+        units: Range<usize>,
+    ) {
+        let all = 0..self.k_tiles.len();
+        let (tiles, k_tiles) =
+            if self.splits_tiles() { (units, all) } else { (0..self.tiles, units) };
+        let m = scratch.wrapping_add(self.positions() * self.geometry.v_step);
+        let blocks = tiles.len().div_ceil(self.block);
+        for i in 0..blocks {
+            let (size, larger) = (tiles.len() / blocks, tiles.len() % blocks);
+            let start = |i: usize| tiles.start + i * size + i.min(larger);
+            let tiles = start(i)..start(i + 1);
+            // SAFETY: the tiles exist and are no more than a block; scratch has room for one.
+            unsafe { (self.transforms.input)(&self.geometry, operands.x, scratch, tiles.clone()) };
+            for k_tile in &self.k_tiles[k_tiles.clone()] {
+                // SAFETY: scratch holds the transformed tiles, and room for the products.
+                unsafe {
+                    self.multiply(
+                        operands.weights.wrapping_add(k_tile.weights),
+                        scratch,
+                        m,
+                        k_tile,
+                        tiles.len(),
+                    )
+                };
+                let plane = k_tile.block * self.geometry.y_plane;
+                let residual = operands.residual;
+                let args = OutputArgs {
+                    m,
+                    bias: operands.bias.wrapping_add(k_tile.block * C_BLOCK),
+                    residual: if residual.is_null() {
+                        residual
+                    } else {
+                        residual.wrapping_add(plane)
+                    },
+                    y: operands.y.wrapping_add(plane),
+                    planes: k_tile.width / C_BLOCK,
+                };
+                // SAFETY: the products of these tiles were just computed; the K tile's planes
+                // exist in output, bias and residual, and belong to this unit.
+                unsafe { (self.transforms.output)(&self.geometry, &args, tiles.clone()) };
+                if let Some(post) = post {
+                    // SAFETY: these are the outputs just written.
+                    unsafe { self.activate(post, &args, tiles.clone()) };
+                }
+            }
+        }
+    }
+
+    /// The products of one K tile with `count` transformed tiles.
+    ///
+    /// # Safety
+    ///
+    /// `weights` are those of the K tile, `v` and `m` the parts of the scratch memory, the first
+    /// written for all channels of `count` tiles.
+    unsafe fn multiply(
+        &self,
+        weights: *const f32,
+        v: *const f32,
+        m: *mut f32,
+        k_tile: &KTile,
+        count: usize,
+    ) {
+        static ZEROS: [f32; 128] = [0.0; 128];
+        let (pieces, by_pixels) = (&self.pieces[k_tile.tiling], &self.by_pixels[k_tile.tiling]);
+        for position in 0..self.positions() {
+            let b = weights.wrapping_add(position * self.c_in * k_tile.width);
+            let v = v.wrapping_add(position * self.geometry.v_step);
+            let m = m.wrapping_add(position * self.geometry.m_step);
+            let mut rest = count;
+            while rest > 0 {
+                let pixels = pieces[rest];
+                rest -= pixels;
+                let run = [Run { dx: 0, taps: 1, mask: ((1u64 << pixels) - 1) as u32 }];
+                let args = TileArgs {
+                    a: v.wrapping_add(rest * C_BLOCK),
+                    b,
+                    bias: ZEROS.as_ptr(),
+                    residual: core::ptr::null(),
+                    o: m.wrapping_add(rest * C_BLOCK),
+                    channels: self.c_in,
+                    first: true,
+                    last: true,
+                    rows: &[1],
+                    runs: &run,
+                    taps: &run,
+                };
+                // SAFETY: the register tile's pixels lie among the `count` tiles of `v` and `m`,
+                // whose channel blocks are as far apart as `shape` says.
+                unsafe { (self.kernels[by_pixels[pixels]].run)(&self.shape, &args) };
+            }
+        }
+    }
+
+    /// Applies an activation to the outputs of some tiles, while they are in a cache.
+    ///
+    /// # Safety
+    ///
+    /// The outputs of these tiles in the planes of `args` are writable, and no other thread uses
+    /// them.
+    unsafe fn activate(&self, post: &UnaryKernel, args: &OutputArgs, tiles: Range<usize>) {
+        let g = &self.geometry;
+        for plane in 0..args.planes {
+            for at in tiles.clone().map(|tile| g.tile(tile)) {
+                let (y, x) = (at.y * g.m, at.x * g.m);
+                let len = g.m.min(g.w_out - x) * C_BLOCK;
+                for row in y..g.h_out.min(y + g.m) {
+                    let at =
+                        at.image * g.y_image + plane * g.y_plane + (row * g.w_out + x) * C_BLOCK;
+                    let o = args.y.wrapping_add(at);
+                    // SAFETY: `len` outputs of the tile lie here, side by side.
+                    unsafe { post.call(o, o, len) };
+                }
+            }
+        }
+    }
+}
+
+/// Lengths and costs of the register tiles of one row and one width, up to `bound` pixels.
+fn singles(kernels: &[ConvKernel], width: usize, bound: usize) -> Vec<(usize, u64)> {
+    kernels
+        .iter()
+        .filter(|k| k.info.rows == 1 && k.info.c_ob == width && k.info.w_ob <= bound.max(1))
+        .map(|k| (k.info.w_ob, cost(&k.info)))
+        .collect()
+}
+
+/// The choices for these parameters with their estimated times in twentieths of a cycle.
+pub(crate) fn candidates(isa: Isa, p: &ConvParams, kernels: &[ConvKernel]) -> Vec<(u64, Choice)> {
+    let mut list = Vec::new();
+    for algorithm in [Algorithm::Winograd4, Algorithm::Winograd2] {
+        if !fits(p, algorithm) {
+            continue;
+        }
+        let m = outputs(algorithm);
+        let Some(tiles) = p.n.checked_mul(p.h_out.div_ceil(m) * p.w_out.div_ceil(m)) else {
+            continue;
+        };
+        let width = k_tiles(p, kernels, usize::MAX)[0].width;
+        let pieces = singles(kernels, width, usize::MAX);
+        let widest = pieces.iter().map(|p| p.0).max().unwrap_or(1);
+        let channels = p.c_in.next_multiple_of(C_BLOCK);
+        let bytes = (m + 2) * (m + 2) * (channels + width) * 4;
+        let most = (BLOCK_BYTES / bytes).max(widest).min(tiles);
+        let ends = cut_ends(most, &pieces);
+        let estimate = |block: usize| estimate(isa, p, m, tiles, block, width, &ends);
+        // The best division of all tiles into a number of blocks near the least possible one, and
+        // the same for smaller blocks.
+        let mut blocks: Vec<usize> = [1, 2, 3]
+            .iter()
+            .map(|shrink| {
+                let least = tiles.div_ceil((most / shrink).max(widest.min(most)));
+                (least..least + 6)
+                    .map(|n| tiles.div_ceil(n.min(tiles)))
+                    .min_by_key(|&block| estimate(block))
+                    .unwrap_or(1)
+            })
+            .collect();
+        blocks.dedup();
+        for block in blocks {
+            let (mut rest, mut pixels) = (block, 0);
+            while rest > 0 {
+                pixels = pixels.max(ends[rest].0);
+                rest -= ends[rest].0;
+            }
+            let choice = Choice { algorithm, tile: [1, pixels, width], chunk: p.c_in, block };
+            list.push((estimate(block), choice));
+        }
+    }
+    list
+}
+
+/// The time of a plan in twentieths of a cycle.
+fn estimate(
+    isa: Isa,
+    p: &ConvParams,
+    m: usize,
+    tiles: usize,
+    block: usize,
+    width: usize,
+    ends: &[(usize, u64)],
+) -> u64 {
+    // Cycles per tile and block of channels with 16 lanes: input, output.
+    let (input, output) = if m == 4 { (150, 115) } else { (50, 40) };
+    let parts = super::winograd_tile::kernels(isa)[0].info.c_vec as u64;
+    let (c_blocks, k_blocks) = (p.c_in.div_ceil(C_BLOCK) as u64, p.c_out.div_ceil(C_BLOCK) as u64);
+    let transforms = tiles as u64 * parts * (c_blocks * input + k_blocks * output) * 20;
+    let positions = ((m + 2) * (m + 2)) as u64;
+    let from_memory = positions as usize * p.c_in * p.c_out * 4 > CACHED_BYTES;
+    let multiply = |size: usize| {
+        let (mut calls, mut rest) = (0, size);
+        while rest > 0 {
+            calls += 1;
+            rest -= ends[rest].0;
+        }
+        let mut step = ends[size].1;
+        if from_memory {
+            // The first register tile waits for weights at 9 bytes per cycle.
+            let first = step - ends[size - ends[size].0].1;
+            step += (width as u64 * 4 * 20 / 9).saturating_sub(first);
+        }
+        // A call of a microkernel costs 40 cycles, whatever its length.
+        step * p.c_in as u64 + calls * 800
+    };
+    let blocks = tiles.div_ceil(block);
+    let (size, larger) = (tiles / blocks, tiles % blocks);
+    let mut passes = (blocks - larger) as u64 * multiply(size);
+    if larger > 0 {
+        passes += larger as u64 * multiply(size + 1);
+    }
+    let k_tiles = k_blocks.div_ceil((width / C_BLOCK) as u64);
+    transforms + passes * positions * k_tiles
+}
