@@ -28,10 +28,13 @@ const OP: &str = "matmul";
 
 /// Units that a product is cut into, at least, as far as it has tiles.
 const PARTS: usize = 32;
-/// Panels that one unit of packing fills: whole rows of B are read as far as they go.
-const PACKED_TOGETHER: usize = 32;
-/// Elements of a B that is packed at run time, at a time.
+/// Elements of A up to which a B that is packed at run time is packed panel by panel.
+const PLAIN_A: usize = 1 << 21;
+/// Elements of a larger one that are packed at a time.
 const GROUP: usize = 1 << 19;
+/// Elements that kernels prefetch past the end of their B: no other thread's scratch memory may lie
+/// there, or the cores fight for its cache lines.
+const AHEAD: usize = 2048;
 
 /// Sizes and strides of a matrix product.
 #[derive(Clone, Debug, PartialEq)]
@@ -139,8 +142,9 @@ pub struct MatmulPlan {
     pub(crate) copies: LayoutKernels,
     pub(crate) tiling: Tiling,
     pub(crate) choice: Choice,
-    /// Tiles of rows per pass over B.
+    /// Tiles of rows per pass over B, and over one that is packed at run time.
     pub(crate) block: usize,
+    pub(crate) plain_block: usize,
     /// Panels whose B is packed at a time, if it is not constant.
     pub(crate) group: usize,
     /// Units per (product, panel).
@@ -219,16 +223,16 @@ impl MatmulPlan {
         let tiling = Tiling::new(p, kernels, [rows, columns]);
         let packed = tiling.panels.iter().map(|panel| panel.width).sum::<usize>() * p.k;
         let block = (choice.block / rows).max(1);
-        // What is packed just before its use by all rows is in the L1 cache then. Else as much as
-        // leaves the L3 cache room for the rest.
-        let once = tiling.count() <= block && choice.algorithm == Algorithm::Direct;
-        let group = if once { 1 } else { (GROUP / choice.chunk / columns).max(1) };
+        // Panel by panel, if then all of A comes from the L3 cache at worst.
+        let small = p.m.saturating_mul(choice.chunk) <= PLAIN_A;
+        let group = if small { 1 } else { (GROUP / choice.chunk / columns).max(1) };
         let activation = p.epilogue.activation.in_tile().unwrap_or(TileActivation::None);
         Ok(Self {
             kernels,
             copies: layout::kernels(isa),
             choice: *choice,
             block,
+            plain_block: if group == 1 { tiling.count() } else { block },
             group,
             parts: PARTS.div_ceil(p.batch * tiling.panels.len()).min(tiling.count()),
             activation,
@@ -277,18 +281,23 @@ impl MatmulPlan {
 
     /// Elements of scratch memory that each thread needs to [`run`](Self::run).
     pub fn scratch_len(&self) -> usize {
-        let rows = (self.block * self.choice.tile[1]).min(self.params.m);
-        match self.choice.algorithm {
-            Algorithm::Packed => rows * self.choice.chunk.next_multiple_of(16),
-            _ => 0,
-        }
+        self.packed_a_len(self.block)
     }
 
     /// Elements of scratch memory that each thread needs to [`run_plain`](Self::run_plain).
     pub fn plain_scratch_len(&self) -> usize {
         let panels = self.group.min(self.tiling.panels.len());
         let widest = self.tiling.panels.iter().map(|panel| panel.width).max().unwrap_or(0);
-        self.scratch_len() + panels * widest * self.choice.chunk
+        self.packed_a_len(self.plain_block) + panels * widest * self.choice.chunk + AHEAD
+    }
+
+    /// Elements of so many packed tiles of A.
+    pub(crate) fn packed_a_len(&self, tiles: usize) -> usize {
+        let rows = tiles.saturating_mul(self.choice.tile[1]).min(self.params.m);
+        match self.choice.algorithm {
+            Algorithm::Packed => rows * self.choice.chunk.next_multiple_of(16),
+            _ => 0,
+        }
     }
 
     /// Independent units of work.
@@ -298,8 +307,7 @@ impl MatmulPlan {
 
     /// Independent units of packing B.
     pub fn pack_units(&self) -> usize {
-        let groups = self.tiling.panels.len().div_ceil(PACKED_TOGETHER);
-        groups * if self.params.b_batch == 0 { 1 } else { self.params.batch }
+        self.tiling.panels.len() * if self.params.b_batch == 0 { 1 } else { self.params.batch }
     }
 
     /// The microkernel that does most of the work.
@@ -331,16 +339,13 @@ impl MatmulPlan {
     pub unsafe fn run_pack(&self, src: *const f32, dst: *mut f32, units: Range<usize>) {
         debug_assert!(units.end <= self.pack_units());
         let panels = self.tiling.panels.len();
-        let groups = panels.div_ceil(PACKED_TOGETHER);
         for unit in units {
-            let (batch, first) = (unit / groups, unit % groups * PACKED_TOGETHER);
+            let (batch, panel) = (unit / panels, unit % panels);
             let src = src.wrapping_add(batch * self.params.b_batch);
-            let dst = dst.wrapping_add(batch * self.packed);
-            let dst = dst.wrapping_add(self.tiling.panels[first].column * self.params.k);
-            let panels = first..panels.min(first + PACKED_TOGETHER);
-            // SAFETY: these panels and all of K lie in a plain B, whose extent `check` computed; the
+            let at = batch * self.packed + self.tiling.panels[panel].column * self.params.k;
+            // SAFETY: this panel and all of K lie in a plain B, whose extent `check` computed; the
             // packed form has the panels one after the other, `K * width` elements each.
-            unsafe { self.pack_b(src, dst, 0..self.params.k, panels) };
+            unsafe { self.pack_b(src, dst.wrapping_add(at), 0..self.params.k, panel..panel + 1) };
         }
     }
 

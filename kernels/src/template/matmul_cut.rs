@@ -180,7 +180,8 @@ pub(crate) fn candidates(p: &MatmulParams, kernels: &[MatmulKernel]) -> Vec<Choi
     let mut list = Vec::new();
     for &(_, columns, rows) in &by_width {
         let choice = |algorithm, most| {
-            let chunk = even(p.k, most, 16);
+            // A few rows of A read B once, so that nothing is gained by cutting it.
+            let chunk = if p.m <= rows { p.k } else { even(p.k, most, 16) };
             let block = even(p.m, (BLOCK / chunk).max(rows), 1);
             Choice { algorithm, tile: [1, rows, columns], chunk, block }
         };

@@ -16,10 +16,6 @@ const IN_PLACE_ROW: usize = 64;
 /// It is also read in place where so few rows of A use it that packing would take longer.
 const IN_PLACE_M: usize = 4;
 
-/// Rows of B that are packed together, and those of a B stored as `[n, k]`.
-const PACK_ROWS: usize = 16;
-const PACK_TURNED: usize = 128;
-
 /// The operands of a run.
 #[derive(Clone, Copy)]
 struct Operands {
@@ -81,7 +77,8 @@ impl MatmulPlan {
         unsafe { self.run_units(&operands, units) };
     }
 
-    /// Units are ordered by product, part of the rows, panel. Of a range this takes the largest
+    /// Units are ordered by product, part of the rows, panel; with a plain B by product, panel, part
+    /// of the rows, so that threads pack different parts of it. Of a range this takes the largest
     /// rectangles, since the packed forms of A and B are made once for each.
     ///
     /// # Safety
@@ -94,6 +91,7 @@ impl MatmulPlan {
         let p = &self.params;
         let panels = self.tiling.panels.len();
         let per_batch = self.parts * panels;
+        let inner_count = if x.packed { panels } else { self.parts };
         let b_batch = match (x.packed, p.b_batch) {
             (true, 0) => 0,
             (true, _) => self.packed,
@@ -103,14 +101,16 @@ impl MatmulPlan {
         while unit < units.end {
             let (batch, start) = (unit / per_batch, unit % per_batch);
             let end = per_batch.min(units.end - batch * per_batch);
-            let (part, first) = (start / panels, start % panels);
-            let (last_part, columns) = if first == 0 && end - start >= panels {
-                (end / panels, 0..panels)
+            let (outer, inner) = (start / inner_count, start % inner_count);
+            let (outer, inner) = if inner == 0 && end - start >= inner_count {
+                (outer..end / inner_count, 0..inner_count)
             } else {
-                (part + 1, first..panels.min(first + end - start))
+                (outer..outer + 1, inner..inner_count.min(inner + end - start))
             };
-            let tiles = part * self.tiling.count() / self.parts
-                ..last_part * self.tiling.count() / self.parts;
+            unit += outer.len() * inner.len();
+            let (parts, panels) = if x.packed { (outer, inner) } else { (inner, outer) };
+            let tile = |part| part * self.tiling.count() / self.parts;
+            let tiles = tile(parts.start)..tile(parts.end);
             let of_batch = Operands {
                 a: x.a.wrapping_add(batch * p.a_batch),
                 b: x.b.wrapping_add(batch * b_batch),
@@ -118,9 +118,8 @@ impl MatmulPlan {
                 c: x.c.wrapping_add(batch * p.c_batch),
                 ..*x
             };
-            unit += (last_part - part) * columns.len();
             // SAFETY: the operands are those of one product, of which these tiles and panels exist.
-            unsafe { self.run_rectangle(&of_batch, tiles, columns) };
+            unsafe { self.run_rectangle(&of_batch, tiles, panels) };
         }
     }
 
@@ -132,27 +131,33 @@ impl MatmulPlan {
     unsafe fn run_rectangle(&self, x: &Operands, tiles: Range<usize>, panels: Range<usize>) {
         let p = &self.params;
         let chunk = self.choice.chunk;
-        let group = if x.packed { panels.len() } else { self.group };
         let packs_a = self.choice.algorithm == Algorithm::Packed;
-        let b_scratch = x.scratch.wrapping_add(self.scratch_len());
+        let (group, block) = match x.packed {
+            true => (panels.len(), self.block),
+            false => (self.group, self.plain_block),
+        };
+        // One block of A that is packed once serves all groups.
+        let once = tiles.len() <= block && chunk >= p.k;
+        let b_scratch = x.scratch.wrapping_add(self.packed_a_len(block));
         for first in panels.clone().step_by(group) {
-            let panels = first..panels.end.min(first + group);
+            let group = first..panels.end.min(first + group);
             let column = self.tiling.panels[first].column;
             for k in (0..p.k).step_by(chunk) {
                 let ks = k..p.k.min(k + chunk);
                 // Only the last panel may differ from the others.
-                let plain = panels.clone().find(|&i| !x.packed && !self.in_place(i));
+                let plain = group.clone().find(|&i| !x.packed && !self.in_place(i));
                 if let Some(plain) = plain {
                     let at = (self.tiling.panels[plain].column - column) * ks.len();
-                    let (dst, panels) = (b_scratch.wrapping_add(at), plain..panels.end);
+                    let (dst, panels) = (b_scratch.wrapping_add(at), plain..group.end);
                     // SAFETY: the panels and this block of K exist in B; the scratch memory has room
                     // for `group` panels of `chunk` rows after A's part.
                     unsafe { self.pack_b(x.b, dst, ks.clone(), panels) };
                 }
-                for block in blocks(tiles.clone(), self.block) {
+                for block in blocks(tiles.clone(), block) {
                     let row = self.tiling.tiles[block.start];
                     let kc = ks.len().next_multiple_of(RUN);
-                    if packs_a && p.a_transposed {
+                    let packs_now = packs_a && (!once || first == panels.start);
+                    if packs_now && p.a_transposed {
                         for tile in block.clone() {
                             let to = x.scratch.wrapping_add((self.tiling.tiles[tile] - row) * kc);
                             // SAFETY: the tile exists in A; the scratch memory begins with room for
@@ -160,7 +165,7 @@ impl MatmulPlan {
                             unsafe { self.pack_a(x.a, to, ks.clone(), tile) };
                         }
                     }
-                    for i in panels.clone() {
+                    for i in group.clone() {
                         let panel = &self.tiling.panels[i];
                         let (b, b_row) = if x.packed {
                             (x.b.wrapping_add(panel.column * p.k + k * panel.width), panel.width)
@@ -172,7 +177,8 @@ impl MatmulPlan {
                         };
                         // A is packed after the first panel has read it where it lies: the loads of
                         // the kernel overlap with its arithmetic, and find it in the cache again.
-                        let plain_a = !packs_a || !p.a_transposed && i == panels.start;
+                        let packs = packs_now && !p.a_transposed && i == first;
+                        let plain_a = packs || !packs_a;
                         for tile in block.clone() {
                             let from = self.tiling.tiles[tile];
                             let packed = x.scratch.wrapping_add((from - row) * kc);
@@ -184,7 +190,7 @@ impl MatmulPlan {
                             // SAFETY: `a` and `b` are the tile's rows of A and the panel's columns of
                             // B over this block of K, as they lie or as they were packed.
                             unsafe { self.run_tile(x, panel, tile, (a, plain_a), b, ks.clone()) };
-                            if packs_a && plain_a && panels.len() > 1 {
+                            if packs && i + 1 < panels.end {
                                 // SAFETY: as for a transposed A.
                                 unsafe { self.pack_a(x.a, packed, ks.clone(), tile) };
                             }
@@ -273,26 +279,19 @@ impl MatmulPlan {
     ) {
         let p = &self.params;
         let column = self.tiling.panels[panels.start].column;
-        // A few whole lines of B at a time: it is read in its order, and the writes stay near.
-        let lines = if p.b_transposed { PACK_TURNED } else { PACK_ROWS };
-        for k in ks.clone().step_by(lines) {
-            let rows = lines.min(ks.end - k);
-            for panel in &self.tiling.panels[panels.clone()] {
-                let columns = panel.width.min(p.n - panel.column);
-                let at = (panel.column - column) * ks.len() + (k - ks.start) * panel.width;
-                let dst = dst.wrapping_add(at);
-                let job =
-                    |rows, cols| Job { rows, cols, out: panel.width, x: p.b_row, y: panel.width };
-                // SAFETY: rows `k..k + rows` and these columns exist in B; the kernels write as many
-                // rows of `panel.width` elements, from this panel's row on.
-                unsafe {
-                    if p.b_transposed {
-                        let src = src.wrapping_add(panel.column * p.b_row + k);
-                        (self.copies.transpose)(src, dst, &job(columns, rows));
-                    } else {
-                        let src = src.wrapping_add(k * p.b_row + panel.column);
-                        (self.copies.copy)(src, dst, &job(rows, columns));
-                    }
+        for panel in &self.tiling.panels[panels] {
+            let columns = panel.width.min(p.n - panel.column);
+            let dst = dst.wrapping_add((panel.column - column) * ks.len());
+            let job = |rows, cols| Job { rows, cols, out: panel.width, x: p.b_row, y: panel.width };
+            // SAFETY: these rows and columns exist in B; the kernels write `ks.len()` rows of
+            // `panel.width` elements, the packed panel.
+            unsafe {
+                if p.b_transposed {
+                    let src = src.wrapping_add(panel.column * p.b_row + ks.start);
+                    (self.copies.transpose)(src, dst, &job(columns, ks.len()));
+                } else {
+                    let src = src.wrapping_add(ks.start * p.b_row + panel.column);
+                    (self.copies.copy)(src, dst, &job(ks.len(), columns));
                 }
             }
         }
