@@ -33,6 +33,10 @@ mod matmul_reference;
 mod matmul_tests;
 mod matmul_tile;
 pub mod pool;
+pub mod qconv;
+mod qconv_reference;
+#[cfg(test)]
+mod qconv_tests;
 pub mod qmatmul;
 mod qmatmul_reference;
 #[cfg(test)]
@@ -49,6 +53,8 @@ mod window;
 mod window_kernel;
 #[cfg(test)]
 mod window_tests;
+
+pub(crate) use dot_tile::row as dot_row;
 
 /// The kernels of dot products that an instruction set itself has.
 pub(crate) fn dot_kernels(isa: crate::Isa) -> impl Iterator<Item = crate::KernelInfo> {
