@@ -40,7 +40,7 @@ macro_rules! instruction_sets {
             neon_f32: tile_neon_f32, f32, lanes 4, c_vec 4, unroll 4,
             conv [[1 1 4] [1 2 4] [1 3 4] [1 4 4] [1 5 4] [2 1 4] [4 1 4] [2 2 4]],
             matmul [[1 8] [1 4] [2 4] [3 4] [4 4] [5 4] [1 1] [2 1] [3 1] [4 1] [5 1]];
-            neon_i8: tile_neon_i8, i8, lanes 4, word S8x4, unroll 4,
+            neon_i8: tile_neon_i8, i8, lanes 4, word S16x2Halves, unroll 4,
             dot [[1 8] [1 4] [2 4] [3 4] [4 4] [1 1] [4 1]];
             neon_f16: tile_neon_f32, f16, lanes 4, word F32x1, unroll 4,
             dot [[1 8] [1 4] [2 4] [3 4] [4 4] [5 4] [1 1] [4 1]];
@@ -66,7 +66,7 @@ macro_rules! instruction_sets {
             conv [[1 1 2] [1 2 2] [1 3 2] [1 4 2] [1 5 2] [1 6 2] [4 1 2] [2 2 2] [3 2 2] [2 3 2]],
             matmul [[1 8] [1 4] [2 4] [1 2] [2 2] [3 2] [4 2] [5 2] [6 2] [1 1] [2 1] [3 1] [4 1] [5 1] [6 1]];
             avx2_i8: tile_avx2_i8, i8, lanes 8, word S16x2, unroll 2,
-            dot [[1 8] [1 4] [2 4] [1 2] [2 2] [3 2] [4 2] [5 2] [6 2] [1 1] [4 1]];
+            dot [[1 4] [2 4] [1 2] [2 2] [3 2] [4 2] [5 2] [6 2] [1 1] [4 1]];
             avx2_f16: tile_avx2_f32, f16, lanes 8, word F32x1, unroll 4,
             dot [[1 8] [1 4] [2 4] [1 2] [2 2] [4 2] [5 2] [6 2] [1 1] [4 1]];
         }

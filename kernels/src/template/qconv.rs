@@ -12,7 +12,7 @@
 
 use super::conv::{ConvParams, InputLayout};
 use super::dot::{Group, Panel, divide, group};
-use super::dot_convert::left_shift;
+use super::dot_convert::{left_shift, right_at};
 use super::dot_tile::{DotArgs, DotRow, Finish, row};
 use super::qmatmul::{check_columns, check_type, check_zero_points, column};
 use crate::epilogue::TileActivation;
@@ -21,7 +21,6 @@ use crate::quant::{Bytes, QuantColumns, QuantOutput, QuantResult};
 use crate::{Activation, C_BLOCK, Dtype, Isa, KernelError};
 use alloc::vec::Vec;
 use core::ops::Range;
-use tilewright_intrinsics::dtype::Word;
 
 pub use super::qconv_reference::reference;
 
@@ -138,7 +137,7 @@ impl QconvPlan {
         let too_large = || KernelError::TooLarge { op: OP };
         let (h, w) = padded(0, c.h_in).zip(padded(1, c.w_in)).ok_or_else(too_large)?;
 
-        let narrow = matches!(row.word, Word::U8x4 | Word::S8x4);
+        let narrow = !row.word.is_wide();
         let direct = narrow && c.pads == [0; 4] && left_shift(params.x, row.word) == 0;
         let pixel = C_BLOCK / row.word.group();
         let x_step = [pixel, w * pixel, h * w * pixel];
@@ -275,8 +274,8 @@ impl QconvPlan {
         }
         dst[..self.weights_len()].fill(0);
         let (group_words, k_words) = (self.group_words(), self.k_words());
-        let wide_words = self.row.word == Word::S16x2;
-        let passes = if wide_words { 1 } else { p.terms };
+        let (wide, parts) = (self.row.word.is_wide(), self.row.word.group());
+        let passes = if wide { 1 } else { p.terms };
         for k in 0..c.c_out {
             let zero = zero_points.get(if zero_points.len() > 1 { k } else { 0 });
             let zero = zero.copied().unwrap_or(0);
@@ -295,17 +294,16 @@ impl QconvPlan {
                 let at = (channel / C_BLOCK * f_h * f_w + tap) * C_BLOCK + channel % C_BLOCK;
                 let mut rest = x;
                 for pass in 0..passes {
-                    let x = if wide_words { x } else { rest.clamp(-128, 127) };
+                    let x = if wide { x } else { rest.clamp(-128, 127) };
                     rest -= x;
-                    let at = at + pass * k_words / passes * self.row.word.group();
-                    let group = self.row.word.group();
-                    let (word, part) = (at / group, at % group);
-                    let word = &mut dst
-                        [panel.column * k_words + word * panel.width + column - panel.column];
-                    let bits = 32 / group;
+                    let at = at + pass * k_words / passes * parts;
+                    let at = right_at(self.row, panel.width, at, column - panel.column);
+                    let word = &mut dst[panel.column * k_words + at / parts];
+                    let bits = 32 / parts;
                     let mask = (u32::MAX >> (32 - bits)) & x as u32;
                     // Words are little-endian: the first element is the lowest.
-                    *word = i32::from_le(i32::to_le(*word) | (mask << (bits * part)) as i32);
+                    *word =
+                        i32::from_le(i32::to_le(*word) | (mask << (bits * (at % parts))) as i32);
                 }
                 dst[k_words * self.columns + column] += x;
             }

@@ -8,7 +8,7 @@
 
 use super::conv::post_kernel;
 use super::dot::{WordOperands, WordProduct, check_sizes};
-use super::dot_convert::{left_shift, right_shift};
+use super::dot_convert::{left_shift, right_at, right_shift};
 use super::dot_tile::{Finish, row};
 use super::matmul::MatmulParams;
 use super::unary::UnaryKernel;
@@ -220,7 +220,7 @@ impl QmatmulPlan {
         let (p, count) = (&self.params.sizes, self.product.panels.len());
         let (k_step, n_step) = if p.b_transposed { (1, p.b_row) } else { (p.b_row, 1) };
         let shift = right_shift(self.params.b);
-        let wide = self.product.row.word == Word::S16x2;
+        let row = self.product.row;
         for unit in units {
             let (batch, panel) = (unit / count, &self.product.panels[unit % count]);
             let first = batch * p.b_batch + panel.column * n_step;
@@ -239,11 +239,11 @@ impl QmatmulPlan {
                     for n in 0..columns {
                         let x = *from.add(n * n_step);
                         let x = if shift == 0 { x as i8 } else { (x ^ 0x80) as i8 };
-                        if wide {
-                            let at = (k / 2 * panel.width + n) * 2 + k % 2;
+                        let at = right_at(row, panel.width, k, n);
+                        if row.word.is_wide() {
                             *words.cast::<i16>().add(at) = i16::from(x);
                         } else {
-                            *words.add((k / 4 * panel.width + n) * 4 + k % 4) = x as u8;
+                            *words.add(at) = x as u8;
                         }
                         *sums.add(n) += i32::from(x);
                     }
