@@ -52,6 +52,9 @@ pub enum Word {
     S8x4,
     /// Two signed 16-bit integers, in the range of a byte.
     S16x2,
+    /// The same, but in each vector of the right operand the first ones of all lanes lie before the
+    /// second ones.
+    S16x2Halves,
     /// Two bf16.
     Bf16x2,
     /// One `f32`.
@@ -59,11 +62,16 @@ pub enum Word {
 }
 
 impl Word {
+    /// Whether bytes become 16-bit integers.
+    pub const fn is_wide(self) -> bool {
+        matches!(self, Self::S16x2 | Self::S16x2Halves)
+    }
+
     /// Elements per word.
     pub const fn group(self) -> usize {
         match self {
             Self::U8x4 | Self::S8x4 => 4,
-            Self::S16x2 | Self::Bf16x2 => 2,
+            Self::S16x2 | Self::S16x2Halves | Self::Bf16x2 => 2,
             Self::F32x1 => 1,
         }
     }

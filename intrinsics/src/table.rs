@@ -42,7 +42,7 @@ macro_rules! instruction_sets {
             neon_f32: tile_neon_f32, f32, lanes 4, c_vec 4, unroll 4,
             conv [[1 1 4] [1 2 4] [1 3 4] [1 4 4] [1 5 4] [2 1 4] [4 1 4] [2 2 4]],
             matmul [[2 4] [3 4] [4 4] [5 4] [2 1] [3 1] [4 1] [5 1]], row [[2 8] [4 4] [4 1]];
-            neon_i8: tile_neon_i8, i8, lanes 4, word S8x4, unroll 4,
+            neon_i8: tile_neon_i8, i8, lanes 4, word S16x2Halves, unroll 4,
             dot [[1 8] [1 4] [2 4] [3 4] [4 4] [1 1] [4 1]];
             neon_f16: tile_neon_f32, f16, lanes 4, word F32x1, unroll 4,
             dot [[1 8] [1 4] [2 4] [3 4] [4 4] [5 4] [1 1] [4 1]];
@@ -68,8 +68,8 @@ macro_rules! instruction_sets {
             conv [[1 1 2] [1 2 2] [1 3 2] [1 4 2] [1 5 2] [1 6 2] [4 1 2] [2 2 2] [3 2 2] [2 3 2]],
             matmul [[2 4] [2 2] [3 2] [4 2] [5 2] [6 2] [2 1] [3 1] [4 1] [5 1] [6 1]],
             row [[1 8] [2 4] [4 2] [8 1]];
-            avx2_i8: tile_avx2_i8, i8, lanes 8, word S16x2, unroll 4,
-            dot [[1 8] [1 4] [2 4] [1 2] [2 2] [3 2] [4 2] [5 2] [6 2] [1 1] [4 1]];
+            avx2_i8: tile_avx2_i8, i8, lanes 8, word S16x2, unroll 2,
+            dot [[1 4] [2 4] [1 2] [2 2] [3 2] [4 2] [5 2] [6 2] [1 1] [4 1]];
             avx2_f16: tile_avx2_f32, f16, lanes 8, word F32x1, unroll 4,
             dot [[1 8] [1 4] [2 4] [1 2] [2 2] [4 2] [5 2] [6 2] [1 1] [4 1]];
         }
@@ -94,8 +94,8 @@ macro_rules! instruction_sets {
         Avx512Vnni = avx512vnni over Avx512, if all(feature = "avx512vnni", target_arch = "x86_64"),
         ["avx512f" "avx512vnni"] {
             avx512vnni_i8: tile_avx512vnni_i8, i8, lanes 16, word U8x4, unroll 2,
-            dot [[1 8] [1 4] [2 4] [4 4] [6 4] [1 2] [2 2] [3 2] [4 2] [6 2] [8 2] [10 2] [11 2] [12 2] [13 2]
-                 [1 1] [4 1] [12 1]];
+            dot [[1 8] [1 4] [2 4] [4 4] [6 4] [1 2] [2 2] [3 2] [4 2] [5 2] [6 2] [7 2] [8 2] [10 2] [11 2] [12 2]
+                 [13 2] [1 1] [4 1] [12 1]];
         }
         /// AVX-512 BF16: dot products of bf16.
         Avx512Bf16 = avx512bf16 over Avx512Vnni, if all(feature = "avx512bf16", target_arch = "x86_64"),

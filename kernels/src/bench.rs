@@ -82,7 +82,7 @@ pub struct Case {
     /// Floating-point operations of one run, two per multiply-add. Those on padding are counted,
     /// as is usual for comparisons, though kernels skip them.
     pub flop: f64,
-    run: Box<dyn FnMut()>,
+    pub(crate) run: Box<dyn FnMut()>,
 }
 
 impl Case {

@@ -35,6 +35,8 @@ extern crate std;
 
 #[allow(unsafe_code)]
 pub mod bench;
+#[allow(unsafe_code)]
+pub mod bench_dot;
 mod choice;
 mod detect;
 mod epilogue;
@@ -64,6 +66,7 @@ pub use template::half_matmul::{HalfMatmulParams, HalfMatmulPlan, HalfResult};
 pub use template::layout::{LayoutOp, LayoutParams, LayoutPlan, blocked_len};
 pub use template::matmul::{MatmulParams, MatmulPlan};
 pub use template::pool::{PoolOp, PoolParams, PoolPlan};
+pub use template::qconv::{QconvParams, QconvPlan};
 pub use template::qmatmul::{QmatmulParams, QmatmulPlan};
 pub use template::reduce::{ReduceOp, ReduceParams, ReducePlan};
 pub use template::softmax::{SoftmaxParams, SoftmaxPlan};

@@ -33,6 +33,18 @@ impl Bytes<'_> {
         }
     }
 
+    /// Element `i`.
+    ///
+    /// # Panics
+    ///
+    /// If there are not so many.
+    pub fn get(self, i: usize) -> i32 {
+        match self {
+            Self::I8(x) => x[i].into(),
+            Self::U8(x) => x[i].into(),
+        }
+    }
+
     pub(crate) fn as_ptr(self) -> *const u8 {
         match self {
             Self::I8(x) => x.as_ptr().cast(),

@@ -84,9 +84,14 @@ macro_rules! tile_avx2_f32 {
 /// `pmaddubsw` do.
 #[macro_export]
 macro_rules! tile_avx2_i8 {
-    (VFMA $a:expr, $b:expr, $c:expr) => { $crate::arch::_mm256_castsi256_ps($crate::arch::_mm256_add_epi32(
-        $crate::arch::_mm256_castps_si256($c), $crate::arch::_mm256_madd_epi16(
-            $crate::arch::_mm256_castps_si256($a), $crate::arch::_mm256_castps_si256($b)))) };
+    // SAFETY: no instruction; the sum passes as it is. Otherwise LLVM adds the products of several
+    // steps first, for which there are not enough registers.
+    (VFMA $a:expr, $b:expr, $c:expr) => {{
+        let mut c = $crate::arch::_mm256_add_epi32($crate::arch::_mm256_castps_si256($c),
+            $crate::arch::_mm256_madd_epi16(
+                $crate::arch::_mm256_castps_si256($a), $crate::arch::_mm256_castps_si256($b)));
+        unsafe { core::arch::asm!("/* {0} */", inout(ymm_reg) c, options(nomem, nostack, preserves_flags)) };
+        $crate::arch::_mm256_castsi256_ps(c) }};
     (COMPUTE $($verb:tt)*) => { $crate::tile_default!(tile_avx2_i8 COMPUTE $($verb)*) };
     ($($verb:tt)*) => { $crate::tile_avx2_f32!($($verb)*) };
 }

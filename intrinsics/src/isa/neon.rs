@@ -82,9 +82,9 @@ macro_rules! tile_neon_f32 {
         $crate::tile_neon_f32!(BY_LANE $m 2, $t [$r x $w x $v] x, $b if $mask);
         $crate::tile_neon_f32!(BY_LANE $m 3, $t [$r x $w x $v] x, $b if $mask); };
     (COMPUTE_OF $m:ident $($verb:tt)*) => { $crate::tile_default!($m COMPUTE $($verb)*) };
-    (VFMA_LANE $k:literal, $a:expr, $b:expr, $c:expr) => { $crate::arch::vfmaq_laneq_f32::<$k>($c, $b, $a) };
+    (VFMA_LANE $k:tt, $a:expr, $b:expr, $c:expr) => { $crate::arch::vfmaq_laneq_f32::<$k>($c, $b, $a) };
     // One weight vector alive at a time: in-order cores' schedules spill otherwise.
-    (BY_LANE $m:ident $k:literal, $t:ident [$r:tt x $w:tt x $v:tt] $x:ident, $b:ident if $mask:expr) => {
+    (BY_LANE $m:ident $k:tt, $t:ident [$r:tt x $w:tt x $v:tt] $x:ident, $b:ident if $mask:expr) => {
         $crate::each!(j in $v {
             let w = $crate::tile_neon_f32!(VLOAD $b, ($k * $v + j));
             $crate::each!(y in $r { $crate::each!(i in $w {
@@ -95,17 +95,24 @@ macro_rules! tile_neon_f32 {
     ($($verb:tt)*) => { $crate::tile_default!(tile_neon_f32 $($verb)*) };
 }
 
-/// The tile macro of NEON for `i8`: four products of bytes per lane, summed in pairs, which
-/// cannot overflow.
+/// The tile macro of NEON for `i8`: pairs of `i16`, multiplied by lane and added as `i32`, which
+/// takes fewer instructions than products of bytes whose sums must not overflow.
 #[macro_export]
 macro_rules! tile_neon_i8 {
-    (VFMA $a:expr, $b:expr, $c:expr) => {{
-        let (a, b) = ($crate::arch::vreinterpretq_s8_f32($a), $crate::arch::vreinterpretq_s8_f32($b));
-        let lo = $crate::arch::vmull_s8($crate::arch::vget_low_s8(a), $crate::arch::vget_low_s8(b));
-        let hi = $crate::arch::vmull_high_s8(a, b);
-        let sum = $crate::arch::vpaddq_s32($crate::arch::vpaddlq_s16(lo), $crate::arch::vpaddlq_s16(hi));
-        $crate::arch::vreinterpretq_f32_s32(
-            $crate::arch::vaddq_s32($crate::arch::vreinterpretq_s32_f32($c), sum)) }};
-    (COMPUTE $($verb:tt)*) => { $crate::tile_default!(tile_neon_i8 COMPUTE $($verb)*) };
+    (VFMA $a:expr, $b:expr, $c:expr) => { $crate::tile_neon_i8!(VFMA_LANE 0, $a, $b, $c) };
+    (VFMA_LANE 0, $a:expr, $b:expr, $c:expr) => { $crate::tile_neon_i8!(MLAL "0", "1", $a, $b, $c) };
+    (VFMA_LANE 1, $a:expr, $b:expr, $c:expr) => { $crate::tile_neon_i8!(MLAL "2", "3", $a, $b, $c) };
+    (VFMA_LANE 2, $a:expr, $b:expr, $c:expr) => { $crate::tile_neon_i8!(MLAL "4", "5", $a, $b, $c) };
+    (VFMA_LANE 3, $a:expr, $b:expr, $c:expr) => { $crate::tile_neon_i8!(MLAL "6", "7", $a, $b, $c) };
+    // By assembly: LLVM would add the products of several steps first, and spill them.
+    // SAFETY: works on registers only. The lane's register is one of the first 16.
+    (MLAL $lo:literal, $hi:literal, $a:expr, $b:expr, $c:expr) => {{
+        let mut c = $c;
+        unsafe { core::arch::asm!(
+            concat!("smlal {0:v}.4s, {1:v}.4h, {2:v}.h[", $lo, "]"),
+            concat!("smlal2 {0:v}.4s, {1:v}.8h, {2:v}.h[", $hi, "]"),
+            inout(vreg) c, in(vreg) $b, in(vreg_low16) $a, options(pure, nomem, nostack, preserves_flags)) };
+        c }};
+    (COMPUTE $($verb:tt)*) => { $crate::tile_neon_f32!(COMPUTE_OF tile_neon_i8 $($verb)*) };
     ($($verb:tt)*) => { $crate::tile_neon_f32!($($verb)*) };
 }

@@ -172,7 +172,7 @@ impl ConvParams {
         Some(room.checked_div(self.stride[i])? + 1)
     }
 
-    fn check(&self) -> Result<(), KernelError> {
+    pub(super) fn check(&self) -> Result<(), KernelError> {
         let invalid = |param, expected| Err(KernelError::InvalidParam { op: OP, param, expected });
         let sizes = [self.n, self.c_in, self.c_out, self.h_in, self.w_in, self.groups];
         if sizes.contains(&0) || self.kernel.contains(&0) {

@@ -30,10 +30,29 @@ pub(crate) struct Panel {
 
 /// Panels of one width that share a pass over the rows.
 #[derive(Clone, Debug)]
-struct Group {
-    panels: Range<usize>,
+pub(crate) struct Group {
+    pub(crate) panels: Range<usize>,
     /// (First row, kernel) of each tile.
-    tiles: Vec<(usize, usize)>,
+    pub(crate) tiles: Vec<(usize, usize)>,
+}
+
+/// Panels of one width side by side, as many as fit the cache.
+pub(crate) fn group(panels: &[Panel], cuts: &Cuts, k_words: usize) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for (i, panel) in panels.iter().enumerate() {
+        let most = (GROUP_BYTES / (4 * k_words * panel.width)).max(1);
+        match groups.last_mut() {
+            Some(g) if panels[g.panels.start].width == panel.width && g.panels.len() < most => {
+                g.panels.end = i + 1;
+            }
+            _ => {
+                let tiles = cuts.iter().find(|(width, _)| *width == panel.width);
+                let tiles = tiles.map_or_else(Vec::new, |(_, tiles)| tiles.clone());
+                groups.push(Group { panels: i..i + 1, tiles });
+            }
+        }
+    }
+    groups
 }
 
 /// A product of matrices of words.
@@ -144,21 +163,8 @@ impl WordProduct {
         checked_len(op, &[padded, k_words + 3, sizes.batch])?;
         checked_len(op, &[sizes.m, a_stride + 1, sizes.batch])?;
 
-        let (panels, cuts) = divide(sizes.m, sizes.n, row);
-        let mut groups: Vec<Group> = Vec::new();
-        for (i, panel) in panels.iter().enumerate() {
-            let most = (GROUP_BYTES / (4 * k_words * panel.width)).max(1);
-            match groups.last_mut() {
-                Some(g) if panels[g.panels.start].width == panel.width && g.panels.len() < most => {
-                    g.panels.end = i + 1;
-                }
-                _ => {
-                    let tiles = cuts.iter().find(|(width, _)| *width == panel.width);
-                    let tiles = tiles.map_or_else(Vec::new, |(_, tiles)| tiles.clone());
-                    groups.push(Group { panels: i..i + 1, tiles });
-                }
-            }
-        }
+        let (panels, cuts) = divide(sizes.m, sizes.n, 1, row);
+        let groups = group(&panels, &cuts, k_words);
         let most = groups.iter().map(|g| g.tiles.len()).max().unwrap_or(1);
         let parts = usize::div_ceil(32, sizes.batch * groups.len()).min(most);
         let columns = panels.iter().map(|p| p.width).sum();
@@ -286,11 +292,7 @@ impl WordProduct {
 
 /// Cuts `m` rows into tiles of kernels of one width: (first row, kernel) of each, and what they cost
 /// per reduction step.
-pub(crate) fn cut_rows(
-    m: usize,
-    width: usize,
-    kernels: &[DotKernel],
-) -> (Vec<(usize, usize)>, u64) {
+fn cut_rows(m: usize, width: usize, kernels: &[DotKernel]) -> (Vec<(usize, usize)>, u64) {
     let of_width = || kernels.iter().enumerate().filter(move |(_, k)| k.info.c_ob == width);
     // The weights of a word are four bytes, whatever they hold.
     let cost = |k: &DotKernel| cost(&KernelInfo { dtype: Dtype::F32, ..k.info });
@@ -306,7 +308,7 @@ pub(crate) fn cut_rows(
 }
 
 /// The widths of a row's tiles, widest first.
-pub(crate) fn widths(row: &DotRow) -> Vec<usize> {
+fn widths(row: &DotRow) -> Vec<usize> {
     let mut widths: Vec<usize> = row.kernels.iter().map(|k| k.info.c_ob).collect();
     widths.sort_unstable_by(|a, b| b.cmp(a));
     widths.dedup();
@@ -314,12 +316,13 @@ pub(crate) fn widths(row: &DotRow) -> Vec<usize> {
 }
 
 /// For each panel width the tiles of the rows.
-type Cuts = Vec<(usize, Vec<(usize, usize)>)>;
+pub(crate) type Cuts = Vec<(usize, Vec<(usize, usize)>)>;
 
 /// Cuts the columns into panels and, for each panel width, the rows into tiles. Of the widest panel
-/// widths it takes the one whose total cost is least.
-fn divide(m: usize, n: usize, row: &DotRow) -> (Vec<Panel>, Cuts) {
-    let widths = widths(row);
+/// widths it takes the one whose total cost is least. Panels are multiples of `block` wide.
+pub(crate) fn divide(m: usize, n: usize, block: usize, row: &DotRow) -> (Vec<Panel>, Cuts) {
+    let mut widths = widths(row);
+    widths.retain(|width| width.is_multiple_of(block));
     let cuts: Vec<_> = widths.iter().map(|&width| cut_rows(m, width, row.kernels)).collect();
     let panels_from = |widest: usize| {
         let (mut panels, mut total, mut column) = (vec![], 0, 0);

@@ -1,5 +1,6 @@
 //! Elements as words: what a dot product reads.
 
+use super::dot_tile::DotRow;
 use crate::Dtype;
 use tilewright_intrinsics::dtype::Word;
 use tilewright_intrinsics::soft;
@@ -19,6 +20,20 @@ pub(crate) const fn right_shift(from: Dtype) -> i32 {
     match from {
         Dtype::U8 => -128,
         _ => 0,
+    }
+}
+
+/// Where element `k` of column `n` of the right operand lies in a packed panel of so many columns,
+/// counted in elements as the words hold them.
+pub(crate) fn right_at(row: &DotRow, width: usize, k: usize, n: usize) -> usize {
+    let group = row.word.group();
+    let (first, part) = (k / group * width * group, k % group);
+    match row.word {
+        Word::S16x2Halves => {
+            let (vector, lane) = (n / row.lanes, n % row.lanes);
+            first + (vector * group + part) * row.lanes + lane
+        }
+        _ => first + n * group + part,
     }
 }
 
@@ -47,7 +62,7 @@ pub(crate) unsafe fn convert(from: Dtype, word: Word, src: *const u8, dst: *mut 
                     *dst.add(i) = *src.add(i) ^ flip;
                 }
             }
-            Word::S16x2 => {
+            Word::S16x2 | Word::S16x2Halves => {
                 let dst = dst.cast::<i16>();
                 if from == Dtype::I8 {
                     for i in 0..n {

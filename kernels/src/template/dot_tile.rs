@@ -7,6 +7,7 @@
 
 use super::dot_convert::{convert, row_sum};
 use crate::epilogue::TileActivation;
+use crate::quant::QuantOutput;
 use crate::{Dtype, Isa, KernelInfo};
 use tilewright_intrinsics::dtype::Word;
 use tilewright_intrinsics::soft;
@@ -62,6 +63,17 @@ pub(crate) enum Finish {
 }
 
 impl Finish {
+    /// That of an integer op.
+    pub(crate) fn of(output: QuantOutput, activation: TileActivation) -> Self {
+        match output.range() {
+            Some([zero, min, max]) => {
+                Self::Bytes { lo: (min - zero) as f32, hi: (max - zero) as f32, zero: zero as f32 }
+            }
+            None if output == QuantOutput::I32 => Self::Sums,
+            None => Self::Float(activation),
+        }
+    }
+
     /// Bytes of an element of the output.
     pub(crate) fn size(self) -> usize {
         match self {

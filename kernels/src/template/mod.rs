@@ -36,6 +36,10 @@ mod matmul_run;
 mod matmul_tests;
 mod matmul_tile;
 pub mod pool;
+pub mod qconv;
+mod qconv_reference;
+#[cfg(test)]
+mod qconv_tests;
 pub mod qmatmul;
 mod qmatmul_reference;
 #[cfg(test)]
@@ -56,6 +60,8 @@ mod winograd;
 #[cfg(test)]
 mod winograd_tests;
 mod winograd_tile;
+
+pub(crate) use dot_tile::row as dot_row;
 
 /// The kernels of dot products that an instruction set itself has.
 pub(crate) fn dot_kernels(isa: crate::Isa) -> impl Iterator<Item = crate::KernelInfo> {

@@ -8,7 +8,7 @@
 
 use super::conv::post_kernel;
 use super::dot::{WordOperands, WordProduct, check_sizes};
-use super::dot_convert::{left_shift, right_shift};
+use super::dot_convert::{left_shift, right_at, right_shift};
 use super::dot_tile::{Finish, row};
 use super::matmul::MatmulParams;
 use super::unary::UnaryKernel;
@@ -104,15 +104,7 @@ impl QmatmulPlan {
         let apart = s.m < 8 || !s.a_row.is_multiple_of(1024);
         let direct = bytes && dense && apart && !sums && left_shift(params.a, row.word) == 0;
         let activation = s.epilogue.activation.in_tile().unwrap_or(TileActivation::None);
-        let finish = match params.output.range() {
-            Some([zero, min, max]) => Finish::Bytes {
-                lo: (min - zero) as f32,
-                hi: (max - zero) as f32,
-                zero: zero as f32,
-            },
-            None if params.output == QuantOutput::I32 => Finish::Sums,
-            None => Finish::Float(activation),
-        };
+        let finish = Finish::of(params.output, activation);
         let post = post_kernel(isa, s.epilogue.activation)?;
         checked_len(OP, &[product.packed() + 2 * product.columns, s.batch])?;
         Ok(Self { params: params.clone(), product, finish, post, converts: !direct, sums, lens })
@@ -193,13 +185,13 @@ impl QmatmulPlan {
         dst: &mut [i32],
     ) -> Result<(), KernelError> {
         let p = &self.params;
-        check_type("type of b", p.b, b.dtype())?;
+        check_type(OP, "type of b", p.b, b.dtype())?;
         check_len(OP, "b", self.b_len(), b.len())?;
         check_len(OP, "packed b", self.weights_len(), dst.len())?;
         if zero_points.len() > 1 {
             check_len(OP, "zero points of b", p.sizes.n, zero_points.len())?;
         }
-        check_zero_points(p.b, zero_points)?;
+        check_zero_points(OP, p.b, zero_points)?;
         if !p.b_zero_point && zero_points.iter().any(|z| *z != 0) {
             let (param, expected) = ("zero point of b", "0 unless it is announced");
             return Err(KernelError::InvalidParam { op: OP, param, expected });
@@ -228,7 +220,7 @@ impl QmatmulPlan {
         let (p, count) = (&self.params.sizes, self.product.panels.len());
         let (k_step, n_step) = if p.b_transposed { (1, p.b_row) } else { (p.b_row, 1) };
         let shift = right_shift(self.params.b);
-        let wide = self.product.row.word == Word::S16x2;
+        let row = self.product.row;
         for unit in units {
             let (batch, panel) = (unit / count, &self.product.panels[unit % count]);
             let first = batch * p.b_batch + panel.column * n_step;
@@ -247,11 +239,11 @@ impl QmatmulPlan {
                     for n in 0..columns {
                         let x = *from.add(n * n_step);
                         let x = if shift == 0 { x as i8 } else { (x ^ 0x80) as i8 };
-                        if wide {
-                            let at = (k / 2 * panel.width + n) * 2 + k % 2;
+                        let at = right_at(row, panel.width, k, n);
+                        if row.word.is_wide() {
                             *words.cast::<i16>().add(at) = i16::from(x);
                         } else {
-                            *words.add((k / 4 * panel.width + n) * 4 + k % 4) = x as u8;
+                            *words.add(at) = x as u8;
                         }
                         *sums.add(n) += i32::from(x);
                     }
@@ -314,8 +306,8 @@ impl QmatmulPlan {
         mut c: QuantResult<'_>,
     ) -> Result<(), KernelError> {
         let (dtype, c, c_len) = c.parts();
-        check_type("type of a", self.params.a, a.dtype())?;
-        check_type("type of c", self.params.output.dtype(), dtype)?;
+        check_type(OP, "type of a", self.params.a, a.dtype())?;
+        check_type(OP, "type of c", self.params.output.dtype(), dtype)?;
         check_len(OP, "a", self.a_len(), a.len())?;
         check_len(OP, "packed b", self.weights_len(), weights.len())?;
         check_len(OP, "columns", self.columns_len(), columns.len())?;
@@ -397,21 +389,30 @@ impl QmatmulPlan {
     }
 }
 
-fn check_type(param: &'static str, expected: Dtype, found: Dtype) -> Result<(), KernelError> {
+pub(crate) fn check_type(
+    op: &'static str,
+    param: &'static str,
+    expected: Dtype,
+    found: Dtype,
+) -> Result<(), KernelError> {
     if expected == found {
         return Ok(());
     }
-    Err(KernelError::InvalidParam { op: OP, param, expected: expected.name() })
+    Err(KernelError::InvalidParam { op, param, expected: expected.name() })
 }
 
 /// An error unless all zero points are in the range of a type.
-fn check_zero_points(dtype: Dtype, zero_points: &[i32]) -> Result<(), KernelError> {
+pub(crate) fn check_zero_points(
+    op: &'static str,
+    dtype: Dtype,
+    zero_points: &[i32],
+) -> Result<(), KernelError> {
     let range = if dtype == Dtype::I8 { -128..=127 } else { 0..=255 };
     if zero_points.iter().all(|z| range.contains(z)) {
         return Ok(());
     }
     let (param, expected) = ("zero point", "in the range of its type");
-    Err(KernelError::InvalidParam { op: OP, param, expected })
+    Err(KernelError::InvalidParam { op, param, expected })
 }
 
 /// Checks what follows the sums of `n` columns.
@@ -422,7 +423,7 @@ pub(crate) fn check_columns(
     a: Dtype,
     columns: &QuantColumns<'_>,
 ) -> Result<(), KernelError> {
-    check_zero_points(a, &[columns.zero_point])?;
+    check_zero_points(op, a, &[columns.zero_point])?;
     if !columns.bias.is_empty() {
         check_len(op, "bias", n, columns.bias.len())?;
     }

@@ -31,8 +31,8 @@ pub fn reference(
         let mut sum = columns.bias.get(column).map_or(0, |b| i64::from(*b));
         for k in 0..s.k {
             let at = if s.b_transposed { column * s.b_row + k } else { k * s.b_row + column };
-            let x = value(a, batch * s.a_batch + row * s.a_row + k) - i64::from(columns.zero_point);
-            sum += x * (value(b, batch * s.b_batch + at) - i64::from(zero_b));
+            let x = i64::from(a.get(batch * s.a_batch + row * s.a_row + k) - columns.zero_point);
+            sum += x * i64::from(b.get(batch * s.b_batch + at) - zero_b);
         }
         let scale = match columns.scales {
             [] => 0.0,
@@ -42,14 +42,6 @@ pub fn reference(
         *c = finish(p.output, sum, scale, columns.shifts.get(column).copied().unwrap_or(0.0));
     }
     c
-}
-
-/// Element `i`.
-pub(crate) fn value(x: Bytes<'_>, i: usize) -> i64 {
-    match x {
-        Bytes::I8(x) => i64::from(x[i]),
-        Bytes::U8(x) => i64::from(x[i]),
-    }
 }
 
 /// What becomes of a sum.

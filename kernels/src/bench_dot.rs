@@ -1,0 +1,219 @@
+//! What benches of dot products measure: typical shapes of bytes and bf16, and a loop that shows the
+//! peak of the core for each type.
+
+use crate::bench::Case;
+use crate::{
+    ConvParams, Dtype, HalfMatmulParams, HalfMatmulPlan, HalfResult, Isa, KernelError, QconvParams,
+    QconvPlan, QmatmulParams, QmatmulPlan, QuantOutput, QuantResult,
+};
+use alloc::boxed::Box;
+use alloc::{vec, vec::Vec};
+use core::hint::black_box;
+
+/// Sizes m = k = n, and few rows.
+const MATMUL: [[usize; 3]; 7] = [
+    [128, 128, 128],
+    [256, 256, 256],
+    [512, 512, 512],
+    [1024, 1024, 1024],
+    [2048, 2048, 2048],
+    [1, 2048, 2048],
+    [32, 2048, 2048],
+];
+
+/// Input channels, height = width, output channels and filter size.
+const CONV: [[usize; 4]; 9] = [
+    [64, 56, 64, 3],
+    [32, 112, 32, 3],
+    [256, 14, 256, 3],
+    [512, 7, 512, 3],
+    [1024, 6, 1024, 3],
+    [16, 48, 16, 3],
+    [64, 56, 128, 1],
+    [256, 14, 512, 1],
+    [512, 14, 512, 1],
+];
+
+/// The cases for an instruction set: `matmul_i8` (sums of `u8` and `i8` in `i32`), `matmul_i8_q`
+/// (both signed, quantised), `conv_i8` (`u8`, quantised) and `matmul_bf16`.
+///
+/// # Errors
+/// [`KernelError`] if this CPU or this build does not have it.
+pub fn cases(isa: Isa) -> Result<Vec<Case>, KernelError> {
+    let mut cases = Vec::new();
+    for shape in MATMUL {
+        cases.push(matmul(isa, shape, "matmul_i8", Dtype::U8, QuantOutput::I32)?);
+        cases.push(matmul(isa, shape, "matmul_i8_q", Dtype::I8, QuantOutput::i8(0))?);
+        cases.push(half(isa, shape)?);
+    }
+    for shape in CONV {
+        cases.push(conv(isa, shape)?);
+    }
+    Ok(cases)
+}
+
+/// Bytes that differ.
+fn filled(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7919 % 251) as u8).collect()
+}
+
+fn matmul(
+    isa: Isa,
+    [m, k, n]: [usize; 3],
+    op: &str,
+    a: Dtype,
+    output: QuantOutput,
+) -> Result<Case, KernelError> {
+    let plan = QmatmulPlan::new(isa, &QmatmulParams { output, ..QmatmulParams::new(m, k, n, a) })?;
+    let mut operands = None;
+    Ok(Case {
+        op: op.into(),
+        shape: [m, k, n],
+        kernel: plan.kernel_name(),
+        flop: (2 * m * k * n) as f64,
+        run: Box::new(move || {
+            let (a, words, sums) = operands.get_or_insert_with(|| {
+                let lens = [plan.weights_len(), plan.columns_len(), plan.scratch_len()];
+                (filled(plan.a_len()), lens.map(|n| vec![0x0102_0304; n]), vec![0; plan.c_len()])
+            });
+            let [weights, columns, scratch] = words;
+            // The operands have the lengths that the plan asks for, and any byte is an `i8`.
+            let mut run = |a, c: QuantResult<'_>| {
+                let _ = plan.compute(a, weights, columns, scratch, c);
+            };
+            let signed = plan.params().a == Dtype::I8;
+            // SAFETY: the same bytes as signed ones, of which there are fewer than words.
+            let (a_signed, bytes) = unsafe {
+                let a: &[i8] = core::slice::from_raw_parts(a.as_ptr().cast(), a.len());
+                (a, core::slice::from_raw_parts_mut(sums.as_mut_ptr().cast::<i8>(), sums.len()))
+            };
+            if signed {
+                run(crate::Bytes::I8(a_signed), QuantResult::I8(black_box(bytes)));
+            } else {
+                run(crate::Bytes::U8(a), QuantResult::I32(black_box(sums)));
+            }
+        }),
+    })
+}
+
+fn conv(isa: Isa, [c_in, size, c_out, window]: [usize; 4]) -> Result<Case, KernelError> {
+    let sizes = ConvParams::new([1, c_in, size, size], c_out, [window, window]);
+    let params = QconvParams::new(sizes.pads([window / 2; 4]), Dtype::U8, 3);
+    let plan = QconvPlan::new(isa, &QconvParams { output: QuantOutput::u8(3), ..params })?;
+    let mut operands = None;
+    Ok(Case {
+        op: alloc::format!("conv_i8_{window}x{window}"),
+        shape: [c_in, size, c_out],
+        kernel: plan.kernel_name(),
+        flop: (2 * c_in * size * size * c_out * window * window) as f64,
+        run: Box::new(move || {
+            let (x, words, y) = operands.get_or_insert_with(|| {
+                let lens = [plan.weights_len(), plan.columns_len(), plan.scratch_len()];
+                (filled(plan.x_len()), lens.map(|n| vec![0x0102_0304; n]), filled(plan.y_len()))
+            });
+            let [weights, columns, scratch] = words;
+            let y = QuantResult::U8(black_box(y));
+            // The operands have the lengths that the plan asks for.
+            let _ = plan.compute(crate::Bytes::U8(x), weights, columns, scratch, y);
+        }),
+    })
+}
+
+fn half(isa: Isa, [m, k, n]: [usize; 3]) -> Result<Case, KernelError> {
+    let plan = HalfMatmulPlan::new(isa, &HalfMatmulParams::new(m, k, n, Dtype::Bf16))?;
+    let mut operands = None;
+    Ok(Case {
+        op: "matmul_bf16".into(),
+        shape: [m, k, n],
+        kernel: plan.kernel_name(),
+        flop: (2 * m * k * n) as f64,
+        run: Box::new(move || {
+            let (a, words, floats) = operands.get_or_insert_with(|| {
+                let words = [plan.weights_len(), plan.scratch_len()].map(|n| vec![0x3c00_3c00; n]);
+                let floats = [plan.bias_len(), plan.c_len()].map(|n| vec![0.0; n]);
+                (vec![0x3c00; plan.a_len()], words, floats)
+            });
+            let ([weights, scratch], [bias, c]) = (words, floats);
+            // The operands have the lengths that the plan asks for.
+            let _ = plan.compute(a, weights, bias, scratch, HalfResult::F32(black_box(c)));
+        }),
+    })
+}
+
+macro_rules! peak_row {
+    ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, [$($f:tt)*], $($rest:tt)*) => {
+        mod $id {
+            /// Thirteen chains, which hide a latency of six cycles at two instructions per cycle.
+            ///
+            /// # Safety
+            ///
+            /// The CPU has the instructions of the row, and a vector is readable at `operand`.
+            $(#[target_feature(enable = $f)])*
+            pub(super) unsafe fn chains(steps: usize, operand: *const f32) -> f32 {
+                use tilewright_intrinsics::$tile as tile;
+                tile!(DEF t [1 x 13 x 1]);
+                for _ in 0..steps {
+                    // Loaded anew, so that no part of the product leaves the loop.
+                    let p = core::hint::black_box(operand);
+                    let (a, b) = (tile!(VLOAD p, 0), tile!(VLOAD p, 0));
+                    tilewright_intrinsics::each!(i in 13 { t[i][0] = tile!(VFMA a, b, t[i][0]); });
+                }
+                let mut lanes = [0.0f32; 13 * tile!(LANES)];
+                let p = lanes.as_mut_ptr();
+                tilewright_intrinsics::each!(i in 13 { tile!(VSTORE p, i, t[i][0]); });
+                lanes.iter().fold(0u32, |x, y| x ^ y.to_bits()) as f32
+            }
+        }
+    };
+}
+tilewright_intrinsics::for_each_tile!(peak_row, i8);
+tilewright_intrinsics::for_each_tile!(peak_row, f16);
+tilewright_intrinsics::for_each_tile!(peak_row, bf16);
+
+/// Runs `steps` steps of a loop that does nothing but independent dot products in registers; returns
+/// the operations done, two per multiply-add.
+///
+/// # Errors
+/// [`KernelError`] if this CPU or this build does not have the instruction set;
+/// [`KernelError::Unsupported`] for a type without dot products.
+pub fn peak(isa: Isa, dtype: Dtype, steps: usize) -> Result<f64, KernelError> {
+    isa.require()?;
+    if !matches!(dtype, Dtype::I8 | Dtype::F16 | Dtype::Bf16) {
+        return Err(KernelError::Unsupported { op: "peak", what: "this type" });
+    }
+    let row = crate::template::dot_row(isa, dtype);
+    let (isa, dtype) = (row.kernels[0].info.isa, row.kernels[0].info.dtype);
+    let operand = [0.0f32; 16];
+    macro_rules! row {
+        ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $($rest:tt)*) => {
+            if isa == Isa::$isa && dtype.name() == stringify!($dtype) {
+                // SAFETY: `require` has checked that the CPU has the instruction set, and with it
+                // its bases; the operand has as many words as the widest vector.
+                black_box(unsafe { $id::chains(black_box(steps), operand.as_ptr()) });
+            }
+        };
+    }
+    tilewright_intrinsics::for_each_tile!(row, i8);
+    tilewright_intrinsics::for_each_tile!(row, f16);
+    tilewright_intrinsics::for_each_tile!(row, bf16);
+    Ok((steps * 13 * 2 * row.lanes * row.word.group()) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_available_instruction_set_has_cases_and_peaks() {
+        for isa in Isa::available() {
+            for dtype in [Dtype::I8, Dtype::F16, Dtype::Bf16] {
+                assert!(peak(isa, dtype, 10).unwrap() > 0.0);
+            }
+            let mut cases = cases(isa).unwrap();
+            for case in cases.iter_mut().filter(|c| c.flop < 5e6) {
+                case.run();
+            }
+            assert!(cases.iter().any(|c| c.name().starts_with("conv_i8_3x3/16x48x16/dot_i8_")));
+        }
+    }
+}

@@ -1,0 +1,171 @@
+//! Conformance of the convolution of bytes, for every row of the table: exact to the bit.
+
+use super::conv::ConvParams;
+use super::qconv::{QconvParams, QconvPlan, reference};
+use super::qmatmul_tests::{bytes, values};
+use crate::pack::blocked_index;
+use crate::quant::{Bytes, QuantColumns, QuantOutput};
+use crate::testing::{Numbers, Place, skip};
+use crate::testing_bytes::Buffer;
+use crate::{Activation, Dtype, Epilogue, Isa, KernelError};
+use alloc::{vec, vec::Vec};
+
+fn check(isa: Isa, p: &QconvParams, place: Place) {
+    let plan = QconvPlan::new(isa, p).unwrap();
+    let c = &p.conv;
+    let taps = c.c_in / c.groups * c.kernel[0] * c.kernel[1];
+    let mut numbers = Numbers::new((c.c_in * 31 + c.c_out * 7 + c.w_in) as u64);
+    let (x, mut w) = (numbers.bytes(plan.x_len()), numbers.bytes(c.c_out * taps));
+    // A zero point that keeps the weights in the range of i8, or any with wide ones.
+    let middle = if p.w == Dtype::U8 { 128 } else { 0 };
+    let zeros: Vec<i32> = match (p.terms > 1, c.c_out % 2) {
+        (false, 0) => vec![middle],
+        (false, _) => {
+            w.iter_mut().for_each(|w| *w = if p.w == Dtype::U8 { *w / 2 + 60 } else { *w });
+            (0..c.c_out).map(|k| if p.w == Dtype::U8 { 90 + k as i32 % 9 } else { 0 }).collect()
+        }
+        (true, 0) => vec![if p.w == Dtype::U8 { 3 } else { -128 }],
+        (true, _) => {
+            (0..c.c_out).map(|k| if p.w == Dtype::U8 { k as i32 % 255 } else { 99 }).collect()
+        }
+    };
+    let bias: Vec<i32> = numbers.bytes(c.c_out).iter().map(|x| i32::from(*x) * 97 - 9999).collect();
+    let size = 200.0 * (taps as f32).sqrt();
+    let scales: Vec<f32> =
+        (0..c.c_out).map(|n| [1.0 / size, 0.5 / 128.0, 0.37 / size][n % 3]).collect();
+    let shifts = numbers.floats(c.c_out);
+    let columns = QuantColumns {
+        bias: if c.h_in % 3 == 0 { &[] } else { &bias },
+        zero_point: p.x_zero_point,
+        scales: if c.h_in % 2 == 0 { &scales } else { &scales[..1] },
+        shifts: if c.w_in % 2 == 0 { &[] } else { &shifts },
+    };
+
+    let (mut packed, mut after) = (vec![0; plan.weights_len()], vec![0; plan.columns_len()]);
+    plan.pack_weights(bytes(p.w, &w), &zeros, &mut packed).unwrap();
+    plan.pack_columns(&packed, &columns, &mut after).unwrap();
+    let guarded = Buffer::new(&x, place);
+    let mut scratch = Buffer::output(plan.scratch_len() * 4, Place::PageEnd);
+    let dtype = p.output.dtype();
+    let mut run = |reversed: bool| {
+        let mut y = Buffer::output(plan.y_len() * dtype.size(), place);
+        let (x, scratch) = (guarded.as_ptr(), scratch.as_mut_ptr().cast());
+        // SAFETY: the operands have the lengths that the plan asks for, and words are aligned.
+        unsafe {
+            plan.run_convert(x, scratch, 0..plan.convert_units());
+            for unit in 0..plan.units() {
+                let unit = if reversed { plan.units() - 1 - unit } else { unit };
+                let (w, e) = (packed.as_ptr(), after.as_ptr());
+                plan.run(x, scratch, w, e, y.as_mut_ptr(), unit..unit + 1);
+            }
+        }
+        y
+    };
+    let y = run(false);
+    let found = values(dtype, &y);
+    let expected = reference(p, bytes(p.x, &x), bytes(p.w, &w), &zeros, &columns);
+    for (i, exact) in expected.iter().enumerate() {
+        let shape = [c.n, c.c_out, c.h_out, c.w_out];
+        let (h, w) = (i / c.w_out % c.h_out, i % c.w_out);
+        let (image, k) = (i / c.w_out / c.h_out / c.c_out, i / c.w_out / c.h_out % c.c_out);
+        let at = blocked_index(shape, [image, k, h, w]);
+        let relu = c.epilogue.activation == Activation::Relu;
+        let exact = if relu { exact.max(0.0) } else { *exact };
+        assert_eq!(found[at], exact, "{} at {i}: {p:?}", plan.kernel_name());
+    }
+    assert!(y[..] == run(true)[..], "{p:?}");
+}
+
+/// The types in turn.
+fn vary(conv: ConvParams, i: usize) -> QconvParams {
+    let x = if i % 2 == 0 { Dtype::U8 } else { Dtype::I8 };
+    let outputs = [QuantOutput::u8(131), QuantOutput::I32, QuantOutput::i8(-7), QuantOutput::F32];
+    QconvParams {
+        x_zero_point: if x == Dtype::U8 { [131, 0, 255][i % 3] } else { [-9, 127, -128][i % 3] },
+        w: if i / 2 % 3 == 2 { Dtype::U8 } else { Dtype::I8 },
+        terms: [1, 1, 3][i / 3 % 3],
+        output: outputs[i / 2 % 4],
+        ..QconvParams::new(conv, x, 0)
+    }
+}
+
+fn shapes(isa: Isa) {
+    let mut i = 0;
+    let mut check = |conv: ConvParams| {
+        for _ in 0..3 {
+            i += 1;
+            check(isa, &vary(conv.clone(), i), Place::ALL[i % 3]);
+        }
+    };
+    for size in [1, 5, 6, 7, 12, 13, 14, 27] {
+        for (c_in, c_out) in [(16, 32), (3, 16), (17, 70)] {
+            check(ConvParams::new([1, c_in, size, size], c_out, [1, 1]));
+            check(ConvParams::new([1, c_in, size, size], c_out, [3, 3]).pads([1; 4]));
+        }
+    }
+    for (c_in, c_out) in [(40, 100), (16, 130)] {
+        let conv = ConvParams::new([2, c_in, 9, 8], c_out, [3, 3]);
+        check(conv.clone());
+        check(conv.clone().pads([0, 1, 1, 0]).stride([2, 2]));
+        check(conv.clone().pads([2, 2, 2, 2]).dilation([2, 2]));
+        check(conv.pads([1, 2, 3, 0]).stride([1, 3]));
+    }
+    check(ConvParams::new([1, 20, 12, 10], 24, [10, 4]).pads([4, 1, 5, 1]).stride([2, 2]));
+    check(ConvParams::new([1, 20, 7, 9], 33, [1, 1]).stride([2, 2]));
+    check(ConvParams::new([2, 64, 5, 6], 32, [3, 3]).pads([1; 4]).groups(2));
+    check(ConvParams::new([1, 48, 4, 4], 96, [1, 1]).groups(3));
+}
+
+fn activations(isa: Isa) {
+    let relu = Epilogue { activation: Activation::Relu, residual: false };
+    let conv = ConvParams::new([1, 16, 6, 7], 20, [3, 3]).epilogue(relu);
+    let p = QconvParams { output: QuantOutput::F32, ..QconvParams::new(conv, Dtype::U8, 3) };
+    check(isa, &p, Place::PageEnd);
+}
+
+macro_rules! conformance {
+    ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
+        conformance! { @ $id $isa shapes activations }
+    };
+    (@ $id:ident $isa:ident $($test:ident)*) => {
+        mod $id {
+            use super::*;
+            $(#[test]
+            fn $test() {
+                if !skip(Isa::$isa) {
+                    super::$test(Isa::$isa);
+                }
+            })*
+        }
+    };
+}
+tilewright_intrinsics::for_each_tile!(conformance, i8);
+
+#[test]
+fn wrong_parameters_are_named() {
+    let conv = ConvParams::new([1, 16, 4, 4], 16, [3, 3]);
+    let p = QconvParams::new(conv.clone(), Dtype::U8, 0);
+    let refused = |p: &QconvParams| QconvPlan::new(Isa::Scalar, p).unwrap_err();
+    let invalid = |p: &QconvParams, name: &str| {
+        let found = refused(p);
+        let named = matches!(found, KernelError::InvalidParam { param, .. } if param == name);
+        assert!(named, "{found}");
+    };
+    invalid(&QconvParams { x: Dtype::F32, ..p.clone() }, "type");
+    invalid(&QconvParams { x_zero_point: 256, ..p.clone() }, "zero point");
+    let large = ConvParams::new([1, 66_000, 1, 1], 1, [1, 1]);
+    invalid(&QconvParams { conv: large, ..p.clone() }, "filter size");
+    let unsupported = |conv: ConvParams| {
+        let found = refused(&QconvParams { conv, ..p.clone() });
+        assert!(matches!(found, KernelError::Unsupported { .. }), "{found}");
+    };
+    unsupported(conv.clone().transposed());
+    unsupported(conv.clone().interleaved());
+    unsupported(conv.groups(2));
+    let plan = QconvPlan::new(Isa::Scalar, &p).unwrap();
+    let mut w = vec![0; plan.weights_len()];
+    assert!(plan.pack_weights(Bytes::I8(&[0; 2303]), &[], &mut w).is_err());
+    assert!(plan.pack_weights(Bytes::I8(&[-1; 2304]), &[127], &mut w).is_ok());
+    assert!(plan.pack_weights(Bytes::I8(&[-2; 2304]), &[127], &mut w).is_err());
+    invalid(&QconvParams { terms: 4, ..p.clone() }, "terms");
+}
