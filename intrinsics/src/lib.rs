@@ -104,6 +104,8 @@ pub mod soft;
 pub mod arch {
     #[cfg(target_arch = "aarch64")]
     pub use core::arch::aarch64::*;
+    #[cfg(target_arch = "wasm32")]
+    pub use core::arch::wasm32::*;
     #[cfg(target_arch = "x86_64")]
     pub use core::arch::x86_64::*;
 }

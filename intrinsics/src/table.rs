@@ -37,6 +37,12 @@ macro_rules! instruction_sets {
             scalar_i8: tile_scalar_i8, i8, lanes 1, word U8x4, unroll 1, dot [[1 16] [2 16] [1 4] [1 1]];
             scalar_f16: tile_scalar_f32, f16, lanes 1, word F32x1, unroll 4, dot [[1 16] [2 16] [1 4] [1 1]];
         }
+        /// Cortex-M4 and M7 with a floating-point unit. The feature says that the machine is one.
+        CortexM = cortex_m over Scalar, if all(feature = "cortex-m", target_arch = "arm"), [] {
+            cortex_m_f32: tile_cortex_m_f32, f32, lanes 1, c_vec 16, unroll 4,
+            conv [[1 1 16]],
+            matmul [[1 16] [1 4] [2 4] [4 4] [1 1]];
+        }
         /// NEON of AArch64.
         Neon = neon over Scalar, if all(feature = "neon", target_arch = "aarch64"), ["neon"] {
             neon_f32: tile_neon_f32, f32, lanes 4, c_vec 4, unroll 4,
@@ -61,6 +67,18 @@ macro_rules! instruction_sets {
         NeonBf16 = neonbf16 over I8mm, if all(feature = "neonbf16", target_arch = "aarch64"), ["neon" "bf16"] {
             neonbf16_bf16: tile_neonbf16_bf16, bf16, lanes 4, word Bf16x2, unroll 4,
             dot [[1 8] [1 4] [2 4] [3 4] [4 4] [5 4] [1 1] [4 1]];
+        }
+        /// SIMD of WebAssembly.
+        Wasm = wasm over Scalar, if all(feature = "wasm-simd", target_arch = "wasm32"), ["simd128"] {
+            wasm_f32: tile_wasm_f32, f32, lanes 4, c_vec 4, unroll 4,
+            conv [[1 1 4] [1 2 4] [1 3 4] [2 1 4]],
+            matmul [[1 8] [1 4] [2 4] [3 4] [1 1] [2 1] [4 1]];
+        }
+        /// Relaxed SIMD of WebAssembly.
+        WasmRelaxed = wasm_relaxed over Wasm, if all(feature = "wasm-relaxed", target_arch = "wasm32"), ["simd128" "relaxed-simd"] {
+            wasm_relaxed_f32: tile_wasm_relaxed_f32, f32, lanes 4, c_vec 4, unroll 4,
+            conv [[1 1 4] [1 2 4] [1 3 4] [2 1 4]],
+            matmul [[1 8] [1 4] [2 4] [3 4] [1 1] [2 1] [4 1]];
         }
         /// AVX2 with FMA.
         Avx2 = avx2 over Scalar, if all(feature = "avx2", target_arch = "x86_64"), ["avx2" "fma"] {

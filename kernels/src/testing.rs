@@ -4,9 +4,17 @@ use crate::{Dtype, Isa};
 use alloc::{vec, vec::Vec};
 use core::ops::{Deref, DerefMut};
 
+#[cfg(all(target_family = "wasm", target_os = "unknown"))]
+mod host;
+
 /// Whether tests of this ISA cannot run here; says so.
+#[cfg_attr(all(target_family = "wasm", target_os = "unknown"), track_caller)]
 pub(crate) fn skip(isa: Isa) -> bool {
     let skip = !isa.is_available();
+    #[cfg(all(target_family = "wasm", target_os = "unknown"))]
+    if !skip {
+        host::begin(core::panic::Location::caller().file(), isa.name());
+    }
     if skip {
         std::println!("skipped: {isa}");
     }
@@ -44,7 +52,7 @@ pub(crate) struct Guarded {
 #[derive(Debug)]
 enum Memory {
     Heap(Vec<f32>),
-    #[cfg(target_os = "linux")]
+    #[cfg(all(target_os = "linux", not(miri)))]
     Map(page::Map),
 }
 
@@ -64,7 +72,7 @@ impl Guarded {
     }
 
     fn poisoned(len: usize, place: Place) -> Self {
-        #[cfg(target_os = "linux")]
+        #[cfg(all(target_os = "linux", not(miri)))]
         if place == Place::PageEnd {
             let mut map = page::Map::new(len + MARGIN);
             map.fill(f32::from_bits(POISON));
@@ -80,7 +88,7 @@ impl Guarded {
     fn all(&self) -> &[f32] {
         match &self.memory {
             Memory::Heap(heap) => heap,
-            #[cfg(target_os = "linux")]
+            #[cfg(all(target_os = "linux", not(miri)))]
             Memory::Map(map) => map,
         }
     }
@@ -115,14 +123,14 @@ impl DerefMut for Guarded {
     fn deref_mut(&mut self) -> &mut [f32] {
         let all: &mut [f32] = match &mut self.memory {
             Memory::Heap(heap) => heap,
-            #[cfg(target_os = "linux")]
+            #[cfg(all(target_os = "linux", not(miri)))]
             Memory::Map(map) => map,
         };
         &mut all[self.start..self.start + self.len]
     }
 }
 
-#[cfg(target_os = "linux")]
+#[cfg(all(target_os = "linux", not(miri)))]
 mod page {
     #![allow(unsafe_code)]
 

@@ -9,12 +9,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use crate::rows::{self, Row};
+use crate::{has_target, target_dir};
+
 /// A CPU model to compile for.
-struct Model {
-    name: &'static str,
-    target: &'static str,
+pub(crate) struct Model {
+    pub(crate) name: &'static str,
+    pub(crate) target: &'static str,
     /// `None` is the target's baseline, which is what is shipped.
-    cpu: Option<&'static str>,
+    pub(crate) cpu: Option<&'static str>,
 }
 
 const X86: &str = "x86_64-unknown-linux-gnu";
@@ -27,6 +30,12 @@ const MODELS: [Model; 5] = [
     Model { name: "cortex-a76", target: ARM, cpu: Some("cortex-a76") },
 ];
 
+/// The model that stands for the baseline of a target, or, without a baseline among the models, for
+/// its first.
+pub(crate) fn baseline(target: &str) -> Option<&'static Model> {
+    MODELS.iter().find(|model| model.target == target)
+}
+
 /// Runs the gate for the models named in `args`, or for all.
 ///
 /// # Errors
@@ -37,18 +46,16 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         let names: Vec<&str> = MODELS.iter().map(|m| m.name).collect();
         return Err(format!("asm: unknown model {unknown} (known: {})", names.join(", ")));
     }
-    let table =
-        fs::read_to_string("intrinsics/src/table.rs").map_err(|e| format!("asm: table.rs: {e}"))?;
+    let rows = rows::read()?;
     let mut failures = Vec::new();
     for model in MODELS.iter().filter(|m| args.is_empty() || args.iter().any(|arg| arg == m.name)) {
-        if !installed(model.target)? {
+        if !has_target(model.target) {
             println!("asm: {}: skipped, target {} is not installed", model.name, model.target);
             continue;
         }
         let text = assembly(model)?;
         let kernels = kernels(&text);
-        let found: Vec<String> =
-            kernels.iter().filter_map(|kernel| check(kernel, &table)).collect();
+        let found: Vec<String> = kernels.iter().filter_map(|kernel| check(kernel, &rows)).collect();
         println!("asm: {}: {} kernels, {} fail", model.name, kernels.len(), found.len());
         if kernels.is_empty() {
             failures.push(format!("{}: no kernels found", model.name));
@@ -58,20 +65,9 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     if failures.is_empty() { Ok(()) } else { Err(format!("asm:\n  {}", failures.join("\n  "))) }
 }
 
-fn installed(target: &str) -> Result<bool, String> {
-    let output = Command::new("rustc")
-        .args(["--print", "sysroot"])
-        .output()
-        .map_err(|e| format!("rustc: {e}"))?;
-    let sysroot = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    Ok(Path::new(&sysroot).join("lib/rustlib").join(target).is_dir())
-}
-
 /// The kernels crate as assembly.
-fn assembly(model: &Model) -> Result<String, String> {
-    let root =
-        std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
-    let dir = root.join("asm").join(model.name);
+pub(crate) fn assembly(model: &Model) -> Result<String, String> {
+    let dir = target_dir().join("asm").join(model.name);
     let deps = dir.join(model.target).join("release/deps");
     for old in listings(&deps) {
         fs::remove_file(&old).map_err(|e| format!("asm: {}: {e}", old.display()))?;
@@ -122,13 +118,13 @@ fn listings(dir: &Path) -> Vec<PathBuf> {
 }
 
 /// A microkernel in a listing.
-struct Kernel<'a> {
+pub(crate) struct Kernel<'a> {
     /// `conv_tile` or `matmul_tile`.
-    op: &'a str,
-    /// Row of the table, for instance `avx2_f32`.
-    row: &'a str,
+    pub(crate) op: &'a str,
+    /// Line of the table, for instance `avx2_f32`.
+    pub(crate) row: &'a str,
     /// Rows, pixels and vectors, or the last two.
-    tile: &'a str,
+    pub(crate) tile: &'a str,
     lines: Vec<&'a str>,
 }
 
@@ -146,7 +142,7 @@ fn path(symbol: &str) -> Vec<&str> {
 }
 
 /// All microkernels but those of the scalar rows, which have no FMA.
-fn kernels(text: &str) -> Vec<Kernel<'_>> {
+pub(crate) fn kernels(text: &str) -> Vec<Kernel<'_>> {
     let mut kernels = Vec::new();
     let mut lines = text.lines();
     while let Some(line) = lines.next() {
@@ -165,26 +161,49 @@ fn kernels(text: &str) -> Vec<Kernel<'_>> {
     kernels
 }
 
+/// What the hot loop of a kernel, the innermost one with most multiply-adds, consists of.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct HotLoop {
+    pub(crate) fmas: usize,
+    pub(crate) instructions: usize,
+    /// Vectors loaded from or stored to the stack.
+    pub(crate) stack: usize,
+}
+
+impl Kernel<'_> {
+    /// Its hot loop, if it has a loop.
+    pub(crate) fn hot_loop(&self) -> Option<HotLoop> {
+        let measured = inner_loops(&self.lines).into_iter().map(|body| HotLoop {
+            fmas: body.iter().filter(|line| is_fma(line)).count(),
+            instructions: body.iter().filter(|line| is_instruction(line)).count(),
+            stack: body.iter().filter(|line| is_vector_on_stack(line)).count(),
+        });
+        measured.max_by_key(|hot| hot.fmas)
+    }
+}
+
+fn is_fma(line: &str) -> bool {
+    let line = line.trim_start();
+    line.starts_with("vfmadd") || line.starts_with("fmla")
+}
+
+/// Neither a label nor a directive nor a comment.
+fn is_instruction(line: &str) -> bool {
+    let line = line.trim();
+    !line.is_empty() && !line.ends_with(':') && !line.starts_with(['.', '#', '/', '@'])
+}
+
 /// What is wrong with a kernel.
-fn check(kernel: &Kernel<'_>, table: &str) -> Option<String> {
+fn check(kernel: &Kernel<'_>, rows: &[Row]) -> Option<String> {
     let name = format!("{} {} {}", kernel.op, kernel.row, kernel.tile);
-    let row = table
-        .split(&format!("{}:", kernel.row))
-        .nth(1)
-        .and_then(|text| text.split("unroll ").nth(1));
-    let unroll = row.and_then(|text| text.split(',').next()).and_then(|n| n.parse::<usize>().ok());
+    let line = rows.iter().flat_map(|row| &row.lines).find(|line| line.id == kernel.row);
+    let unroll = line.and_then(|line| line.number("unroll"));
     let tile: Option<usize> = kernel.tile.split('x').map(|n| n.parse::<usize>().ok()).product();
     let (Some(unroll), Some(tile)) = (unroll, tile) else {
-        return Some(format!("{name}: not a row of the table"));
+        return Some(format!("{name}: not a line of the table"));
     };
-    let is_fma = |line: &&&str| {
-        line.trim_start().starts_with("vfmadd") || line.trim_start().starts_with("fmla")
-    };
-    let fmas = |body: &[&str]| body.iter().filter(is_fma).count();
-    let Some(hot) = inner_loops(&kernel.lines).into_iter().max_by_key(|body| fmas(body)) else {
-        return Some(format!("{name}: no loop"));
-    };
-    let (count, stack) = (fmas(hot), hot.iter().filter(|line| is_vector_on_stack(line)).count());
+    let Some(hot) = kernel.hot_loop() else { return Some(format!("{name}: no loop")) };
+    let (count, stack) = (hot.fmas, hot.stack);
     if count == 0 || count % (tile * unroll) != 0 {
         return Some(format!("{name}: {count} FMA in the hot loop, expected {}", tile * unroll));
     }
@@ -228,7 +247,8 @@ fn inner_loops<'a, 'b>(lines: &'b [&'a str]) -> Vec<&'b [&'a str]> {
 mod tests {
     use super::*;
 
-    const TABLE: &str = "avx2_f32: tile_avx2_f32, Avx2, unroll 2, conv";
+    const TABLE: &str =
+        "Avx2 = avx2 over Scalar, if all(), [] {\navx2_f32: tile_avx2_f32, f32, unroll 2;\n}\n";
 
     fn listing(body: &str) -> String {
         let symbol =
@@ -240,7 +260,7 @@ mod tests {
         let text = listing(body);
         let kernels = kernels(&text);
         assert_eq!((kernels.len(), kernels[0].row, kernels[0].tile), (1, "avx2_f32", "1x1x2"));
-        check(&kernels[0], TABLE)
+        check(&kernels[0], &rows::parse(TABLE))
     }
 
     #[test]

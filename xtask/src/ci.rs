@@ -1,13 +1,12 @@
 //! `cargo xtask ci`: what continuous integration checks.
 
 use std::fs;
-use std::path::Path;
-use std::process::{Command, Stdio};
+
+use std::process::Command;
 use std::time::Instant;
 
+use crate::legs::LEGS;
 use crate::{asm, cargo, finish, tidy};
-
-const ARM: &str = "aarch64-unknown-linux-gnu";
 
 /// Combinations of features that must build: package, features.
 const FEATURES: [(&str, &str); 10] = [
@@ -60,12 +59,18 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         cargo_run(&["test", "--quiet", "--release", "-p", "tilewright-kernels", "--benches"])
     })?;
     step("instructions", || asm::run(&[]))?;
-    if has_target() {
-        step("the program on aarch64", || {
-            cargo_run(&["check", "--quiet", "--target", ARM, "-p", "tilewright"])
+    let mut skipped = Vec::new();
+    for leg in &LEGS {
+        step(leg.name, || {
+            if !leg.run()? {
+                skipped.push(leg.name);
+            }
+            Ok(())
         })?;
     }
-    arm()?;
+    if !skipped.is_empty() {
+        println!("\n!!! ci: skipped: {}", skipped.join("; "));
+    }
     println!("ci: all passed in {:.0} s", begin.elapsed().as_secs_f64());
     Ok(())
 }
@@ -76,40 +81,6 @@ fn instruction_set_files() -> Result<(), String> {
     let files = fs::read_dir(folder).map_err(|e| format!("{folder}: {e}"))?;
     let paths = files.flatten().map(|file| file.path());
     finish(Command::new("rustfmt").args(["--check", "--edition", "2024"]).args(paths))
-}
-
-/// The kernels' tests on NEON under an emulator. A machine without cross compiler, emulator or
-/// target says so, loudly, and goes on.
-fn arm() -> Result<(), String> {
-    let lacking: Vec<&str> = [
-        ("the Rust target aarch64-unknown-linux-gnu", has_target()),
-        ("aarch64-linux-gnu-gcc", has_program("aarch64-linux-gnu-gcc")),
-        ("qemu-aarch64", has_program("qemu-aarch64")),
-    ]
-    .iter()
-    .filter(|(_, there)| !there)
-    .map(|(name, _)| *name)
-    .collect();
-    if !lacking.is_empty() {
-        println!("\n!!! ci: SKIPPED: tests on NEON, for lack of: {}\n", lacking.join(", "));
-        return Ok(());
-    }
-    step("tests on NEON", || {
-        let test = ["test", "--release", "--target", ARM, "-p"];
-        cargo_run(&[&test[..], &["tilewright-kernels", "--lib"]].concat())
-    })
-}
-
-fn has_target() -> bool {
-    let mut rustc = Command::new("rustc");
-    let output = rustc.args(["--print", "target-libdir", "--target", ARM]).output();
-    output.is_ok_and(|o| Path::new(String::from_utf8_lossy(&o.stdout).trim()).is_dir())
-}
-
-fn has_program(name: &str) -> bool {
-    let mut command = Command::new(name);
-    command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
-    command.status().is_ok_and(|s| s.success())
 }
 
 fn cargo_run(args: &[&str]) -> Result<(), String> {

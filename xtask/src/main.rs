@@ -3,9 +3,12 @@
 mod asm;
 mod bench;
 mod ci;
+mod legs;
+mod port;
+mod rows;
 mod tidy;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 const USAGE: &str = "\
@@ -14,7 +17,9 @@ usage: cargo xtask <command>
   ci --no-tests   the same without the release tests, which .ci/run runs itself
   tidy            layers, SAFETY comments, file sizes, leftovers, links
   asm [MODEL...]  the hot loop of every microkernel keeps its tile in registers
-  bench [FILTER]  times of the kernels whose names contain FILTER, against the peak of the core";
+  bench [FILTER]  times of the kernels whose names contain FILTER, against the peak of the core
+  port <isa> [--format json]   correctness, speed, instructions and advice for one instruction set
+  port --self-test | --lines   a toy instruction set passes the suite; the table of file sizes";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -27,6 +32,7 @@ fn main() -> ExitCode {
                 "ci" => ci::run(rest),
                 "tidy" => tidy::run(rest),
                 "asm" => asm::run(rest),
+                "port" => port::run(rest),
                 "bench" => bench::run(rest),
                 _ => Err(USAGE.into()),
             },
@@ -44,6 +50,18 @@ fn main() -> ExitCode {
 /// Cargo, the one that runs us.
 fn cargo() -> Command {
     Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// Where Cargo puts what it builds.
+fn target_dir() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from)
+}
+
+/// Whether the toolchain in use has the standard library of a target.
+fn has_target(target: &str) -> bool {
+    let mut rustc = Command::new("rustc");
+    let output = rustc.args(["--print", "target-libdir", "--target", target]).output();
+    output.is_ok_and(|o| Path::new(String::from_utf8_lossy(&o.stdout).trim()).is_dir())
 }
 
 /// Runs a command to its end.

@@ -80,6 +80,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         }
     }
     unused_names(&files, &mut findings);
+    findings.extend(crate::port::check_lines());
     dependencies(&files, &mut findings);
     if files.iter().filter(|f| f.is("rs")).count() < 20 {
         findings.push("tidy: hardly any source files found".into());

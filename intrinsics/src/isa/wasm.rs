@@ -1,0 +1,62 @@
+//! SIMD of WebAssembly.
+
+/// The tile macro of WebAssembly's SIMD for `f32`: 4 lanes; engines have 16 or 32 registers. See the
+/// crate documentation.
+#[macro_export]
+macro_rules! tile_wasm_f32 {
+    (LANES) => { 4usize };
+    (STEPS) => { $crate::steps::One };
+    (VTYPE) => { $crate::arch::v128 };
+    (VZERO) => { $crate::arch::f32x4_splat(0.0) };
+    (VSET $x:expr) => { $crate::arch::f32x4_splat($x) };
+    // SAFETY (5 memory arms): the verb's caller owns the elements that the index reaches; a tail
+    // copies its first `n <= 4` elements one by one.
+    (VLOAD $p:expr, $i:expr) => { unsafe { $crate::arch::v128_load($p.wrapping_add($i * 4).cast()) } };
+    (VLOAD_TAIL $p:expr, $n:expr) => {{
+        let mut x = [0.0f32; 4];
+        unsafe { core::ptr::copy_nonoverlapping($p, x.as_mut_ptr(), $n) };
+        unsafe { $crate::arch::v128_load(x.as_ptr().cast()) } }};
+    (VSPLAT $p:expr, $i:expr) => { unsafe { $crate::arch::v128_load32_splat($p.wrapping_add($i).cast()) } };
+    (VSTORE $p:expr, $i:expr, $x:expr) => {
+        unsafe { $crate::arch::v128_store($p.wrapping_add($i * 4).cast(), $x) } };
+    (VSTORE_TAIL $p:expr, $n:expr, $x:expr) => {{
+        let mut x = [0.0f32; 4];
+        unsafe { $crate::arch::v128_store(x.as_mut_ptr().cast(), $x) };
+        unsafe { core::ptr::copy_nonoverlapping(x.as_ptr(), $p, $n) } }};
+    (VPREFETCH $p:expr, $i:expr) => {};
+    (VFMA $a:expr, $b:expr, $c:expr) => { $crate::arch::f32x4_add($crate::arch::f32x4_mul($a, $b), $c) };
+    (VADD $a:expr, $b:expr) => { $crate::arch::f32x4_add($a, $b) };
+    (VSUB $a:expr, $b:expr) => { $crate::arch::f32x4_sub($a, $b) };
+    (VMUL $a:expr, $b:expr) => { $crate::arch::f32x4_mul($a, $b) };
+    (VDIV $a:expr, $b:expr) => { $crate::arch::f32x4_div($a, $b) };
+    // Not `pmax` and `pmin`: beside relaxed SIMD, LLVM makes relaxed ones of them, whose NaN differ.
+    (VMAX $a:expr, $b:expr) => {{
+        let (a, b) = ($a, $b);
+        $crate::arch::v128_bitselect(a, b, $crate::arch::f32x4_gt(a, b)) }};
+    (VMIN $a:expr, $b:expr) => {{
+        let (a, b) = ($a, $b);
+        $crate::arch::v128_bitselect(a, b, $crate::arch::f32x4_lt(a, b)) }};
+    (VSQRT $x:expr) => { $crate::arch::f32x4_sqrt($x) };
+    (VROUND $x:expr) => { $crate::arch::f32x4_nearest($x) };
+    (VFLOOR $x:expr) => { $crate::arch::f32x4_floor($x) };
+    (VABS $x:expr) => { $crate::arch::f32x4_abs($x) };
+    (VCOPYSIGN $x:expr, $s:expr) => {{
+        let (x, s) = ($x, $s);
+        $crate::arch::v128_bitselect(s, x, $crate::arch::f32x4_splat(-0.0)) }};
+    (VGT $a:expr, $b:expr) => { $crate::arch::f32x4_gt($a, $b) };
+    (VSEL $m:expr, $a:expr, $b:expr) => {{
+        let (m, a, b) = ($m, $a, $b);
+        $crate::arch::v128_bitselect(a, b, m) }};
+    (VPOW2 $n:expr) => { $crate::arch::i32x4_shl($crate::arch::i32x4_add(
+        $crate::arch::i32x4_trunc_sat_f32x4($n), $crate::arch::i32x4_splat(127)), 23) };
+    (VEXPO $x:expr) => { $crate::arch::f32x4_convert_i32x4($crate::arch::i32x4_sub(
+        $crate::arch::u32x4_shr($x, 23), $crate::arch::i32x4_splat(127))) };
+    (VMANT $x:expr) => { $crate::arch::v128_or($crate::arch::f32x4_splat(1.0),
+        $crate::arch::v128_and($x, $crate::arch::i32x4_splat(0x007f_ffff))) };
+    (VPAIR_LO $a:expr, $b:expr) => { $crate::arch::i32x4_shuffle::<0, 4, 1, 5>($a, $b) };
+    (VPAIR_HI $a:expr, $b:expr) => { $crate::arch::i32x4_shuffle::<2, 6, 3, 7>($a, $b) };
+    (VQUAD_LO $a:expr, $b:expr) => { $crate::arch::i64x2_shuffle::<0, 2>($a, $b) };
+    (VQUAD_HI $a:expr, $b:expr) => { $crate::arch::i64x2_shuffle::<1, 3>($a, $b) };
+    (TRANSPOSE $t:ident) => { $crate::tile_default!(tile_wasm_f32 QUADS $t [1]); };
+    ($($verb:tt)*) => { $crate::tile_default!(tile_wasm_f32 $($verb)*) };
+}

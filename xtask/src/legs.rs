@@ -1,0 +1,172 @@
+//! The parts of CI that need more than this machine's CPU and the stable toolchain: other
+//! architectures under emulators, Miri, sanitizers. What is missing is said loudly, and skipped.
+
+use std::process::{Command, Stdio};
+
+use crate::{cargo, finish, has_target, port, rows, target_dir};
+
+const ARM: &str = "aarch64-unknown-linux-gnu";
+const WASM: &str = "wasm32-unknown-unknown";
+const CORTEX_M: &str = "thumbv7em-none-eabihf";
+const X86: &str = "x86_64-unknown-linux-gnu";
+
+/// A part: what it is called, what it needs, what it does.
+pub(crate) struct Leg {
+    pub(crate) name: &'static str,
+    needs: fn() -> Vec<&'static str>,
+    run: fn() -> Result<(), String>,
+}
+
+/// All parts, in the order in which they run.
+pub(crate) const LEGS: [Leg; 8] = [
+    Leg { name: "the program on aarch64", needs: || arm_target().to_vec(), run: program_on_arm },
+    Leg { name: "tests on a CPU with all of NEON", needs: arm_needs, run: arm_with_everything },
+    Leg { name: "tests on a CPU with plain NEON", needs: arm_needs, run: arm_with_neon_only },
+    Leg { name: "tests on WebAssembly", needs: wasm_needs, run: wasm },
+    Leg { name: "checks on a Cortex-M4", needs: cortex_m_needs, run: cortex_m },
+    Leg { name: "an instruction set of one file and one row", needs: Vec::new, run: self_test },
+    Leg { name: "Miri over scalar kernels and packing", needs: miri_needs, run: miri },
+    Leg { name: "AddressSanitizer over the kernels", needs: sanitizer_needs, run: sanitizer },
+];
+
+impl Leg {
+    /// Runs it, if what it needs is there. Otherwise says so and returns `false`.
+    ///
+    /// # Errors
+    /// The command that failed.
+    pub(crate) fn run(&self) -> Result<bool, String> {
+        let lacking = (self.needs)();
+        if !lacking.is_empty() {
+            println!("\n!!! ci: SKIPPED: {}, for lack of: {}\n", self.name, lacking.join(", "));
+            return Ok(false);
+        }
+        (self.run)().map(|()| true)
+    }
+}
+
+fn lacking<const N: usize>(needs: [(&'static str, bool); N]) -> Vec<&'static str> {
+    needs.into_iter().filter(|(_, there)| !there).map(|(name, _)| name).collect()
+}
+
+fn arm_target() -> Vec<&'static str> {
+    lacking([("the Rust target aarch64-unknown-linux-gnu", has_target(ARM))])
+}
+
+fn arm_needs() -> Vec<&'static str> {
+    lacking([
+        ("the Rust target aarch64-unknown-linux-gnu", has_target(ARM)),
+        ("aarch64-linux-gnu-gcc", has_program("aarch64-linux-gnu-gcc", &[])),
+        ("qemu-aarch64", has_program("qemu-aarch64", &[])),
+    ])
+}
+
+fn wasm_needs() -> Vec<&'static str> {
+    lacking([
+        ("the Rust target wasm32-unknown-unknown", has_target(WASM)),
+        ("node", has_program("node", &[])),
+    ])
+}
+
+fn cortex_m_needs() -> Vec<&'static str> {
+    lacking([
+        ("the Rust target thumbv7em-none-eabihf", has_target(CORTEX_M)),
+        ("qemu-system-arm", has_program("qemu-system-arm", &[])),
+    ])
+}
+
+fn miri_needs() -> Vec<&'static str> {
+    lacking([("nightly Rust with Miri and rust-src", has_program("cargo", &["+nightly", "miri"]))])
+}
+
+fn sanitizer_needs() -> Vec<&'static str> {
+    lacking([
+        ("nightly Rust", has_program("cargo", &["+nightly"])),
+        ("Linux on x86-64", cfg!(all(target_os = "linux", target_arch = "x86_64"))),
+    ])
+}
+
+fn program_on_arm() -> Result<(), String> {
+    finish(cargo().args(["check", "--quiet", "--target", ARM, "-p", "tilewright"]))
+}
+
+fn kernel_tests(target: &str) -> Command {
+    let mut command = cargo();
+    command.args(["test", "--release", "--target", target, "-p", "tilewright-kernels", "--lib"]);
+    command
+}
+
+/// An emulated CPU that has every instruction set of the architecture must be found to have them.
+fn arm_with_everything() -> Result<(), String> {
+    let rows = rows::read()?;
+    let rows = rows.iter().filter(|row| row.target().is_none_or(|target| target == ARM));
+    let names: Vec<&str> = rows.map(|row| row.name.as_str()).collect();
+    finish(kernel_tests(ARM).env("TILEWRIGHT_EXPECT", names.join(", ")))
+}
+
+/// One without dot products, matrix products and half precision must be found to lack them. What
+/// it has was tested above; one op is run again.
+fn arm_with_neon_only() -> Result<(), String> {
+    let mut command = kernel_tests(ARM);
+    let runner = "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER";
+    command.env(runner, "qemu-aarch64 -cpu cortex-a53").env("TILEWRIGHT_EXPECT", "scalar, neon");
+    finish(command.args(["--", "detect::", "matmul", "dot"]))
+}
+
+fn wasm() -> Result<(), String> {
+    finish(kernel_tests(WASM).args(["--features", "wasm-relaxed"]))
+}
+
+/// The program there is outside the workspace, but builds into the same folder.
+fn cortex_m() -> Result<(), String> {
+    let target = std::path::absolute(target_dir()).map_err(|e| e.to_string())?;
+    let mut command = cargo();
+    command.current_dir("ports/cortex-m").env("CARGO_TARGET_DIR", target);
+    finish(command.args(["run", "--quiet", "--release"]))
+}
+
+fn self_test() -> Result<(), String> {
+    port::run(&["--self-test".into()])
+}
+
+/// Cargo of the nightly toolchain: not the one that runs us, which ignores `+nightly`.
+fn nightly() -> Command {
+    let mut command = Command::new("cargo");
+    command.arg("+nightly").env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO");
+    command
+}
+
+/// The tests whose shapes are small enough for an interpreter: each kernel of the scalar row with
+/// its tails and borders, and all of packing.
+fn miri() -> Result<(), String> {
+    let mut command = nightly();
+    command.args(["miri", "test", "-p", "tilewright-kernels", "--lib", "--no-default-features"]);
+    command.args(["--features", "std", "--"]).args(MIRI_TESTS);
+    finish(command.env("MIRIFLAGS", "-Zmiri-disable-isolation"))
+}
+
+const MIRI_TESTS: [&str; 8] = [
+    "pack::",
+    "choice::",
+    "detect::",
+    "registry::",
+    "matmul_tests::scalar_f32::specials",
+    "conv_tests::scalar_f32::specials",
+    "layout_tests::scalar_f32",
+    "wrong_parameters",
+];
+
+/// All rows of this CPU, with every load and store checked.
+fn sanitizer() -> Result<(), String> {
+    let mut command = nightly();
+    command.args(["test", "--release", "--target", X86, "-p", "tilewright-kernels", "--lib"]);
+    // Optimised enough to run the suite in time, in a folder of its own as flags differ.
+    command.arg("--target-dir").arg(target_dir().join("sanitizer"));
+    finish(command.env("RUSTFLAGS", "-Zsanitizer=address"))
+}
+
+fn has_program(name: &str, args: &[&str]) -> bool {
+    let mut command = Command::new(name);
+    command.args(args).arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
+    command.env_remove("RUSTUP_TOOLCHAIN");
+    command.status().is_ok_and(|s| s.success())
+}
