@@ -71,6 +71,19 @@ impl Case {
         format!("{}/{a}x{b}x{c}/{}", self.op, self.kernel)
     }
 
+    /// Bytes of the plain operands and the result, each counted once: what must move at least. 0
+    /// where the three sizes do not say.
+    pub fn bytes(&self) -> f64 {
+        let [a, b, c] = self.shape.map(|size| size as f64);
+        let window = self.op.strip_prefix("conv").and_then(|text| text.split('x').next());
+        let elements = match (window.and_then(|w| w.parse::<f64>().ok()), self.op.as_str()) {
+            (Some(w), _) => (a + c) * b * b + a * c * w * w,
+            (None, "matmul" | "product") => a * b + b * c + a * c,
+            _ => 0.0,
+        };
+        elements * size_of::<f32>() as f64
+    }
+
     /// Does the work once.
     pub fn run(&mut self) {
         (self.run)();
@@ -181,6 +194,30 @@ macro_rules! peak_row {
                 tile!(VSTORE p, 0, sum);
                 lanes.iter().sum()
             }
+
+            /// Sums a whole number of groups of eight vectors.
+            ///
+            /// # Safety
+            ///
+            /// The CPU has the instructions of the row.
+            $(#[target_feature(enable = $f)])*
+            pub(super) unsafe fn read(data: &[f32]) -> f32 {
+                use tilewright_intrinsics::$tile as tile;
+                tile!(DEF t [1 x 8 x 1]);
+                for group in data.chunks_exact(8 * tile!(LANES)) {
+                    let p = group.as_ptr();
+                    tilewright_intrinsics::each!(i in 8 {
+                        t[i][0] = tile!(VADD t[i][0], tile!(VLOAD p, i));
+                        if i * tile!(LANES) % 16 == 0 { tile!(VPREFETCH p, (i * tile!(LANES) + 2048)); }
+                    });
+                }
+                let mut sum = tile!(VZERO);
+                tilewright_intrinsics::each!(i in 8 { sum = tile!(VADD sum, t[i][0]); });
+                let mut lanes = [0.0f32; tile!(LANES)];
+                let p = lanes.as_mut_ptr();
+                tile!(VSTORE p, 0, sum);
+                lanes.iter().sum()
+            }
         }
     };
 }
@@ -207,6 +244,25 @@ pub fn peak(isa: Isa, steps: usize) -> Result<f64, KernelError> {
     Ok((steps * 12 * 2 * lanes) as f64)
 }
 
+/// Reads operands from memory and does nothing else but add them up: the bound of what streams them.
+///
+/// # Errors
+/// [`KernelError`] if this CPU or this build does not have the instruction set.
+pub fn read(isa: Isa, data: &[f32]) -> Result<f32, KernelError> {
+    isa.require()?;
+    let mut sum = 0.0;
+    macro_rules! row {
+        ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
+            if isa == Isa::$isa {
+                // SAFETY: `require` has checked that the CPU has the instruction set.
+                sum = unsafe { $id::read(black_box(data)) };
+            }
+        };
+    }
+    tilewright_intrinsics::for_each_tile!(row);
+    Ok(black_box(sum))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -215,9 +271,11 @@ mod tests {
     fn every_available_instruction_set_has_cases_and_a_peak() {
         for isa in Isa::available() {
             assert!(peak(isa, 10).unwrap() > 0.0);
+            assert_eq!(read(isa, &[0.5; 300]).unwrap(), 128.0);
             let mut cases = cases(isa).unwrap();
             let small = cases.iter_mut().find(|c| c.shape == [128, 6, 256]).unwrap();
             small.run();
+            assert_eq!(small.bytes(), 4.0 * (384.0 * 36.0 + 128.0 * 256.0 * 9.0));
             assert!(small.name().starts_with("conv3x3/128x6x256/conv_f32"), "{}", small.name());
         }
     }

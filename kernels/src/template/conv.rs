@@ -11,7 +11,7 @@ use super::conv_pack;
 use super::conv_tile::{ConvKernel, TileArgs, TileShape};
 use super::unary::{UnaryKernel, UnaryOp};
 use crate::error::{check_len, checked_len};
-use crate::{Activation, C_BLOCK, Epilogue, Isa, KernelError};
+use crate::{Activation, Algorithm, C_BLOCK, Choice, Epilogue, Isa, KernelError};
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -263,6 +263,39 @@ impl ConvPlan {
             y_len,
             weights_len,
         })
+    }
+
+    /// The ways of computing this, the one that `new` chooses first.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn candidates(isa: Isa, params: &ConvParams) -> Result<Vec<Choice>, KernelError> {
+        Ok(alloc::vec![Self::new(isa, params)?.choice()])
+    }
+
+    /// The plan that computes this in the way given.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new), and [`KernelError::InvalidParam`] if `choice` is no candidate.
+    pub fn with_choice(
+        isa: Isa,
+        params: &ConvParams,
+        choice: &Choice,
+    ) -> Result<Self, KernelError> {
+        let plan = Self::new(isa, params)?;
+        let (param, expected) = ("choice", "one of the candidates");
+        let refused = KernelError::InvalidParam { op: OP, param, expected };
+        if plan.choice() == *choice { Ok(plan) } else { Err(refused) }
+    }
+
+    /// The way in which it computes.
+    pub fn choice(&self) -> Choice {
+        let tiling = &self.phases[0].tilings[self.k_tiles[0].tiling];
+        let info = &self.kernels[tiling.main_kernel()].info;
+        let tile = [info.rows, info.w_ob, info.c_ob];
+        Choice { algorithm: Algorithm::Direct, tile, chunk: CHUNK, block: 0 }
     }
 
     /// The parameters it was made for.

@@ -11,7 +11,7 @@ use super::matmul_tile::{MatmulKernel, TileArgs};
 use super::unary::UnaryKernel;
 use crate::epilogue::TileActivation;
 use crate::error::{check_len, checked_len};
-use crate::{Activation, Epilogue, Isa, KernelError};
+use crate::{Activation, Algorithm, Choice, Epilogue, Isa, KernelError};
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -172,6 +172,39 @@ impl MatmulPlan {
         let activation = p.epilogue.activation.in_tile().unwrap_or(TileActivation::None);
         let post = post_kernel(isa, p.epilogue.activation)?;
         Ok(Self { params: p.clone(), kernels, panels, rows, parts, activation, post, lens, packed })
+    }
+
+    /// The ways of computing this, the one that `new` chooses first.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn candidates(isa: Isa, params: &MatmulParams) -> Result<Vec<Choice>, KernelError> {
+        Ok(alloc::vec![Self::new(isa, params)?.choice()])
+    }
+
+    /// The plan that computes this in the way given.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new), and [`KernelError::InvalidParam`] if `choice` is no candidate.
+    pub fn with_choice(
+        isa: Isa,
+        params: &MatmulParams,
+        choice: &Choice,
+    ) -> Result<Self, KernelError> {
+        let plan = Self::new(isa, params)?;
+        let (param, expected) = ("choice", "one of the candidates");
+        let refused = KernelError::InvalidParam { op: OP, param, expected };
+        if plan.choice() == *choice { Ok(plan) } else { Err(refused) }
+    }
+
+    /// The way in which it computes.
+    pub fn choice(&self) -> Choice {
+        let rows = &self.rows[self.panels[0].rows];
+        let info = &self.kernels[rows[rows.len() / 2].1].info;
+        let tile = [info.rows, info.w_ob, info.c_ob];
+        Choice { algorithm: Algorithm::Direct, tile, chunk: self.params.k, block: 0 }
     }
 
     /// The parameters it was made for.
