@@ -75,6 +75,14 @@ impl Storage {
         Self::new(Bytes::Shared(bytes))
     }
 
+    /// The bytes, if they are owned and nobody else shares them.
+    pub(crate) fn into_unique(self) -> Option<AlignedBytes> {
+        match Arc::try_unwrap(self.0).ok()?.bytes {
+            Bytes::Owned(bytes) => Some(bytes),
+            Bytes::Shared(_) => None,
+        }
+    }
+
     /// The identity of the data.
     pub fn id(&self) -> u64 {
         self.0.id

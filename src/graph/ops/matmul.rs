@@ -4,7 +4,7 @@ use core::ops::Range;
 use core::ptr;
 use std::sync::Arc;
 
-use tilewright_kernels::{Activation, Epilogue, MatmulParams, MatmulPlan};
+use tilewright_kernels::{Activation, Epilogue, MatmulParams, MatmulPlan, Workload};
 
 use super::binary::Broadcast;
 use super::{Operator, expect_operands};
@@ -138,14 +138,19 @@ impl Operator for MatMul {
         if self.transposed_b {
             params = params.b_transposed();
         }
-        let plan = MatmulPlan::new(cx.isa, &params)?;
+        let plan = cx.tuned(
+            &Workload::matmul(&params),
+            |choice| MatmulPlan::with_choice(cx.isa, &params, choice),
+            || MatmulPlan::new(cx.isa, &params),
+        )?;
         let bias = if self.bias {
             cx.pack_f32(2, "bias", plan.bias_len(), |from, to| Ok(plan.pack_bias(from, to)?))?
         } else {
             Arc::new(AlignedBytes::zeroed(plan.bias_len() * size_of::<f32>())?)
         };
         if constant {
-            let format = format!("{} t{}", plan.kernel_name(), self.transposed_b);
+            let format =
+                format!("{} {} t{}", plan.kernel_name(), plan.choice(), self.transposed_b);
             let weights = cx.pack_f32(1, &format, plan.weights_len(), |from, to| {
                 Ok(plan.pack_weights(from, to)?)
             })?;
@@ -215,6 +220,10 @@ impl Step for Packed {
 
     fn reads(&self, i: usize) -> bool {
         i == 0
+    }
+
+    fn workload(&self) -> Option<Workload> {
+        Some(Workload::matmul(self.plan.params()))
     }
 
     #[allow(unsafe_code)]
