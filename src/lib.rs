@@ -14,6 +14,7 @@ pub mod io;
 mod session;
 pub mod task;
 pub mod tensor;
+pub mod tune;
 
 pub use error::Error;
 pub use import::onnx::{Dim, ValueInfo};

@@ -7,10 +7,11 @@ use std::sync::Arc;
 
 use crate::Error;
 use crate::backend::cpu::{Executor, Plan};
-use crate::graph::{ConstCache, Context, passes};
+use crate::graph::{Choices, ConstCache, Context, passes};
 use crate::import::onnx::{OnnxModel, ValueInfo};
 use crate::tensor::{DType, Tensor};
-use tilewright_kernels::Isa;
+use crate::tune::{Table, TableError, Tuning};
+use tilewright_kernels::{Isa, Workload};
 
 /// Plans a session keeps, one per combination of input shapes; the one unused longest goes first.
 const MAX_PLANS: usize = 16;
@@ -82,7 +83,7 @@ impl Model {
 }
 
 /// How a session runs.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct SessionOptions {
     /// Threads; `None` for one per core.
     pub threads: Option<usize>,
@@ -90,6 +91,8 @@ pub struct SessionOptions {
     pub isa: Option<Isa>,
     /// Whether to time each operation.
     pub profile: bool,
+    /// Table that says how operations are computed best.
+    pub tuning: Tuning,
 }
 
 /// Runs a model. A session keeps threads, memory and a plan for each combination of input shapes
@@ -111,6 +114,7 @@ pub struct Session {
     model: Arc<Model>,
     executor: Executor,
     profile: bool,
+    table_problem: Option<TableError>,
     plans: VecDeque<Entry>,
 }
 
@@ -157,6 +161,10 @@ pub struct NodeInfo {
     pub dims: Vec<usize>,
     /// Multiply-adds.
     pub macs: u64,
+    /// Threads that share it.
+    pub threads: usize,
+    /// What a tuner can measure, if there is more than one way of computing it.
+    pub workload: Option<Workload>,
 }
 
 /// Time spent in one operation.
@@ -188,8 +196,24 @@ impl Session {
             None => Isa::select()?,
         };
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-        let executor = Executor::new(isa, options.threads.unwrap_or_else(cores))?;
-        Ok(Self { model, executor, profile: options.profile, plans: VecDeque::new() })
+        let (table, table_problem) = match options.tuning {
+            Tuning::Off => (None, None),
+            Tuning::Table(table) => (Some(table), None),
+            Tuning::User => match Table::default_path().map(|path| Table::load(&path)) {
+                Some(Ok(table)) => (Some(Arc::new(table)), None),
+                Some(Err(problem)) => (None, Some(problem)),
+                None => (None, None),
+            },
+        };
+        let executor = Executor::new(isa, options.threads.unwrap_or_else(cores))?
+            .with_choices(table.map(|table| table as Arc<dyn Choices>));
+        let profile = options.profile;
+        Ok(Self { model, executor, profile, table_problem, plans: VecDeque::new() })
+    }
+
+    /// Why the user's tuning table is not used, if it cannot be.
+    pub fn table_problem(&self) -> Option<&TableError> {
+        self.table_problem.as_ref()
     }
 
     /// The model.
@@ -238,6 +262,8 @@ impl Session {
             layout: n.info.layout.to_string(),
             dims: n.info.dims.clone(),
             macs: n.macs,
+            threads: n.threads,
+            workload: n.workload.clone(),
         });
         Ok(PlanInfo {
             nodes: nodes.collect(),

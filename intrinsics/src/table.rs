@@ -41,7 +41,7 @@ macro_rules! instruction_sets {
         CortexM = cortex_m over Scalar, if all(feature = "cortex-m", target_arch = "arm"), [] {
             cortex_m_f32: tile_cortex_m_f32, f32, lanes 1, c_vec 16, unroll 4,
             conv [[1 1 16]],
-            matmul [[1 16] [1 4] [2 4] [4 4] [1 1]];
+            matmul [[2 4] [4 4]], row [[1 16] [1 4] [1 1]];
         }
         /// NEON of AArch64.
         Neon = neon over Scalar, if all(feature = "neon", target_arch = "aarch64"), ["neon"] {
@@ -72,13 +72,13 @@ macro_rules! instruction_sets {
         Wasm = wasm over Scalar, if all(feature = "wasm-simd", target_arch = "wasm32"), ["simd128"] {
             wasm_f32: tile_wasm_f32, f32, lanes 4, c_vec 4, unroll 4,
             conv [[1 1 4] [1 2 4] [1 3 4] [2 1 4]],
-            matmul [[1 8] [1 4] [2 4] [3 4] [1 1] [2 1] [4 1]];
+            matmul [[2 4] [3 4] [2 1] [4 1]], row [[1 8] [2 4] [4 1]];
         }
         /// Relaxed SIMD of WebAssembly.
         WasmRelaxed = wasm_relaxed over Wasm, if all(feature = "wasm-relaxed", target_arch = "wasm32"), ["simd128" "relaxed-simd"] {
             wasm_relaxed_f32: tile_wasm_relaxed_f32, f32, lanes 4, c_vec 4, unroll 4,
             conv [[1 1 4] [1 2 4] [1 3 4] [2 1 4]],
-            matmul [[1 8] [1 4] [2 4] [3 4] [1 1] [2 1] [4 1]];
+            matmul [[2 4] [3 4] [2 1] [4 1]], row [[1 8] [2 4] [4 1]];
         }
         /// AVX2 with FMA.
         Avx2 = avx2 over Scalar, if all(feature = "avx2", target_arch = "x86_64"), ["avx2" "fma"] {

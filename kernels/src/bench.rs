@@ -92,6 +92,19 @@ impl Case {
         format!("{}/{a}x{b}x{c}/{}", self.op, self.kernel)
     }
 
+    /// Bytes of the plain operands and the result, each counted once: what must move at least. 0
+    /// where the three sizes do not say.
+    pub fn bytes(&self) -> f64 {
+        let [a, b, c] = self.shape.map(|size| size as f64);
+        let window = self.op.strip_prefix("conv").and_then(|text| text.split('x').next());
+        let elements = match (window.and_then(|w| w.parse::<f64>().ok()), self.op.as_str()) {
+            (Some(w), _) => (a + c) * b * b + a * c * w * w,
+            (None, "matmul" | "product") => a * b + b * c + a * c,
+            _ => 0.0,
+        };
+        elements * size_of::<f32>() as f64
+    }
+
     /// Does the work once.
     pub fn run(&mut self) {
         (self.run)();
@@ -299,6 +312,7 @@ mod tests {
     fn every_available_instruction_set_has_cases_and_a_peak() {
         for isa in Isa::available() {
             assert!(peak(isa, 10).unwrap() > 0.0);
+            assert_eq!(read(isa, &[0.5; 300]).unwrap(), 128.0);
             let mut cases = cases(isa).unwrap();
             let all = cases.iter_mut().filter(|c| c.shape == [128, 6, 256]);
             let names: Vec<String> = all
@@ -309,6 +323,8 @@ mod tests {
                 .collect();
             assert!(names[0].starts_with("conv3x3/128x6x256/winograd_f32"), "{names:?}");
             assert!(names[1].starts_with("conv3x3_direct/128x6x256/conv_f32"), "{names:?}");
+            let small = cases.iter().find(|c| c.shape == [128, 6, 256]).unwrap();
+            assert_eq!(small.bytes(), 4.0 * (384.0 * 36.0 + 128.0 * 256.0 * 9.0));
         }
     }
 }

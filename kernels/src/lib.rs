@@ -46,6 +46,7 @@ mod quant;
 pub mod registry;
 #[allow(unsafe_code)]
 pub mod template;
+mod workload;
 
 #[cfg(test)]
 mod testing;
@@ -72,6 +73,7 @@ pub use template::reduce::{ReduceOp, ReduceParams, ReducePlan};
 pub use template::softmax::{SoftmaxParams, SoftmaxPlan};
 pub use template::unary::{UnaryKernel, UnaryOp, UnaryParams, UnaryPlan};
 pub use tilewright_intrinsics::dtype::Dtype;
+pub use workload::{ParseWorkloadError, WorkPlan, Workload};
 
 /// Channels per block of a blocked tensor, on every instruction set.
 pub const C_BLOCK: usize = 16;

@@ -64,7 +64,7 @@ fn examine() -> Json {
         );
     }
     Json {
-        cpu: cpu_name(),
+        cpu: tilewright::tune::cpu_name(),
         cores,
         memory_bytes: memory_bytes(),
         isas,
@@ -84,22 +84,6 @@ fn no_vectors() -> String {
     } else {
         "there are no vector kernels for this architecture yet; only portable code runs".into()
     }
-}
-
-/// The processor's name as the system gives it, else its architecture.
-fn cpu_name() -> String {
-    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let field = |name: &str| {
-        info.lines().find_map(|line| {
-            let (key, value) = line.split_once(':')?;
-            (key.trim() == name && !value.trim().is_empty()).then(|| value.trim().to_owned())
-        })
-    };
-    let board = || {
-        let model = fs::read_to_string("/proc/device-tree/model").ok()?;
-        Some(model.trim_end_matches('\0').to_owned())
-    };
-    field("model name").or_else(board).unwrap_or_else(|| std::env::consts::ARCH.to_owned())
 }
 
 /// Memory of the machine, where the system says.

@@ -46,7 +46,7 @@ struct JsonNode<'a> {
 /// The command.
 pub(super) fn inspect(args: &InspectArgs) -> Result<(), Failure> {
     let network = Network::load(args.model.as_deref())?;
-    let machine = MachineArgs { threads: Some(1), backend: "cpu".into() };
+    let machine = MachineArgs { threads: Some(1), backend: "cpu".into(), ..MachineArgs::default() };
     let mut session = network.session(&machine, false)?;
     let given = if network.is_embedded && args.shapes.is_empty() {
         vec![inputs::embedded_input(&network)?]

@@ -11,7 +11,9 @@ mod kernels;
 mod model;
 mod output;
 mod report;
+mod roofline;
 mod run;
+mod tune;
 
 use core::fmt;
 use std::panic::{self, PanicHookInfo};
@@ -56,6 +58,7 @@ pub(crate) fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Batch(args) => batch::batch(&args),
         Command::Bench(args) => bench::bench(&args),
+        Command::Tune(args) => tune::tune(&args),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Doctor(args) => doctor::doctor(&args),
     });

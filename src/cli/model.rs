@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tilewright::import::ImportError;
 use tilewright::task::Task;
+use tilewright::tune::{Table, Tuning};
 use tilewright::{Error, Model, Session, SessionOptions};
 
 use super::args::MachineArgs;
@@ -36,16 +37,38 @@ impl Network {
         Ok(Self { name, model: Arc::new(model), task, is_embedded: path.is_none() })
     }
 
-    /// A session for it; unknown backends are refused.
+    /// A session for it; unknown backends are refused. A tuning table that cannot be used is
+    /// reported, and not used.
     pub(super) fn session(&self, machine: &MachineArgs, profile: bool) -> Result<Session, Failure> {
         machine.check()?;
         let threads = machine.threads.map(usize::from);
-        let options = SessionOptions { threads, isa: None, profile };
-        Ok(Session::new(self.model.clone(), options)?)
+        let options = SessionOptions { threads, isa: None, profile, tuning: machine.tuning()? };
+        let session = Session::new(self.model.clone(), options)?;
+        if let Some(problem) = session.table_problem() {
+            report::note(&format!("note: {problem}; it is not used"));
+        }
+        Ok(session)
     }
 }
 
 impl MachineArgs {
+    /// The tuning table. One that is named must exist; a damaged one is reported, and not used.
+    fn tuning(&self) -> Result<Tuning, Failure> {
+        let Some(path) = &self.table else {
+            return Ok(if self.no_table { Tuning::Off } else { Tuning::User });
+        };
+        if !path.exists() {
+            return Err(Failure(format!("there is no tuning table {}", path.display())));
+        }
+        match Table::load(path) {
+            Ok(table) => Ok(Tuning::Table(Arc::new(table))),
+            Err(problem) => {
+                report::note(&format!("note: {problem}; it is not used"));
+                Ok(Tuning::Off)
+            }
+        }
+    }
+
     /// Whether the backend exists here.
     pub(super) fn check(&self) -> Result<(), Failure> {
         if BACKENDS.contains(&self.backend.as_str()) {

@@ -72,7 +72,7 @@ fn timed_run(session: &mut Session, inputs: &Named) -> Result<(Named, Duration),
 }
 
 /// Names borrowed, as a session wants them; tensors share their data.
-pub(super) fn borrowed(inputs: &Named) -> Vec<(&str, Tensor)> {
+pub(super) fn borrowed(inputs: &[(String, Tensor)]) -> Vec<(&str, Tensor)> {
     inputs.iter().map(|(name, tensor)| (name.as_str(), tensor.clone())).collect()
 }
 

@@ -22,7 +22,7 @@ pub use cache::ConstCache;
 pub use error::GraphError;
 pub use ops::{LayoutRule, Op, Operator};
 pub use record::{Info, Layout, Record};
-pub use step::{LowerCx, Step};
+pub use step::{Choices, LowerCx, Step};
 pub(crate) use view::with_element;
 pub use view::{View, ViewMut};
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{ConstCache, GraphError, Info};
 use crate::tensor::{AlignedBytes, Shape, Tensor};
-use tilewright_kernels::Isa;
+use tilewright_kernels::{Choice, Isa, KernelError, Workload};
 
 /// One operation of a plan, ready to run: a kernel with its parameters and packed weights.
 ///
@@ -37,6 +37,11 @@ pub trait Step: Send + Sync {
         false
     }
 
+    /// What a tuner could compute in another way, if there is another.
+    fn workload(&self) -> Option<Workload> {
+        None
+    }
+
     /// Computes `units`.
     ///
     /// # Errors
@@ -61,6 +66,12 @@ pub trait Step: Send + Sync {
     ) -> Result<(), GraphError>;
 }
 
+/// Who knows how an op is computed best: a tuning table.
+pub trait Choices: Send + Sync {
+    /// The best way known for an op that `threads` threads share, if one is known.
+    fn choice(&self, isa: Isa, threads: usize, workload: &Workload) -> Option<Choice>;
+}
+
 /// What an operator sees when it chooses its kernel.
 pub struct LowerCx<'a> {
     /// Instruction set to use.
@@ -78,9 +89,26 @@ pub struct LowerCx<'a> {
     pub dst: &'a Info,
     /// Where packed weights are kept.
     pub cache: &'a ConstCache,
+    /// Who is asked before the plan of a kernel chooses by itself.
+    pub choices: Option<&'a dyn Choices>,
 }
 
 impl LowerCx<'_> {
+    /// The plan for `workload`: as `choices` knows it best, else, or if that choice does not fit,
+    /// as the plan chooses by itself.
+    ///
+    /// # Errors
+    /// Those of `otherwise`.
+    pub fn tuned<P>(
+        &self,
+        workload: &Workload,
+        with_choice: impl FnOnce(&Choice) -> Result<P, KernelError>,
+        otherwise: impl FnOnce() -> Result<P, KernelError>,
+    ) -> Result<P, KernelError> {
+        let known = self.choices.and_then(|c| c.choice(self.isa, self.threads, workload));
+        known.and_then(|choice| with_choice(&choice).ok()).map_or_else(otherwise, Ok)
+    }
+
     /// Packs a constant operand of f32 elements into `len` elements with `pack(source, packed)`.
     /// `format` tells packings of one source apart.
     ///

@@ -75,9 +75,9 @@ impl Storage {
         Self::new(Bytes::Shared(bytes))
     }
 
-    /// The bytes, if this is the only handle to them and they are owned; else nothing happens.
-    pub fn reclaim(self) -> Option<AlignedBytes> {
-        match Arc::into_inner(self.0)?.bytes {
+    /// The bytes, if they are owned and nobody else shares them.
+    pub(crate) fn into_unique(self) -> Option<AlignedBytes> {
+        match Arc::try_unwrap(self.0).ok()?.bytes {
             Bytes::Owned(bytes) => Some(bytes),
             Bytes::Shared(_) => None,
         }

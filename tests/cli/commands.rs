@@ -232,7 +232,7 @@ fn usage_errors_have_status_two_and_help_teaches() {
         assert_eq!(ran.status, Some(2), "{args:?}: {}{}", ran.stdout, ran.stderr);
         assert!(ran.stdout.is_empty() && !ran.stderr.is_empty(), "{args:?}");
     }
-    for command in ["run", "batch", "bench", "inspect"] {
+    for command in ["run", "batch", "bench", "tune", "inspect"] {
         let help = bench.run(&[command, "--help"]).done();
         assert!(help.contains("Example"), "{help}");
     }

@@ -3,18 +3,20 @@
 mod memory;
 mod plan;
 mod pool;
+mod trial;
 
 pub use plan::{NodeInfo, Plan};
+pub use trial::Trial;
 
 use core::ops::Range;
 use core::time::Duration;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use crate::graph::{Context, Evaluator, GraphError, TensorId, passes};
+use crate::graph::{Choices, Context, Evaluator, GraphError, TensorId, passes};
 use crate::tensor::{AlignedBytes, Storage, Tensor, TensorError};
-use plan::{Place, Port, Target};
-use pool::{Barrier, Pool};
+use plan::{Place, Port};
+use pool::{Job, Pool};
 use tilewright_kernels::Isa;
 
 /// Threads and memory to run plans with.
@@ -24,11 +26,13 @@ pub struct Executor {
     arena: AlignedBytes,
     scratch: AlignedBytes,
     operands: Operands,
-    /// The results of the last run: their memory serves the next one if the caller dropped them.
-    kept: Vec<Storage>,
+    /// Results of the last run. Once the caller has dropped them, their memory serves again.
+    spare: Vec<Storage>,
+    choices: Option<Arc<dyn Choices>>,
 }
 
-/// Addresses of the operands and the result of all steps of a plan, one step's after the other's.
+/// Addresses of the operands of all steps of a plan, one step's after the other's, and of their
+/// results.
 #[derive(Default)]
 struct Operands {
     src: Vec<*const u8>,
@@ -43,20 +47,36 @@ unsafe impl Send for Operands {}
 unsafe impl Sync for Operands {}
 
 impl Operands {
-    fn resolve(&mut self, plan: &Plan, arena: Base, inputs: &[Tensor], results: &[Base]) {
+    fn resolve(
+        &mut self,
+        plan: &Plan,
+        arena: Base,
+        inputs: &[&Tensor],
+        outputs: &mut [AlignedBytes],
+    ) {
+        self.dst.clear();
+        self.dst.extend(plan.steps.iter().map(|step| match &step.dst {
+            Place::Arena(offset) => arena.at(*offset),
+            Place::Output { index, offset } => outputs[*index].as_mut_ptr().wrapping_add(*offset),
+            Place::Constant(..) | Place::Input { .. } => unreachable!("steps write results"),
+        }));
         self.src.clear();
         self.src.extend(plan.steps.iter().flat_map(|s| &s.src).map(|place| match place {
             Place::Arena(offset) => arena.at(*offset).cast_const(),
-            Place::Input(i, offset) => inputs[*i].bytes().as_ptr().wrapping_add(*offset),
-            Place::Result(i, offset) => results[*i].at(*offset).cast_const(),
             Place::Constant(value, offset) => value.bytes().as_ptr().wrapping_add(*offset),
-        }));
-        self.dst.clear();
-        self.dst.extend(plan.steps.iter().map(|step| match step.dst {
-            Target::Arena(offset) => arena.at(offset),
-            Target::Result(i) => results[i].at(0),
+            Place::Input { index, offset, arena: copy } => {
+                let given = inputs[*index].bytes().as_ptr();
+                let start = if aligned(given) { given } else { arena.at(*copy).cast_const() };
+                start.wrapping_add(*offset)
+            }
+            Place::Output { index, offset } => outputs[*index].as_ptr().wrapping_add(*offset),
         }));
     }
+}
+
+/// Whether data lie as kernels need them.
+fn aligned(p: *const u8) -> bool {
+    p.addr().is_multiple_of(memory::ALIGN)
 }
 
 /// Bytes that several threads write, each where no other does.
@@ -78,6 +98,55 @@ impl Base {
     }
 }
 
+/// One run of a plan, as the threads of the pool see it.
+struct Walk<'a> {
+    plan: &'a Plan,
+    phases: &'a [Range<usize>],
+    operands: &'a Operands,
+    scratch: Base,
+    /// The first thing that went wrong.
+    failure: Mutex<Option<GraphError>>,
+    /// When the run began, and when each phase was done, if somebody wants to know.
+    stamps: Option<Mutex<Vec<Instant>>>,
+}
+
+impl Job for Walk<'_> {
+    fn phases(&self) -> usize {
+        self.phases.len()
+    }
+
+    fn parts(&self, phase: usize) -> (usize, usize) {
+        self.plan.steps[self.phases[phase].start].parts
+    }
+
+    fn run(&self, phase: usize, part: usize, thread: usize) {
+        let scratch = self.scratch.at(thread * self.plan.scratch_bytes);
+        for step in self.phases[phase].clone() {
+            let planned = &self.plan.steps[step];
+            let units = share(planned.step.units(), part, planned.parts.0);
+            let src = &self.operands.src[planned.first_src..][..planned.src.len()];
+            let dst = self.operands.dst[step];
+            #[allow(unsafe_code)]
+            // SAFETY: the plan placed operands and result inside the arena, apart from each other
+            // while they live, or in constants, inputs and outputs of their size, which the caller
+            // of `execute` keeps; scratch is this thread's part; the pool runs every part once, so
+            // threads get disjoint units, and a phase when all of the one before is done; the ISA
+            // was checked when the plan was made.
+            let outcome = unsafe { planned.step.run(src, dst, scratch, units) };
+            if let Err(e) = outcome {
+                let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+                failure.get_or_insert(e.at(&planned.node.name));
+            }
+        }
+    }
+
+    fn end(&self, _phase: usize) {
+        if let Some(stamps) = &self.stamps {
+            stamps.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
+        }
+    }
+}
+
 impl Executor {
     /// An executor on `threads` threads, the caller's included.
     ///
@@ -91,7 +160,14 @@ impl Executor {
             what: format!("starting {threads} threads on this system"),
         })?;
         let (arena, scratch) = (AlignedBytes::default(), AlignedBytes::default());
-        Ok(Self { pool, isa, arena, scratch, operands: Operands::default(), kept: Vec::new() })
+        let (operands, spare) = (Operands::default(), Vec::new());
+        Ok(Self { pool, isa, arena, scratch, operands, spare, choices: None })
+    }
+
+    /// This executor, which asks `choices` how to compute ops before it decides by itself.
+    #[must_use]
+    pub fn with_choices(self, choices: Option<Arc<dyn Choices>>) -> Self {
+        Self { choices, ..self }
     }
 
     /// Threads in use.
@@ -110,7 +186,7 @@ impl Executor {
     /// What passes and lowering refuse.
     pub fn plan(&self, cx: &mut Context, outputs: &[TensorId]) -> Result<Plan, GraphError> {
         let outputs = passes::assign_layouts(cx, outputs)?;
-        Plan::new(cx, &outputs, self.isa, self.threads())
+        Plan::new(cx, &outputs, self.isa, self.threads(), self.choices.as_deref())
     }
 
     /// Runs a plan on `inputs`, in the order of the plan's leaves as given by
@@ -129,23 +205,23 @@ impl Executor {
         let threads = self.pool.threads();
         grow(&mut self.arena, plan.arena_bytes)?;
         grow(&mut self.scratch, plan.scratch_bytes * threads)?;
-        let inputs: Vec<Tensor> =
-            inputs.iter().map(|t| t.to_aligned()).collect::<Result<_, TensorError>>()?;
-        let mut spare = core::mem::take(&mut self.kept).into_iter();
-        let mut results = Vec::with_capacity(plan.results.len());
-        for &bytes in &plan.results {
-            let reclaimed = spare.next().and_then(Storage::reclaim).filter(|b| b.len() == bytes);
-            results.push(match reclaimed {
-                Some(memory) => memory,
-                None => AlignedBytes::zeroed(bytes)?,
+        for (port, input) in plan.inputs.iter().zip(inputs) {
+            if let Place::Input { arena, .. } = port.place
+                && !aligned(input.bytes().as_ptr())
+            {
+                self.arena[arena..arena + input.bytes().len()].copy_from_slice(input.bytes());
+            }
+        }
+        let mut spare = core::mem::take(&mut self.spare);
+        let mut buffers = Vec::with_capacity(plan.outputs.len());
+        for (i, port) in plan.outputs.iter().enumerate() {
+            buffers.push(match port.place {
+                Place::Output { index, .. } if index == i => buffer(&mut spare, port)?,
+                _ => AlignedBytes::default(),
             });
         }
-        drop(spare);
-        self.execute(plan, &inputs, &mut results, times)?;
-        let results: Vec<Storage> = results.into_iter().map(Storage::owned).collect();
-        let outputs = plan.outputs.iter().map(|port| read(port, &inputs, &results)).collect();
-        self.kept = results;
-        outputs
+        self.execute(plan, inputs, &mut buffers, times)?;
+        self.collect(plan, inputs, buffers)
     }
 
     fn check_inputs(&self, plan: &Plan, inputs: &[&Tensor]) -> Result<(), GraphError> {
@@ -171,67 +247,33 @@ impl Executor {
     fn execute(
         &mut self,
         plan: &Plan,
-        inputs: &[Tensor],
-        results: &mut [AlignedBytes],
+        inputs: &[&Tensor],
+        outputs: &mut [AlignedBytes],
         mut times: Option<&mut [Duration]>,
     ) -> Result<(), GraphError> {
-        let threads = self.pool.threads();
         let (arena, scratch) = (Base(self.arena.as_mut_ptr()), Base(self.scratch.as_mut_ptr()));
-        let results: Vec<Base> = results.iter_mut().map(|r| Base(r.as_mut_ptr())).collect();
-        self.operands.resolve(plan, arena, inputs, &results);
-        let operands = &self.operands;
-        let failure: Mutex<Option<GraphError>> = Mutex::new(None);
-        let barrier = Barrier::new(threads);
-        let timing = times.is_some();
-        let stamps: Mutex<Vec<Instant>> = Mutex::new(Vec::new());
-        if timing {
-            stamps.lock().unwrap_or_else(PoisonError::into_inner).reserve(plan.steps.len() + 1);
-        }
-        let stamp = |thread: usize| {
-            if timing && thread == 0 {
-                stamps.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
-            }
+        self.operands.resolve(plan, arena, inputs, outputs);
+        // A profile wants to know of each step when it was done.
+        let single: Vec<Range<usize>> = match times {
+            Some(_) => (0..plan.steps.len()).map(|i| i..i + 1).collect(),
+            None => Vec::new(),
         };
-        let job = |thread: usize| {
-            let _guard = barrier.guard();
-            let scratch = scratch.at(thread * plan.scratch_bytes);
-            stamp(thread);
-            let mut first = 0;
-            for (i, planned) in plan.steps.iter().enumerate() {
-                let units = planned.step.units();
-                let range = if planned.parallel {
-                    share(units, thread, threads)
-                } else {
-                    0..if thread == 0 { units } else { 0 }
-                };
-                if !range.is_empty() {
-                    let src = &operands.src[first..][..planned.src.len()];
-                    let dst = operands.dst[i];
-                    #[allow(unsafe_code)]
-                    // SAFETY: the plan placed operands and result inside the arena and the result
-                    // buffers, apart from each other while they live, or operands in constants and
-                    // inputs of their size, where no step writes; scratch is this
-                    // thread's part; threads get disjoint units and barriers keep steps that
-                    // depend on each other apart; the ISA was checked when the plan was made.
-                    let outcome = unsafe { planned.step.run(src, dst, scratch, range) };
-                    if let Err(e) = outcome {
-                        failure
-                            .lock()
-                            .unwrap_or_else(PoisonError::into_inner)
-                            .get_or_insert(e.at(&planned.node.name));
-                    }
-                }
-                first += planned.src.len();
-                // Steps of thread 0 alone need no barrier between them.
-                let next = plan.steps.get(i + 1).is_some_and(|s| s.parallel);
-                if planned.parallel || next {
-                    barrier.wait();
-                }
-                stamp(thread);
-            }
+        let stamps = times.is_some().then(|| {
+            let mut stamps = Vec::with_capacity(single.len() + 1);
+            stamps.push(Instant::now());
+            Mutex::new(stamps)
+        });
+        let walk = Walk {
+            plan,
+            phases: if stamps.is_some() { &single } else { &plan.phases },
+            operands: &self.operands,
+            scratch,
+            failure: Mutex::new(None),
+            stamps,
         };
-        self.pool.run(&job);
-        if let Some(times) = &mut times {
+        self.pool.run(&walk);
+        let Walk { failure, stamps, .. } = walk;
+        if let (Some(times), Some(stamps)) = (&mut times, stamps) {
             let stamps = stamps.into_inner().unwrap_or_else(PoisonError::into_inner);
             for (time, pair) in times.iter_mut().zip(stamps.windows(2)) {
                 *time += pair[1] - pair[0];
@@ -239,22 +281,55 @@ impl Executor {
         }
         failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
+
+    /// The results of a run, whose memory is `buffers` where steps wrote it directly.
+    fn collect(
+        &mut self,
+        plan: &Plan,
+        inputs: &[&Tensor],
+        buffers: Vec<AlignedBytes>,
+    ) -> Result<Vec<Tensor>, GraphError> {
+        let mut results: Vec<Option<Tensor>> = Vec::with_capacity(buffers.len());
+        for (i, (port, bytes)) in plan.outputs.iter().zip(buffers).enumerate() {
+            results.push(match port.place {
+                Place::Output { index, .. } if index == i => {
+                    let storage = Storage::owned(bytes);
+                    self.spare.push(storage.clone());
+                    Some(Tensor::from_storage(port.info.dtype, &port.info.dims, storage)?)
+                }
+                _ => None,
+            });
+        }
+        for (i, port) in plan.outputs.iter().enumerate() {
+            if results[i].is_some() {
+                continue;
+            }
+            let (from, offset) = match &port.place {
+                Place::Arena(offset) => (&self.arena[..], *offset),
+                Place::Constant(value, offset) => (value.bytes(), *offset),
+                Place::Input { index, offset, .. } => (inputs[*index].bytes(), *offset),
+                Place::Output { index, offset } => {
+                    let other = results[*index].as_ref().expect("it was written directly");
+                    (other.bytes(), *offset)
+                }
+            };
+            let bytes = &from[offset..][..port.bytes()];
+            let copy = Tensor::from_bytes(port.info.dtype, &port.info.dims, bytes)?;
+            results[i] = Some(copy);
+        }
+        Ok(results.into_iter().flatten().collect())
+    }
 }
 
-/// An output, where it lies if it fills its memory, else a copy.
-fn read(port: &Port, inputs: &[Tensor], results: &[Storage]) -> Result<Tensor, GraphError> {
-    let Port { info, place, .. } = port;
-    let len = info.stored_bytes().expect("the result has a buffer");
-    let (storage, offset) = match place {
-        Place::Arena(_) => unreachable!("outputs have buffers of their own"),
-        Place::Input(i, offset) => (inputs[*i].storage(), *offset),
-        Place::Result(i, offset) => (&results[*i], *offset),
-        Place::Constant(value, offset) => (value.storage(), *offset),
-    };
-    if offset == 0 && storage.len() == len {
-        return Ok(Tensor::from_storage(info.dtype, &info.dims, storage.clone())?);
+/// Memory for a result: that of an earlier one that nobody uses any more, else new. New memory costs
+/// more than many a step that writes it: the system clears each page when it is touched first.
+fn buffer(spare: &mut Vec<Storage>, port: &Port) -> Result<AlignedBytes, TensorError> {
+    while let Some(at) = spare.iter().position(|s| s.len() == port.bytes()) {
+        if let Some(bytes) = spare.swap_remove(at).into_unique() {
+            return Ok(bytes);
+        }
     }
-    Ok(Tensor::from_bytes(info.dtype, &info.dims, &storage[offset..][..len])?)
+    AlignedBytes::zeroed(port.bytes())
 }
 
 impl Plan {
@@ -273,10 +348,10 @@ fn grow(memory: &mut AlignedBytes, bytes: usize) -> Result<(), TensorError> {
     Ok(())
 }
 
-/// The units of one thread: equal parts in order, so that neighbours stay together.
-fn share(units: usize, thread: usize, threads: usize) -> Range<usize> {
-    let at = |t: usize| (units as u128 * t as u128 / threads as u128) as usize;
-    at(thread)..at(thread + 1)
+/// The units of one part: equal parts in order, so that neighbours stay together.
+fn share(units: usize, part: usize, parts: usize) -> Range<usize> {
+    let at = |p: usize| (units as u128 * p as u128 / parts as u128) as usize;
+    at(part)..at(part + 1)
 }
 
 /// Computes `outputs` of a context whose leaves have values, on `threads` threads. Nothing is

@@ -4,36 +4,35 @@ use core::ops::Range;
 use std::collections::HashMap;
 
 use super::memory::{Span, place};
+use super::pool::MAX_PARTS;
 use crate::graph::{
-    ConstCache, Context, GraphError, Info, LowerCx, Op, Step, TensorId, View, ViewMut,
+    Choices, ConstCache, Context, GraphError, Info, Layout, LowerCx, Op, Step, TensorId, View,
+    ViewMut,
 };
 use crate::tensor::{Shape, ShapeError, Tensor};
-use tilewright_kernels::Isa;
+use tilewright_kernels::{Isa, Workload};
 
-/// Below this estimate of its time a step runs on one thread, in nanoseconds: handing it out would
-/// cost as much.
-const SERIAL_BELOW_NS: u64 = 8_000;
+/// Least estimated time of a step per thread that takes part in it, in nanoseconds. Sharing costs
+/// a few hundred, and data that change cores as much again.
+const SHARE_NS: u64 = 5_000;
+
+/// Least estimated time of a part of a step, and most parts per thread: several, so that others
+/// can take over from a thread that the system has stopped.
+const PART_NS: u64 = 3_000;
+const PARTS: u64 = 4;
 
 /// Where an operand is found when a plan runs.
 #[derive(Clone, Debug)]
 pub(super) enum Place {
     /// Bytes from the start of the arena.
     Arena(usize),
-    /// In the input of this number, so many bytes from its start. Nothing is written there.
-    Input(usize, usize),
-    /// In the result buffer of this number, so many bytes from its start.
-    Result(usize, usize),
     /// In a tensor that is there before the run, this many bytes from its start.
     Constant(Tensor, usize),
-}
-
-/// Where a step writes.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Target {
-    /// At this byte of the arena.
-    Arena(usize),
-    /// In the result buffer of this number.
-    Result(usize),
+    /// In what the caller gave as an input, `offset` bytes from its start; `arena` is where the
+    /// input is copied to if it does not lie as kernels need it.
+    Input { index: usize, offset: usize, arena: usize },
+    /// In the memory of a result of the run, `offset` bytes from its start.
+    Output { index: usize, offset: usize },
 }
 
 /// A leaf that the caller fills, or a result that the caller reads.
@@ -44,13 +43,22 @@ pub(super) struct Port {
     pub(super) place: Place,
 }
 
+impl Port {
+    /// Bytes of its data.
+    pub(super) fn bytes(&self) -> usize {
+        self.info.stored_bytes().expect("it has a buffer")
+    }
+}
+
 /// One step with its operands.
 pub(super) struct PlannedStep {
     pub(super) step: Box<dyn Step>,
     pub(super) src: Vec<Place>,
-    pub(super) dst: Target,
-    /// Whether threads share the step.
-    pub(super) parallel: bool,
+    /// Position of the first operand among those of all steps.
+    pub(super) first_src: usize,
+    pub(super) dst: Place,
+    /// Into how many parts the units are divided, and how many threads share them.
+    pub(super) parts: (usize, usize),
     pub(super) node: NodeInfo,
 }
 
@@ -67,6 +75,10 @@ pub struct NodeInfo {
     pub info: Info,
     /// Multiply-adds.
     pub macs: u64,
+    /// Threads that share it.
+    pub threads: usize,
+    /// What can be tuned, if there is more than one way of computing it.
+    pub workload: Option<Workload>,
 }
 
 /// A graph made ready to run: steps in order, and where everything lies.
@@ -74,15 +86,16 @@ pub struct Plan {
     pub(super) steps: Vec<PlannedStep>,
     pub(super) inputs: Vec<Port>,
     pub(super) outputs: Vec<Port>,
-    /// Bytes of each result buffer. Outputs are computed in place there: the caller keeps them.
-    pub(super) results: Vec<usize>,
     pub(super) arena_bytes: usize,
     pub(super) scratch_bytes: usize,
     weight_bytes: usize,
+    /// Steps that run one after the other without a meeting of all threads.
+    pub(super) phases: Vec<Range<usize>>,
 }
 
 impl Plan {
-    /// Plans what `outputs` need. Layouts must have been assigned.
+    /// Plans what `outputs` need. Layouts must have been assigned. `choices` is asked how ops are
+    /// computed best.
     ///
     /// # Errors
     /// What lowering refuses, and sizes that overflow.
@@ -91,26 +104,42 @@ impl Plan {
         outputs: &[TensorId],
         isa: Isa,
         threads: usize,
+        choices: Option<&dyn Choices>,
     ) -> Result<Self, GraphError> {
         let order = cx.build_forward(outputs)?;
         let mut lowered = HashMap::new();
         for &id in &order {
             let record = cx.record(id);
             if record.value().is_none() && record.op().operator().is_some() {
-                let step = lower(cx, id, isa, threads).map_err(|e| e.at(record.name()))?;
+                let step = lower(cx, id, isa, threads, choices).map_err(|e| e.at(record.name()))?;
                 lowered.insert(id, step);
             }
         }
         let slots = Slots::new(cx, &order, outputs, &lowered)?;
-        let leaf = |&&id: &&TensorId| {
-            let record = cx.record(id);
-            record.value().is_none() && *record.op() == Op::Leaf
-        };
-        let leaves: HashMap<TensorId, usize> =
-            order.iter().filter(leaf).enumerate().map(|(i, &id)| (id, i)).collect();
+        let is_input =
+            |id: &TensorId| *cx.record(*id).op() == Op::Leaf && cx.record(*id).value().is_none();
+        let leaves = order.iter().copied().filter(is_input).enumerate();
+        let leaves: HashMap<TensorId, usize> = leaves.map(|(i, id)| (id, i)).collect();
+        // The step that computes an output writes it where the caller gets it.
+        let mut direct = HashMap::new();
+        for (index, &id) in outputs.iter().enumerate() {
+            let (root, offset) = root(cx, id);
+            let [whole, part] = [root, id].map(|id| cx.record(id).info());
+            let plain = whole.layout == Layout::Plain && part.layout == Layout::Plain;
+            let same = offset == 0 && whole.stored_bytes() == part.stored_bytes();
+            if lowered.contains_key(&root) && plain && same {
+                direct.entry(root).or_insert(index);
+            }
+        }
         let mut constants = HashMap::new();
         let mut place = |id: TensorId| -> Result<Place, GraphError> {
             let (root, offset) = root(cx, id);
+            if let Some(&index) = direct.get(&root) {
+                return Ok(Place::Output { index, offset });
+            }
+            if let Some(&index) = leaves.get(&root) {
+                return Ok(Place::Input { index, offset, arena: slots.offset(root) });
+            }
             match cx.record(root).value() {
                 Some(value) => {
                     let aligned = match constants.entry(root) {
@@ -121,13 +150,11 @@ impl Plan {
                     };
                     Ok(Place::Constant(aligned.clone(), offset))
                 }
-                None => Ok(match leaves.get(&root) {
-                    Some(&input) => Place::Input(input, offset),
-                    None => slots.place(root, offset),
-                }),
+                None => Ok(Place::Arena(slots.offset(root) + offset)),
             }
         };
-        let mut steps = Vec::new();
+        let mut steps: Vec<PlannedStep> = Vec::new();
+        let mut first_src = 0;
         let mut inputs = Vec::new();
         for &id in &order {
             let record = cx.record(id);
@@ -140,19 +167,24 @@ impl Plan {
                 }),
                 Op::View(_) => {}
                 op => {
-                    let src = record.src().iter().map(|&s| place(s)).collect::<Result<_, _>>()?;
-                    let dst = slots.target(id);
-                    let Lowered { step, macs, cost } =
+                    let src: Vec<Place> =
+                        record.src().iter().map(|&s| place(s)).collect::<Result<_, _>>()?;
+                    let dst = place(id)?;
+                    let Lowered { step, macs, cost, threads } =
                         lowered.remove(&id).expect("every operator was lowered");
+                    let parts = parts(step.units(), cost, threads);
                     let node = NodeInfo {
                         name: record.name().to_owned(),
                         op: op.name().to_owned(),
                         kernel: step.kernel(),
                         info: record.info(),
                         macs,
+                        threads: parts.1,
+                        workload: step.workload(),
                     };
-                    let parallel = threads > 1 && step.units() > 1 && cost >= SERIAL_BELOW_NS;
-                    steps.push(PlannedStep { step, src, dst, parallel, node });
+                    let operands = src.len();
+                    steps.push(PlannedStep { step, src, first_src, dst, parts, node });
+                    first_src += operands;
                 }
             }
         }
@@ -170,14 +202,22 @@ impl Plan {
             .map(|&id| cx.record(id).shape().bytes(cx.dtype(id)))
             .sum();
         Ok(Self {
+            phases: phases(&steps),
             steps,
             inputs,
             outputs,
-            results: slots.results,
             arena_bytes: slots.arena_bytes,
             scratch_bytes: scratch_bytes.next_multiple_of(super::memory::ALIGN),
             weight_bytes,
         })
+    }
+
+    /// One step without inputs or outputs that anybody sees.
+    pub(super) fn single(step: PlannedStep, arena_bytes: usize) -> Self {
+        let scratch_bytes = step.step.scratch_bytes().next_multiple_of(super::memory::ALIGN);
+        let (steps, phases) = (vec![step], core::iter::once(0..1).collect());
+        let (inputs, outputs) = (Vec::new(), Vec::new());
+        Self { steps, inputs, outputs, arena_bytes, scratch_bytes, weight_bytes: 0, phases }
     }
 
     /// The steps in order.
@@ -185,7 +225,7 @@ impl Plan {
         self.steps.iter().map(|s| &s.node)
     }
 
-    /// Bytes of the arena that holds intermediate tensors.
+    /// Bytes of the arena that holds inputs and intermediate tensors.
     pub fn arena_bytes(&self) -> usize {
         self.arena_bytes
     }
@@ -201,6 +241,29 @@ impl Plan {
     }
 }
 
+/// Into how many parts a step is divided, and how many threads share them.
+pub(super) fn parts(units: usize, cost: u64, threads: usize) -> (usize, usize) {
+    let threads = threads.min(units).max(1);
+    if threads == 1 {
+        return (1, 1);
+    }
+    let each = (cost / threads as u64 / PART_NS).clamp(1, PARTS) as usize;
+    ((threads * each).min(units).min(MAX_PARTS), threads)
+}
+
+/// Steps of one thread that follow each other make one phase, other steps a phase each.
+fn phases(steps: &[PlannedStep]) -> Vec<Range<usize>> {
+    let mut phases: Vec<Range<usize>> = Vec::new();
+    for (i, step) in steps.iter().enumerate() {
+        let alone = step.parts.1 == 1;
+        match phases.last_mut() {
+            Some(last) if alone && steps[last.start].parts.1 == 1 => last.end = i + 1,
+            _ => phases.push(i..i + 1),
+        }
+    }
+    phases
+}
+
 /// The record whose memory a tensor lies in, and the bytes from its start.
 fn root(cx: &Context, mut id: TensorId) -> (TensorId, usize) {
     let mut offset = 0;
@@ -211,14 +274,11 @@ fn root(cx: &Context, mut id: TensorId) -> (TensorId, usize) {
     (id, offset)
 }
 
-/// Where the results of the operators lie.
+/// Where the results of a graph lie.
 struct Slots {
     /// Per record: index of its span.
     span: Vec<Option<usize>>,
-    /// Per span.
-    places: Vec<Target>,
-    /// Bytes of the result buffers.
-    results: Vec<usize>,
+    offsets: Vec<usize>,
     arena_bytes: usize,
 }
 
@@ -247,8 +307,7 @@ impl Slots {
         let mut span = vec![None; cx.len()];
         for (step, &id) in order.iter().enumerate() {
             let record = cx.record(id);
-            let computed = record.value().is_none() && record.view_offset().is_none();
-            if !computed || *record.op() == Op::Leaf {
+            if record.value().is_some() || record.view_offset().is_some() {
                 continue;
             }
             let bytes = record.info().stored_bytes().ok_or_else(|| overflow(id))?;
@@ -263,36 +322,19 @@ impl Slots {
                 spans[i].last = last;
                 i
             } else {
-                spans.push(Span { bytes, first: step, last });
+                // The caller fills leaves before the first step.
+                let first = if *record.op() == Op::Leaf { 0 } else { step };
+                spans.push(Span { bytes, first, last });
                 spans.len() - 1
             });
         }
-        // What the caller keeps is computed where the caller will find it.
-        let (kept, inner): (Vec<usize>, Vec<usize>) =
-            (0..spans.len()).partition(|&i| spans[i].last == usize::MAX);
-        let arena: Vec<Span> = inner.iter().map(|&i| spans[i]).collect();
         let (offsets, arena_bytes) =
-            place(&arena).ok_or_else(|| overflow(*order.last().expect("spans")))?;
-        let mut places = vec![Target::Arena(0); spans.len()];
-        for (&i, &offset) in inner.iter().zip(&offsets) {
-            places[i] = Target::Arena(offset);
-        }
-        for (result, &i) in kept.iter().enumerate() {
-            places[i] = Target::Result(result);
-        }
-        let results = kept.iter().map(|&i| spans[i].bytes).collect();
-        Ok(Self { span, places, results, arena_bytes })
+            place(&spans).ok_or_else(|| overflow(*order.last().expect("spans")))?;
+        Ok(Self { span, offsets, arena_bytes })
     }
 
-    fn target(&self, root: TensorId) -> Target {
-        self.places[self.span[root.index()].expect("every result has a span")]
-    }
-
-    fn place(&self, root: TensorId, offset: usize) -> Place {
-        match self.target(root) {
-            Target::Arena(at) => Place::Arena(at + offset),
-            Target::Result(result) => Place::Result(result, offset),
-        }
+    fn offset(&self, root: TensorId) -> usize {
+        self.offsets[self.span[root.index()].expect("every result has a span")]
     }
 }
 
@@ -327,9 +369,29 @@ struct Lowered {
     macs: u64,
     /// Rough time of the step on one thread, in nanoseconds.
     cost: u64,
+    /// Threads that it is worth.
+    threads: usize,
 }
 
-fn lower(cx: &Context, id: TensorId, isa: Isa, threads: usize) -> Result<Lowered, GraphError> {
+/// Rough time of a step on one thread, in nanoseconds, from its multiply-adds and the bytes of
+/// operands and result.
+pub(super) fn estimate(isa: Isa, macs: u64, bytes: u64) -> u64 {
+    let macs_per_ns = match isa {
+        Isa::Scalar => 2,
+        Isa::Neon => 12,
+        Isa::Avx2 => 50,
+        _ => 100,
+    };
+    macs / macs_per_ns + bytes / 16
+}
+
+fn lower(
+    cx: &Context,
+    id: TensorId,
+    isa: Isa,
+    threads: usize,
+    choices: Option<&dyn Choices>,
+) -> Result<Lowered, GraphError> {
     let record = cx.record(id);
     let operator = record.op().operator().expect("leaves and views have no step");
     let src: Vec<Info> = record.src().iter().map(|&s| cx.record(s).info()).collect();
@@ -337,16 +399,26 @@ fn lower(cx: &Context, id: TensorId, isa: Isa, threads: usize) -> Result<Lowered
     let values: Vec<Option<&Tensor>> = record.src().iter().map(|&s| cx.constant_value(s)).collect();
     let dst = record.info();
     let cache: &ConstCache = cx.cache();
-    let lowering =
-        LowerCx { isa, threads, src: &src, shapes: &shapes, values: &values, dst: &dst, cache };
     let macs = operator.macs(&src, &dst);
-    let moved: usize =
-        src.iter().chain([&dst]).map(|i| i.stored_bytes().unwrap_or(usize::MAX) / 16).sum();
+    let bytes: usize = src.iter().chain([&dst]).filter_map(|i| i.stored_bytes()).sum();
+    let cost = estimate(isa, macs, bytes as u64);
+    let worth = usize::try_from(cost / SHARE_NS).unwrap_or(usize::MAX);
+    let threads = threads.min(worth).max(1);
+    let lowering = LowerCx {
+        isa,
+        threads,
+        src: &src,
+        shapes: &shapes,
+        values: &values,
+        dst: &dst,
+        cache,
+        choices,
+    };
     let step = match operator.lower(&lowering)? {
         Some(step) => step,
         None => Box::new(Reference { op: record.op().clone(), src, dst }),
     };
-    Ok(Lowered { step, macs, cost: macs / 64 + moved as u64 })
+    Ok(Lowered { step, macs, cost, threads })
 }
 
 /// Computes an operator with its reference.

@@ -4,7 +4,7 @@ use core::ops::Range;
 use core::ptr;
 use std::sync::Arc;
 
-use tilewright_kernels::{Activation, Epilogue, MatmulParams, MatmulPlan};
+use tilewright_kernels::{Activation, Epilogue, MatmulParams, MatmulPlan, Workload};
 
 use super::binary::Broadcast;
 use super::{Operator, expect_operands};
@@ -138,7 +138,11 @@ impl Operator for MatMul {
         if self.transposed_b {
             params = params.b_transposed();
         }
-        let plan = MatmulPlan::new(cx.isa, &params)?;
+        let plan = cx.tuned(
+            &Workload::matmul(&params),
+            |choice| MatmulPlan::with_choice(cx.isa, &params, choice),
+            || MatmulPlan::new(cx.isa, &params),
+        )?;
         let bias = if self.bias {
             cx.pack_f32(2, "bias", plan.bias_len(), |from, to| Ok(plan.pack_bias(from, to)?))?
         } else {
@@ -221,6 +225,10 @@ impl Step for Packed {
 
     fn reads(&self, i: usize) -> bool {
         i == 0
+    }
+
+    fn workload(&self) -> Option<Workload> {
+        Some(Workload::matmul(self.plan.params()))
     }
 
     #[allow(unsafe_code)]

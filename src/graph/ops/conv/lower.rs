@@ -5,7 +5,7 @@ use core::ptr;
 use std::sync::Arc;
 
 use tilewright_kernels::template::depthwise::{DepthwiseParams, DepthwisePlan};
-use tilewright_kernels::{ConvParams, ConvPlan, Epilogue, InputLayout, KernelError};
+use tilewright_kernels::{ConvParams, ConvPlan, Epilogue, InputLayout, KernelError, Workload};
 
 use super::{Conv, Sizes};
 use crate::graph::{GraphError, Layout, LowerCx, Step};
@@ -19,7 +19,12 @@ pub(super) fn lower(op: &Conv, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>
     let plan = if op.is_depthwise(&s) {
         Plan::Depthwise(Box::new(DepthwisePlan::new(cx.isa, &depthwise_params(op, &s))?))
     } else {
-        Plan::Conv(Box::new(ConvPlan::new(cx.isa, &conv_params(op, &s, cx.src[0].layout))?))
+        let params = conv_params(op, &s, cx.src[0].layout);
+        Plan::Conv(Box::new(cx.tuned(
+            &Workload::conv(&params),
+            |choice| ConvPlan::with_choice(cx.isa, &params, choice),
+            || ConvPlan::new(cx.isa, &params),
+        )?))
     };
     let format = format!("{} g{} {}", plan.packing(), op.groups, op.phase_key(&s));
     let weights = cx.pack_f32(1, &format, plan.weights_len(), |from, to| {
@@ -161,6 +166,13 @@ impl Step for Run {
         match &self.plan {
             Plan::Conv(p) => p.scratch_len() * size_of::<f32>(),
             Plan::Depthwise(_) => 0,
+        }
+    }
+
+    fn workload(&self) -> Option<Workload> {
+        match &self.plan {
+            Plan::Conv(p) => Some(Workload::conv(p.params())),
+            Plan::Depthwise(_) => None,
         }
     }
 
