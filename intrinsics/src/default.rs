@@ -187,6 +187,19 @@ macro_rules! tile_default {
         let p = lanes.as_mut_ptr();
         $crate::$m!(VSTORE p, 0, $x);
         lanes }};
+    ($m:ident VEVEN $a:expr, $b:expr) => { $crate::tile_default!($m EVERY_OTHER 0, $a, $b) };
+    ($m:ident VODD $a:expr, $b:expr) => { $crate::tile_default!($m EVERY_OTHER 1, $a, $b) };
+    ($m:ident EVERY_OTHER $first:literal, $a:expr, $b:expr) => {{
+        let (a, b) = ($crate::$m!(LANES_OF $a), $crate::$m!(LANES_OF $b));
+        let mut lanes = [0.0f32; $crate::$m!(LANES)];
+        let mut i = 0;
+        while i < lanes.len() {
+            let at = 2 * i + $first;
+            lanes[i] = if at < lanes.len() { a[at] } else { b[at - lanes.len()] };
+            i += 1;
+        }
+        let p = lanes.as_ptr();
+        $crate::$m!(VLOAD p, 0) }};
     ($m:ident MATH $($rest:tt)*) => { $crate::tile_math!($m $($rest)*) };
     // 4 x 4 transposes inside each 128-bit quad of `g` groups of four vectors.
     ($m:ident QUADS $t:ident [$g:tt]) => { $crate::each!(i in $g {

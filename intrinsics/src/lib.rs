@@ -71,6 +71,7 @@
 //! | `COMPUTE accum t [1 x W x V] += a[step] if lo, hi` | `t = t + a` for the pixels `lo..hi` |
 //! | `COMPUTE dw_row t [W x S / D] += a * b if lo, hi` | one window row of `S` taps at distance `D` in blocked layout; of the columns at `a`, the first and last `S / 2` are 0 unless they lie in `lo..hi` (signed) |
 //! | `COMPUTE max_row`, `COMPUTE accum_row` | the same for `max` (columns outside are -inf) and sums |
+//! | `VEVEN a, b`, `VODD a, b` | every other lane of `a`, then of `b`, from the first or the second on |
 //! | `VLOAD_OR p, n, x` | the first `n < LANES` elements at `p`, and `x` in the other lanes |
 //! | `VNEG x`, `VSCALE x, n`, `LANES_OF x` | `-x`; `x * 2^n` for an integer `n` in -250..=250; the lanes as an array |
 //! | `MATH f x` | an elementary function: see `math.rs` |

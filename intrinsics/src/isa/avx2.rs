@@ -49,6 +49,11 @@ macro_rules! tile_avx2_f32 {
     (VQUAD_HI $a:expr, $b:expr) => { $crate::arch::_mm256_castpd_ps($crate::arch::_mm256_unpackhi_pd(
         $crate::arch::_mm256_castps_pd($a), $crate::arch::_mm256_castps_pd($b))) };
     // Vectors K, 4 + K hold a 2 x 2 matrix of 128-bit quads: transpose it.
+    (VEVEN $a:expr, $b:expr) => { $crate::tile_avx2_f32!(HALVES $crate::arch::_mm256_shuffle_ps::<0x88>($a, $b)) };
+    (VODD $a:expr, $b:expr) => { $crate::tile_avx2_f32!(HALVES $crate::arch::_mm256_shuffle_ps::<0xdd>($a, $b)) };
+    // The pairs 0 2 1 3 in order.
+    (HALVES $x:expr) => { $crate::arch::_mm256_castpd_ps(
+        $crate::arch::_mm256_permute4x64_pd::<0xd8>($crate::arch::_mm256_castps_pd($x))) };
     (TRANSPOSE $t:ident) => {
         $crate::tile_default!(tile_avx2_f32 QUADS $t [2]);
         $crate::each!(k in 4 {

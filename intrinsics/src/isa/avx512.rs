@@ -71,6 +71,10 @@ macro_rules! tile_avx512_f32 {
         $crate::arch::_mm512_cvtepi32_epi8($crate::arch::_mm512_cvtps_epi32($x))) } };
     (VSTORE8_TAIL $p:expr, $n:expr, $x:expr) => { unsafe { $crate::arch::_mm512_mask_cvtepi32_storeu_epi8(
         $p.cast(), ((1u32 << $n) - 1) as u16, $crate::arch::_mm512_cvtps_epi32($x)) } };
+    (VEVEN $a:expr, $b:expr) => { $crate::arch::_mm512_permutex2var_ps($a, $crate::arch::_mm512_set_epi32(
+        30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0), $b) };
+    (VODD $a:expr, $b:expr) => { $crate::arch::_mm512_permutex2var_ps($a, $crate::arch::_mm512_set_epi32(
+        31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1), $b) };
     (VSCALE $x:expr, $n:expr) => { $crate::arch::_mm512_scalef_ps($x, $n) };
     ($($verb:tt)*) => { $crate::tile_default!(tile_avx512_f32 $($verb)*) };
 }

@@ -52,6 +52,8 @@ macro_rules! tile_neon_f32 {
         $crate::arch::vreinterpretq_f64_f32($a), $crate::arch::vreinterpretq_f64_f32($b))) };
     (VQUAD_HI $a:expr, $b:expr) => { $crate::arch::vreinterpretq_f32_f64($crate::arch::vzip2q_f64(
         $crate::arch::vreinterpretq_f64_f32($a), $crate::arch::vreinterpretq_f64_f32($b))) };
+    (VEVEN $a:expr, $b:expr) => { $crate::arch::vuzp1q_f32($a, $b) };
+    (VODD $a:expr, $b:expr) => { $crate::arch::vuzp2q_f32($a, $b) };
     (TRANSPOSE $t:ident) => { $crate::tile_default!(tile_neon_f32 QUADS $t [1]); };
     // Lanes that hold `i32` bits.
     (VITOF $x:expr) => { $crate::arch::vcvtq_f32_s32($crate::arch::vreinterpretq_s32_f32($x)) };

@@ -34,6 +34,8 @@ macro_rules! tile_scalar_f32 {
     (VPOW2 $n:expr) => { f32::from_bits((($n as i32 + 127) << 23) as u32) };
     (VEXPO $x:expr) => { ((f32::to_bits($x) >> 23) as i32 - 127) as f32 };
     (VMANT $x:expr) => { f32::from_bits(f32::to_bits($x) & 0x007f_ffff | 0x3f80_0000) };
+    (VEVEN $a:expr, $b:expr) => {{ let _ = $b; $a }};
+    (VODD $a:expr, $b:expr) => {{ let _ = $a; $b }};
     (TRANSPOSE $t:ident) => {};
     // A lane that holds `i32` bits.
     (VITOF $x:expr) => { f32::to_bits($x) as i32 as f32 };

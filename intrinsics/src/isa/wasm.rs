@@ -57,6 +57,8 @@ macro_rules! tile_wasm_f32 {
     (VPAIR_HI $a:expr, $b:expr) => { $crate::arch::i32x4_shuffle::<2, 6, 3, 7>($a, $b) };
     (VQUAD_LO $a:expr, $b:expr) => { $crate::arch::i64x2_shuffle::<0, 2>($a, $b) };
     (VQUAD_HI $a:expr, $b:expr) => { $crate::arch::i64x2_shuffle::<1, 3>($a, $b) };
+    (VEVEN $a:expr, $b:expr) => { $crate::arch::i32x4_shuffle::<0, 2, 4, 6>($a, $b) };
+    (VODD $a:expr, $b:expr) => { $crate::arch::i32x4_shuffle::<1, 3, 5, 7>($a, $b) };
     (TRANSPOSE $t:ident) => { $crate::tile_default!(tile_wasm_f32 QUADS $t [1]); };
     ($($verb:tt)*) => { $crate::tile_default!(tile_wasm_f32 $($verb)*) };
 }

@@ -35,6 +35,10 @@ mod matmul_run;
 #[cfg(test)]
 mod matmul_tests;
 mod matmul_tile;
+pub mod plane;
+#[cfg(test)]
+mod plane_tests;
+mod plane_tile;
 pub mod pool;
 pub mod qconv;
 mod qconv_reference;

@@ -293,6 +293,7 @@ tilewright_intrinsics::for_each_tile!(winograd_row);
 
 /// The transforms of one instruction set: `F(2, 3)`, `F(4, 3)`.
 pub(crate) fn kernels(isa: Isa) -> [WinogradKernels; 2] {
+    let isa = isa.serving(Dtype::F32);
     macro_rules! row {
         ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
             if isa == Isa::$isa {

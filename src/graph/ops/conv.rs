@@ -123,6 +123,14 @@ impl Conv {
         }
     }
 
+    /// Whether there is a kernel for plain tensors, if weights and bias are constants.
+    fn on_planes(&self, s: &Sizes) -> bool {
+        let reach = self.dilation[1].saturating_mul(s.window[1]);
+        let width = [s.input[1], s.output[1]];
+        let pays = super::plane::pays(self.stride, width, self.pads, reach);
+        self.is_depthwise(s) && !self.residual && pays
+    }
+
     /// Whether each channel has one filter of its own.
     fn is_depthwise(&self, s: &Sizes) -> bool {
         self.transposed.is_none() && self.groups == s.c && s.c == s.k && s.c > 1
@@ -206,6 +214,9 @@ impl Operator for Conv {
     fn layout_rule(&self, cx: &RuleCx<'_>) -> LayoutRule {
         let Ok(s) = self.sizes(&cx.src[0].dims, &cx.src[1].dims) else { return LayoutRule::Plain };
         if !self.has_kernel(cx.constant, cx.dst) {
+            return LayoutRule::Plain;
+        }
+        if cx.src[0].layout == Layout::Plain && self.on_planes(&s) {
             return LayoutRule::Plain;
         }
         // Few channels fill a small part of a block: reading them interleaved keeps the image

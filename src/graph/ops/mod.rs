@@ -5,6 +5,7 @@
 //! to reach it.
 
 mod one_operand;
+mod plane;
 
 use super::{GraphError, Info, Layout, LowerCx, Step, View, ViewMut};
 

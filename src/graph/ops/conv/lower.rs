@@ -5,17 +5,19 @@ use core::ptr;
 use std::sync::Arc;
 
 use tilewright_kernels::template::depthwise::{DepthwiseParams, DepthwisePlan};
+use tilewright_kernels::template::plane::PlanePlan;
 use tilewright_kernels::{ConvParams, ConvPlan, Epilogue, InputLayout, KernelError, Workload};
 
+use super::super::plane::Plane;
 use super::{Conv, Sizes};
 use crate::graph::{GraphError, Layout, LowerCx, Step};
 use crate::tensor::AlignedBytes;
 
 pub(super) fn lower(op: &Conv, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
-    if cx.dst.layout != Layout::Blocked {
-        return Ok(None);
-    }
     let s = op.sizes(&cx.src[0].dims, &cx.src[1].dims)?;
+    if cx.dst.layout != Layout::Blocked {
+        return lower_plain(op, &s, cx);
+    }
     let plan = if op.is_depthwise(&s) {
         Plan::Depthwise(Box::new(DepthwisePlan::new(cx.isa, &depthwise_params(op, &s))?))
     } else {
@@ -36,6 +38,30 @@ pub(super) fn lower(op: &Conv, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>
         Arc::new(AlignedBytes::zeroed(plan.bias_len() * size_of::<f32>())?)
     };
     Ok(Some(Box::new(Run { plan, weights, bias, residual: op.residual_operand() })))
+}
+
+/// A depthwise convolution of a plain tensor, if that is what it is.
+fn lower_plain(
+    op: &Conv,
+    s: &Sizes,
+    cx: &LowerCx<'_>,
+) -> Result<Option<Box<dyn Step>>, GraphError> {
+    let constant: Vec<bool> = cx.values.iter().map(Option::is_some).collect();
+    if !op.on_planes(s) || !op.has_kernel(&constant, cx.dst) {
+        return Ok(None);
+    }
+    let plan = PlanePlan::depthwise(cx.isa, &depthwise_params(op, s))?;
+    let copy = |from: &[f32], to: &mut [f32]| {
+        to.copy_from_slice(from);
+        Ok(())
+    };
+    let weights = cx.pack_f32(1, "plane", plan.weights_len(), copy)?;
+    let bias = if op.bias {
+        cx.pack_f32(2, "plane", plan.bias_len(), copy)?
+    } else {
+        Arc::new(AlignedBytes::zeroed(plan.bias_len() * size_of::<f32>())?)
+    };
+    Ok(Some(Box::new(Plane { plan, filter: Some([weights, bias]) })))
 }
 
 impl Conv {

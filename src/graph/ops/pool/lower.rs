@@ -1,13 +1,17 @@
 //! The pooling kernel.
 
+use tilewright_kernels::template::plane::PlanePlan;
 use tilewright_kernels::template::pool::{PoolOp, PoolParams, PoolPlan};
 
 use super::super::one_operand::OneOperand;
+use super::super::plane::{self, Plane};
 use super::{Pool, PoolKind, spatial};
-use crate::graph::{GraphError, Layout, LowerCx, Step};
+use crate::graph::{GraphError, Info, Layout, LowerCx, Step};
+use crate::tensor::DType;
 
 pub(super) fn lower(op: &Pool, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
-    if cx.dst.layout != Layout::Blocked {
+    let plane = on_planes(op, &cx.src[0], cx.dst);
+    if cx.dst.layout != Layout::Blocked && !plane {
         return Ok(None);
     }
     let (x, y) = (&cx.src[0].dims, &cx.dst.dims);
@@ -28,5 +32,18 @@ pub(super) fn lower(op: &Pool, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>
         dilation: op.dilation,
         pads: op.pads,
     };
+    if cx.dst.layout == Layout::Plain {
+        let plan = PlanePlan::max_pool(cx.isa, &params)?;
+        return Ok(Some(Box::new(Plane { plan, filter: None })));
+    }
     Ok(Some(Box::new(OneOperand(PoolPlan::new(cx.isa, &params)?))))
+}
+
+/// Whether there is a kernel for plain tensors. Averages are computed on blocks.
+pub(super) fn on_planes(op: &Pool, x: &Info, y: &Info) -> bool {
+    let reach = op.dilation[1].saturating_mul(op.window[1]);
+    op.kind == PoolKind::Max
+        && x.dtype == DType::F32
+        && y.elements() > 0
+        && plane::pays(op.stride, [spatial(&x.dims)[1], spatial(&y.dims)[1]], op.pads, reach)
 }

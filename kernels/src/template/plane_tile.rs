@@ -1,0 +1,281 @@
+//! The microkernels of `plane`: a block of output rows of one channel.
+
+use super::plane::PlaneShape;
+use crate::epilogue::TileActivation;
+use crate::{Dtype, Isa, KernelInfo};
+use core::ops::Range;
+
+/// A block of output rows of one plane.
+pub(crate) struct PlaneArgs {
+    /// The input plane, `[h, w]`.
+    pub(crate) x: *const f32,
+    /// The filter of the channel.
+    pub(crate) weights: *const f32,
+    /// The bias of the channel.
+    pub(crate) bias: *const f32,
+    /// The output plane.
+    pub(crate) y: *mut f32,
+    /// Where rows are copied to.
+    pub(crate) scratch: *mut f32,
+    /// Output rows.
+    pub(crate) rows: Range<usize>,
+}
+
+/// A microkernel.
+///
+/// # Safety
+///
+/// * The CPU has the instructions of the kernel's ISA.
+/// * The planes have the sizes that the shape says; `x` is readable, `y` writable in the rows of
+///   the call, which no other thread writes; a convolution's `weights` and `bias` are readable.
+/// * `scratch` is writable for the input rows of the block times the shape's `row`.
+pub(crate) type PlaneFn = unsafe fn(&PlaneShape, &PlaneArgs);
+
+/// A microkernel and what it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlaneKernel {
+    pub(crate) info: KernelInfo,
+    pub(crate) run: PlaneFn,
+}
+
+/// The kernels of an instruction set, each list by falling size of the tile.
+#[derive(Debug)]
+pub(crate) struct PlaneKernels {
+    pub(crate) max: &'static [PlaneKernel],
+    pub(crate) dw: &'static [PlaneKernel],
+    /// For 3 x 3 filters at stride 1.
+    pub(crate) dw3: &'static [PlaneKernel],
+}
+
+/// Copies the row of the input at `from` to `to`, with its padding.
+macro_rules! plane_copy {
+    ($tile:ident $g:ident $inside:ident $from:ident $to:ident) => {
+        const LANES_IN: usize = $tile!(LANES);
+        let outside = $tile!(VSET $g.outside);
+        // Rows are as long as whole vectors of any instruction set.
+        for i in 0..$g.row / LANES_IN {
+            $tile!(VSTORE $to, i, outside);
+        }
+        if $inside {
+            let (left, width) = ($g.sizes.pads[1], $g.sizes.input[1]);
+            if $g.sizes.stride[1] == 1 {
+                let to = $to.wrapping_add(left);
+                let (whole, rest) = (width / LANES_IN, width % LANES_IN);
+                for i in 0..whole {
+                    $tile!(VSTORE to, i, $tile!(VLOAD $from, i));
+                }
+                if rest > 0 {
+                    let at = whole * LANES_IN;
+                    let last = $tile!(VLOAD_TAIL $from.wrapping_add(at), rest);
+                    $tile!(VSTORE_TAIL to.wrapping_add(at), rest, last);
+                }
+            } else {
+                // The half that has the first column, and the other.
+                let (first, second) = if left % 2 == 0 { (0, $g.phase) } else { ($g.phase, 0) };
+                let a = $to.wrapping_add(first + left / 2);
+                let b = $to.wrapping_add(second + left.div_ceil(2));
+                let (whole, rest) = (width / (2 * LANES_IN), width % (2 * LANES_IN));
+                for i in 0..whole {
+                    let (x, y) = ($tile!(VLOAD $from, (2 * i)), $tile!(VLOAD $from, (2 * i + 1)));
+                    $tile!(VSTORE a, i, $tile!(VEVEN x, y));
+                    $tile!(VSTORE b, i, $tile!(VODD x, y));
+                }
+                if rest > 0 {
+                    let (at, from) = (whole * LANES_IN, $from.wrapping_add(2 * whole * LANES_IN));
+                    let (n, m) = (rest.min(LANES_IN), rest.saturating_sub(LANES_IN));
+                    let x = $tile!(VLOAD_TAIL from, n);
+                    let y = if m > 0 { $tile!(VLOAD_TAIL from.wrapping_add(n), m) } else { $tile!(VZERO) };
+                    let (n, m) = (rest.div_ceil(2), rest / 2);
+                    $tile!(VSTORE_TAIL a.wrapping_add(at), n, $tile!(VEVEN x, y));
+                    if m > 0 {
+                        $tile!(VSTORE_TAIL b.wrapping_add(at), m, $tile!(VODD x, y));
+                    }
+                }
+            }
+        }
+    };
+}
+
+macro_rules! plane_row {
+    ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $l:tt, $($rest:tt)*) => {
+        mod $id {
+            use super::*;
+            pub(super) const KERNELS: PlaneKernels = PlaneKernels {
+                max: plane_kernels!(max "max_plane" any, $tile $isa $isa_name $l $feat, [4 2] [8 1] [4 1] [1 1]),
+                dw: plane_kernels!(dw "depthwise_plane" any, $tile $isa $isa_name $l $feat, [4 2] [8 1] [4 1] [1 1]),
+                dw3: plane_kernels!(dw "depthwise_plane" k3s1, $tile $isa $isa_name $l $feat, [4 2] [8 1] [4 1] [1 1]),
+            };
+        }
+    };
+}
+
+/// A list of kernels, for tiles of `[rows vectors]`.
+macro_rules! plane_kernels {
+    ($mode:ident $op:literal $taps:ident, $tile:ident $isa:ident $isa_name:ident $l:tt $feat:tt, $([$r:tt $v:tt])*) => {
+        &[$({
+            plane_kernel! { $mode $taps $tile $feat $r $v }
+            PlaneKernel {
+                info: KernelInfo {
+                    name: concat!($op, "_f32_", $r, "x", $v, "x", $l, "_", stringify!($taps), "_",
+                        stringify!($isa_name)),
+                    op: $op,
+                    isa: Isa::$isa,
+                    dtype: Dtype::F32,
+                    rows: 1,
+                    w_ob: $r,
+                    c_vec: $v,
+                    c_ob: $v * $l,
+                    unroll: 1,
+                },
+                run: kernel,
+            }
+        }),*]
+    };
+}
+
+/// One microkernel: its name is `kernel`, to be put in a block of its own.
+macro_rules! plane_kernel {
+    ($mode:ident $taps:ident $tile:ident [$($f:tt)*] $r:tt $v:tt) => {
+        $(#[target_feature(enable = $f)])*
+        unsafe fn kernel(g: &PlaneShape, args: &PlaneArgs) {
+            use tilewright_intrinsics::$tile as tile;
+            const LANES: usize = tile!(LANES);
+            const WIDE: usize = $v * LANES;
+            let s = &g.sizes;
+            let [h_in, w_in] = s.input;
+            let w_out = s.output[1];
+            let first = (args.rows.start * s.stride[0]) as isize - s.pads[0] as isize;
+            let span = s.dilation[0] * (s.kernel[0] - 1) + 1;
+            for i in 0..(args.rows.len() - 1) * s.stride[0] + span {
+                let y = first + i as isize;
+                let inside = y >= 0 && y < h_in as isize;
+                let from = args.x.wrapping_offset(y * w_in as isize);
+                let to = args.scratch.wrapping_add(i * g.row);
+                plane_copy!(tile g inside from to);
+            }
+            let start = plane_start!($mode tile args);
+            let (row_step, filter_step) = (s.stride[0] * g.row, s.dilation[0] * g.row);
+            // The last tiles overlap those before them, down and across.
+            let last_row = args.rows.len().saturating_sub($r);
+            let last_column = w_out.saturating_sub(WIDE);
+            let mut y = 0;
+            loop {
+                let out = args.y.wrapping_add((args.rows.start + y) * w_out);
+                let a = args.scratch.cast_const().wrapping_add(y * row_step);
+                let mut x = 0;
+                loop {
+                    let (a, o) = (a.wrapping_add(x), out.wrapping_add(x));
+                    tile!(DEF t [1 x $r x $v]);
+                    tile!(FILL t [1 x $r x $v] start);
+                    plane_reduce!($mode $taps tile t $r $v, a g args row_step filter_step);
+                    match g.activation {
+                        TileActivation::None => {}
+                        TileActivation::Relu => { tile!(RELU t [1 x $r x $v]); }
+                        TileActivation::Clamp { lo, hi } => { tile!(CLAMP t [1 x $r x $v] lo, hi); }
+                        TileActivation::Leaky { alpha } => { tile!(LEAKY t [1 x $r x $v] alpha); }
+                    }
+                    if w_out >= WIDE {
+                        tile!(STORE t [1 x $r x $v] -> o[0, w_out, 16]);
+                    } else {
+                        // Plans take tiles of one vector for rows that do not fill more.
+                        let tail = w_out - (WIDE - LANES);
+                        tile!(STORE t [$r x $v; tail] -> o[w_out]);
+                    }
+                    if x >= last_column {
+                        break;
+                    }
+                    x = (x + WIDE).min(last_column);
+                }
+                if y >= last_row {
+                    break;
+                }
+                y = (y + $r).min(last_row);
+            }
+        }
+    };
+}
+
+/// What each pixel starts from.
+macro_rules! plane_start {
+    (max $tile:ident $args:ident) => {
+        f32::NEG_INFINITY
+    };
+    (dw $tile:ident $args:ident) => {{
+        // SAFETY: the bias of the channel is readable.
+        unsafe { *$args.bias }
+    }};
+}
+
+/// The reduction over the window. `a` is the first copied row of the tile, at its first column.
+macro_rules! plane_reduce {
+    // Each vector of the six rows serves up to three output rows.
+    (dw k3s1 $tile:ident $t:ident $r:tt $v:tt, $a:ident $g:ident $args:ident $row_step:ident $filter_step:ident) => {
+        let _ = ($row_step, $filter_step);
+        let weights = $args.weights;
+        let mut w = [$tile!(VZERO); 9];
+        tilewright_intrinsics::each!(k in 9 { w[k] = $tile!(VSPLAT weights, k); });
+        plane_rows!(r in $r {
+            let row = $a.wrapping_add(r * $g.row);
+            tilewright_intrinsics::each!(s in 3 { tilewright_intrinsics::each!(j in $v {
+                let x = $tile!(VLOAD row.wrapping_add(s), j);
+                tilewright_intrinsics::each!(k in 3 { if r >= k && r < k + $r {
+                    let i = r.wrapping_sub(k) % $r;
+                    $t[i][j] = $tile!(VFMA x, w[k * 3 + s], $t[i][j]);
+                } });
+            }); });
+        });
+    };
+    ($mode:ident $taps:ident $tile:ident $t:ident $r:tt $v:tt, $a:ident $g:ident $args:ident $row_step:ident $filter_step:ident) => {
+        for k in 0..$g.sizes.kernel[0] {
+            for (s, tap) in $g.taps.iter().enumerate() {
+                let a = $a.wrapping_add(k * $filter_step + tap);
+                plane_tap!($mode $tile $t $r $v a ($args.weights.wrapping_add(k * $g.taps.len() + s)) $row_step);
+            }
+        }
+    };
+}
+
+/// The input rows of a tile of `r` output rows and a filter of three.
+macro_rules! plane_rows {
+    ($i:ident in 1 $body:tt) => {
+        tilewright_intrinsics::each! { $i in 3 $body }
+    };
+    ($i:ident in 4 $body:tt) => {
+        tilewright_intrinsics::each! { $i in 6 $body }
+    };
+    ($i:ident in 8 $body:tt) => {
+        tilewright_intrinsics::each! { $i in 10 $body }
+    };
+}
+
+/// One tap for the whole tile.
+macro_rules! plane_tap {
+    (max $tile:ident $t:ident $r:tt $v:tt $a:ident $b:tt $row_step:ident) => {
+        let _ = $b;
+        tilewright_intrinsics::each!(i in $r { tilewright_intrinsics::each!(j in $v {
+            $t[i][j] = $tile!(VMAX $tile!(VLOAD $a.wrapping_add(i * $row_step), j), $t[i][j]);
+        }); });
+    };
+    (dw $tile:ident $t:ident $r:tt $v:tt $a:ident $b:tt $row_step:ident) => {
+        let b = $tile!(VSPLAT $b, 0);
+        tilewright_intrinsics::each!(i in $r { tilewright_intrinsics::each!(j in $v {
+            $t[i][j] = $tile!(VFMA $tile!(VLOAD $a.wrapping_add(i * $row_step), j), b, $t[i][j]);
+        }); });
+    };
+}
+
+tilewright_intrinsics::for_each_tile!(plane_row);
+
+/// The microkernels of one instruction set.
+pub(crate) fn kernels(isa: Isa) -> &'static PlaneKernels {
+    let isa = isa.serving(Dtype::F32);
+    macro_rules! row {
+        ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
+            if isa == Isa::$isa {
+                return &$id::KERNELS;
+            }
+        };
+    }
+    tilewright_intrinsics::for_each_tile!(row);
+    &scalar_f32::KERNELS
+}
