@@ -6,7 +6,7 @@
 //! Samples are interleaved with the loop that shows the peak of the core.
 
 use core::hint::black_box;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use tilewright_kernels::{Choice, Isa, MatmulParams, MatmulPlan, bench};
 

@@ -127,8 +127,10 @@ struct Kernel<'a> {
     op: &'a str,
     /// Row of the table, for instance `avx2_f32`.
     row: &'a str,
-    /// Rows, pixels and vectors, or the last two.
+    /// Rows, pixels and vectors, or the last two; of a row of a product the partial sums and vectors.
     tile: &'a str,
+    /// Whether its hot loop has one reduction step, whatever the row of the table says.
+    single: bool,
     lines: Vec<&'a str>,
 }
 
@@ -156,11 +158,16 @@ fn kernels(text: &str) -> Vec<Kernel<'_>> {
             continue;
         };
         let (Some(row), Some(name)) = (parts.get(at + 1), parts.get(at + 2)) else { continue };
-        let Some(tile) = name.strip_prefix("tile_").filter(|_| !row.starts_with("scalar")) else {
-            continue;
+        let (tile, single) = match (name.strip_prefix("tile_"), name.strip_prefix("sums_")) {
+            (Some(tile), _) => (tile, false),
+            (_, Some(tile)) => (tile, true),
+            _ => continue,
         };
+        if row.starts_with("scalar") {
+            continue;
+        }
         let body = lines.by_ref().take_while(|line| !line.starts_with(".Lfunc_end")).collect();
-        kernels.push(Kernel { op: parts[at], row, tile, lines: body });
+        kernels.push(Kernel { op: parts[at], row, tile, single, lines: body });
     }
     kernels
 }
@@ -177,6 +184,7 @@ fn check(kernel: &Kernel<'_>, table: &str) -> Option<String> {
     let (Some(unroll), Some(tile)) = (unroll, tile) else {
         return Some(format!("{name}: not a row of the table"));
     };
+    let unroll = if kernel.single { 1 } else { unroll };
     let is_fma = |line: &&&str| {
         line.trim_start().starts_with("vfmadd") || line.trim_start().starts_with("fmla")
     };

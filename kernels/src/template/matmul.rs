@@ -223,8 +223,9 @@ impl MatmulPlan {
         let tiling = Tiling::new(p, kernels, [rows, columns]);
         let packed = tiling.panels.iter().map(|panel| panel.width).sum::<usize>() * p.k;
         let block = (choice.block / rows).max(1);
-        // Panel by panel, if then all of A comes from the L3 cache at worst.
-        let small = p.m.saturating_mul(choice.chunk) <= PLAIN_A;
+        // Panel by panel, if then A is packed once and comes from the L3 cache at worst.
+        let again = choice.algorithm == Algorithm::Packed && choice.chunk < p.k;
+        let small = !again && p.m.saturating_mul(p.k) <= PLAIN_A;
         let group = if small { 1 } else { (GROUP / choice.chunk / columns).max(1) };
         let activation = p.epilogue.activation.in_tile().unwrap_or(TileActivation::None);
         Ok(Self {
