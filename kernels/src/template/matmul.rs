@@ -31,7 +31,7 @@ const PARTS: usize = 32;
 /// Elements of A up to which a B that is packed at run time is packed panel by panel.
 const PLAIN_A: usize = 1 << 21;
 /// Elements of a larger one that are packed at a time.
-const GROUP: usize = 1 << 19;
+const GROUP: usize = 1 << 21;
 /// Elements that kernels prefetch past the end of their B: no other thread's scratch memory may lie
 /// there, or the cores fight for its cache lines.
 const AHEAD: usize = 2048;
