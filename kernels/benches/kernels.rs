@@ -42,6 +42,26 @@ fn measure(isa: Isa, case: &mut Case) -> (f64, f64, f64) {
     (samples[0], samples[samples.len() / 2], best_peak)
 }
 
+/// What streams its weights, beside a pure read of as many bytes.
+fn beside_read(isa: Isa, elements: usize, seconds: f64) {
+    let data: Vec<f32> = (0..elements).map(|i| (i % 17) as f32).collect();
+    let repeats = (1 << 20) / elements + 1;
+    let mut read = f64::MAX;
+    for _ in 0..25 {
+        let start = Instant::now();
+        for _ in 0..repeats {
+            bench::read(isa, &data).expect("the instruction set is available");
+        }
+        read = read.min(start.elapsed().as_secs_f64() / repeats as f64);
+    }
+    let [product, read] = [seconds, read].map(|t| elements as f64 * 4.0 / t / 1e9);
+    println!(
+        "{:55} {product:9.1} GB/s, a pure read {read:.1} GB/s: {:.1} %",
+        "",
+        product / read * 100.0
+    );
+}
+
 fn table(isa: Isa, cases: &mut [Case]) {
     println!("{isa}: min ms, median ms, GFLOP/s, share of peak");
     let mut means = [("conv3x3", 0.0, 0), ("conv3x3_direct", 0.0, 0)];
@@ -55,6 +75,9 @@ fn table(isa: Isa, cases: &mut [Case]) {
             median * 1e3,
             gflops / peak * 100.0
         );
+        if let ("matmul", [1, k, n]) = (case.op.as_str(), case.shape) {
+            beside_read(isa, k * n, min);
+        }
         for (op, product, count) in &mut means {
             if case.op == *op {
                 *product += (gflops / peak).ln();

@@ -6,7 +6,7 @@
 //! Samples are interleaved with the loop that shows the peak of the core.
 
 use core::hint::black_box;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 use tilewright_kernels::{Choice, Isa, MatmulParams, MatmulPlan, bench};
 
@@ -121,7 +121,7 @@ fn stream(isa: Isa, [m, k, n]: [usize; 3]) {
         let data = &product.operands[1];
         let (mut shares, mut peaks) = (Vec::new(), Vec::new());
         let mut times = [f64::MAX; 2];
-        for _ in 0..40 {
+        for _ in 0..((1 << 32) / (k * n)).clamp(60, 400) {
             // Each after one like itself: the caches are as it leaves them.
             product.run(0, 1);
             let time = seconds(|| product.run(0, 1));

@@ -123,8 +123,10 @@ pub(crate) struct Kernel<'a> {
     pub(crate) op: &'a str,
     /// Line of the table, for instance `avx2_f32`.
     pub(crate) row: &'a str,
-    /// Rows, pixels and vectors, or the last two.
+    /// Rows, pixels and vectors, or the last two; of a row of a product the partial sums and vectors.
     pub(crate) tile: &'a str,
+    /// Whether its hot loop has one reduction step, whatever the line of the table says.
+    single: bool,
     lines: Vec<&'a str>,
 }
 
@@ -152,11 +154,16 @@ pub(crate) fn kernels(text: &str) -> Vec<Kernel<'_>> {
             continue;
         };
         let (Some(row), Some(name)) = (parts.get(at + 1), parts.get(at + 2)) else { continue };
-        let Some(tile) = name.strip_prefix("tile_").filter(|_| !row.starts_with("scalar")) else {
-            continue;
+        let (tile, single) = match (name.strip_prefix("tile_"), name.strip_prefix("sums_")) {
+            (Some(tile), _) => (tile, false),
+            (_, Some(tile)) => (tile, true),
+            _ => continue,
         };
+        if row.starts_with("scalar") {
+            continue;
+        }
         let body = lines.by_ref().take_while(|line| !line.starts_with(".Lfunc_end")).collect();
-        kernels.push(Kernel { op: parts[at], row, tile, lines: body });
+        kernels.push(Kernel { op: parts[at], row, tile, single, lines: body });
     }
     kernels
 }
@@ -202,6 +209,7 @@ fn check(kernel: &Kernel<'_>, rows: &[Row]) -> Option<String> {
     let (Some(unroll), Some(tile)) = (unroll, tile) else {
         return Some(format!("{name}: not a line of the table"));
     };
+    let unroll = if kernel.single { 1 } else { unroll };
     let Some(hot) = kernel.hot_loop() else { return Some(format!("{name}: no loop")) };
     let (count, stack) = (hot.fmas, hot.stack);
     if count == 0 || count % (tile * unroll) != 0 {

@@ -31,7 +31,7 @@ const PARTS: usize = 32;
 /// Elements of A up to which a B that is packed at run time is packed panel by panel.
 const PLAIN_A: usize = 1 << 21;
 /// Elements of a larger one that are packed at a time.
-const GROUP: usize = 1 << 19;
+const GROUP: usize = 1 << 21;
 /// Elements that kernels prefetch past the end of their B: no other thread's scratch memory may lie
 /// there, or the cores fight for its cache lines.
 const AHEAD: usize = 2048;
@@ -223,8 +223,9 @@ impl MatmulPlan {
         let tiling = Tiling::new(p, kernels, [rows, columns]);
         let packed = tiling.panels.iter().map(|panel| panel.width).sum::<usize>() * p.k;
         let block = (choice.block / rows).max(1);
-        // Panel by panel, if then all of A comes from the L3 cache at worst.
-        let small = p.m.saturating_mul(choice.chunk) <= PLAIN_A;
+        // Panel by panel, if then A is packed once and comes from the L3 cache at worst.
+        let again = choice.algorithm == Algorithm::Packed && choice.chunk < p.k;
+        let small = !again && p.m.saturating_mul(p.k) <= PLAIN_A;
         let group = if small { 1 } else { (GROUP / choice.chunk / columns).max(1) };
         let activation = p.epilogue.activation.in_tile().unwrap_or(TileActivation::None);
         Ok(Self {

@@ -154,14 +154,23 @@ const BLOCK: usize = 96 * 1024;
 /// cache.
 const DIRECT: usize = 800;
 
+/// Rows so many elements apart begin at the same set of the L1 cache (of 4 KiB per way, as x86 has
+/// them), which holds so many of them.
+const SET: usize = 1024;
+const WAYS: usize = 12;
+
 /// The ways of computing a product; the first is the one to use if none was measured.
 pub(crate) fn candidates(p: &MatmulParams, kernels: &[MatmulKernel]) -> Vec<Choice> {
     let widths = widths(kernels);
     let lanes = kernels[0].info.c_ob / kernels[0].info.c_vec;
+    let most = match p.a_row.is_multiple_of(SET) || p.c_row.is_multiple_of(SET) {
+        true => WAYS,
+        false => usize::MAX,
+    };
     // Per width that fits: what the product costs, and the greatest height of its tiles.
     let mut by_width: Vec<(u64, usize, usize)> = Vec::new();
     for &width in widths.iter().filter(|&&w| w <= p.n.div_ceil(lanes) * lanes) {
-        let costs = |w: usize| cut(p.m, &heights_of(kernels, w));
+        let costs = |w: usize| cut(p.m, &heights(kernels, w, most));
         let panels = panels(p, kernels, &widths, width);
         let mut last = (0, 0);
         let total = panels.iter().map(|panel| {

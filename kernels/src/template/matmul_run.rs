@@ -10,11 +10,9 @@ use core::ops::Range;
 /// Elements of a row of A that lie together when it is packed: a cache line.
 const RUN: usize = 16;
 
-/// The plain B of one product is read in place where its rows are this short: in the L1 cache rows of
-/// other lengths get into each other's way.
+/// A plain B is read in place where its rows are this short: in the L1 cache rows of other lengths get
+/// into each other's way.
 const IN_PLACE_ROW: usize = 64;
-/// It is also read in place where so few rows of A use it that packing would take longer.
-const IN_PLACE_M: usize = 4;
 
 /// The operands of a run.
 #[derive(Clone, Copy)]
@@ -205,8 +203,9 @@ impl MatmulPlan {
     fn in_place(&self, panel: usize) -> bool {
         let (p, panel) = (&self.params, &self.tiling.panels[panel]);
         let whole = panel.column + panel.width <= p.n;
-        let close = p.b_row <= IN_PLACE_ROW || p.m <= IN_PLACE_M;
-        whole && close && !p.b_transposed
+        // What one tile of rows reads once is not worth packing.
+        let pays = p.b_row > IN_PLACE_ROW && self.tiling.count() > 1;
+        whole && !pays && !p.b_transposed
     }
 
     /// One tile of one panel over one block of K.
