@@ -1,6 +1,6 @@
 //! The list of kernels in this build.
 
-use crate::template::{conv, depthwise, matmul, pool};
+use crate::template::{conv, depthwise, matmul, pool, winograd_tile};
 use crate::{Dtype, Isa};
 use alloc::vec::Vec;
 
@@ -33,6 +33,8 @@ pub fn kernels() -> Vec<KernelInfo> {
     let mut list = Vec::new();
     for isa in Isa::ALL {
         list.extend(conv::kernels(isa).iter().map(|k| k.info));
+        let transforms = winograd_tile::kernels(isa).map(|k| k.info);
+        list.extend(transforms.into_iter().filter(|k| k.isa == isa));
         list.extend(matmul::kernels(isa).iter().map(|k| k.info));
         let pool = pool::kernels(isa);
         let sets = depthwise::kernels(isa).iter().chain(pool.max).chain(pool.average);

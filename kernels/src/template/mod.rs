@@ -42,7 +42,7 @@ mod window_tests;
 mod winograd;
 #[cfg(test)]
 mod winograd_tests;
-mod winograd_tile;
+pub(crate) mod winograd_tile;
 
 /// The number of columns of a tile, as a literal for kernel names.
 macro_rules! c_ob {
