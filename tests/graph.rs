@@ -177,7 +177,8 @@ fn plans_of_one_model_share_packed_weights() {
     cache.keep(weights.storage());
     let executor = Executor::new(Isa::Scalar, 1).unwrap();
     let mut sizes = Vec::new();
-    for width in [8, 20, 33] {
+    // All wide enough for one algorithm: another one has another order.
+    for width in [20, 33, 47] {
         let mut cx = Context::with_cache(cache.clone());
         let w = cx.constant(weights.clone()).unwrap();
         let x = cx.input("x", DType::F32, &[1, 16, 8, width]).unwrap();

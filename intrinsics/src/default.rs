@@ -112,9 +112,7 @@ macro_rules! tile_default {
             let mut w = [$crate::$m!(VZERO); $v];
             $crate::each!(j in $v {
                 w[j] = $crate::$m!(VLOAD $b, (k * $v + j));
-                // With one vector per pixel every multiply-add has a load of its own, and nothing
-                // is left of the load ports.
-                if $v > 1 { $crate::tile_default!($m AHEAD $b, k * $v + j); }
+                $crate::tile_default!($m AHEAD $b, k * $v + j);
             });
             $crate::each!(y in $r { $crate::each!(i in $w {
                 let q = y * $w + i;

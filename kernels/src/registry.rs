@@ -1,6 +1,6 @@
 //! The list of kernels in this build.
 
-use crate::template::{conv, depthwise, dot_kernels, matmul, pool};
+use crate::template::{conv, depthwise, dot_kernels, matmul, plane_tile, pool, winograd_tile};
 use crate::{Dtype, Isa};
 use alloc::vec::Vec;
 
@@ -34,13 +34,17 @@ pub fn kernels() -> Vec<KernelInfo> {
     for isa in Isa::ALL {
         let conv = conv::kernels(isa).iter().map(|k| k.info);
         let matmul = matmul::kernels(isa).iter().map(|k| k.info);
+        let transforms = winograd_tile::kernels(isa).map(|k| k.info);
+        let plane = plane_tile::kernels(isa);
+        let planes = [plane.max, plane.dw, plane.dw3].into_iter().flatten().map(|k| k.info);
         let pool = pool::kernels(isa);
         let sets = depthwise::kernels(isa).iter().chain(pool.max).chain(pool.average);
         let windows = sets.flat_map(|set| set.iter().map(|k| k.info));
         let whole = [pool.global_max.info, pool.global_average.info];
         // An instruction set without kernels of its own is given those of its base.
         list.extend(dot_kernels(isa));
-        list.extend(conv.chain(matmul).chain(windows).chain(whole).filter(|k| k.isa == isa));
+        let rest = windows.chain(whole).chain(transforms).chain(planes);
+        list.extend(conv.chain(matmul).chain(rest).filter(|k| k.isa == isa));
     }
     list
 }

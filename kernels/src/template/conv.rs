@@ -11,7 +11,7 @@ use super::unary::{UnaryKernel, UnaryOp};
 use super::winograd::{self, Winograd};
 use crate::error::{check_len, checked_len};
 use crate::{Activation, Algorithm, C_BLOCK, Choice, Epilogue, Isa, KernelError};
-use alloc::{vec, vec::Vec};
+use alloc::{boxed::Box, vec, vec::Vec};
 use core::ops::Range;
 
 pub use super::conv_reference::reference;
@@ -219,7 +219,7 @@ pub struct ConvPlan {
 #[derive(Clone, Debug)]
 enum Implementation {
     Direct(Direct),
-    Winograd(Winograd),
+    Winograd(Box<Winograd>),
 }
 
 macro_rules! each {
@@ -257,7 +257,8 @@ impl ConvPlan {
         let (x_len, y_len) = check(isa, params)?;
         let direct = Direct::new(isa, params, kernels(isa), TileBound::FREE, conv_direct::CHUNK);
         let time = direct.estimate();
-        let best = winograd::candidates(isa, params, kernels(isa)).into_iter().min_by_key(|c| c.0);
+        let best = winograd::candidates(isa, params, kernels(isa));
+        let best = best.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
         let implementation = match best.filter(|c| c.0 < time) {
             Some((_, choice)) => implement(isa, params, &choice)?,
             None => Implementation::Direct(direct),
@@ -265,8 +266,8 @@ impl ConvPlan {
         Self::with(isa, params, implementation, x_len, y_len)
     }
 
-    /// The choices that a tuner may measure, all of them valid, the one of [`new`](Self::new) first
-    /// and the others by estimated time.
+    /// The choices that a tuner may measure, all of them valid, the one of [`new`](Self::new)
+    /// first.
     ///
     /// # Errors
     ///
@@ -276,7 +277,7 @@ impl ConvPlan {
         let kernels = kernels(isa);
         let free = Direct::new(isa, params, kernels, TileBound::FREE, conv_direct::CHUNK);
         let mut list = winograd::candidates(isa, params, kernels);
-        list.sort_by_key(|c| c.0);
+        list.sort_by(|a, b| a.0.total_cmp(&b.0));
         let at = list.partition_point(|c| c.0 < free.estimate());
         let direct = conv_direct::candidates(isa, params, kernels, &free);
         list.splice(at..at, direct);
@@ -497,7 +498,7 @@ fn implement(isa: Isa, p: &ConvParams, choice: &Choice) -> Result<Implementation
         plan.filter(|i| i.choice() == *choice).map(Implementation::Direct)
     } else {
         let plan = Winograd::new(isa, p, choice, kernels(isa))?;
-        plan.filter(|i| i.choice() == *choice).map(Implementation::Winograd)
+        plan.filter(|i| i.choice() == *choice).map(|i| Implementation::Winograd(Box::new(i)))
     };
     let expected = "one that these parameters and this build have";
     found.ok_or(KernelError::InvalidParam { op: OP, param: "choice", expected })

@@ -217,16 +217,16 @@ pub(crate) fn candidates(
     p: &ConvParams,
     kernels: &'static [ConvKernel],
     free: &Direct,
-) -> Vec<(u64, Choice)> {
+) -> Vec<(f64, Choice)> {
     let first = free.choice();
     let mut list = Vec::from([(free.estimate(), first)]);
-    let mut push = |plan: &Direct, most: u64| {
+    let mut push = |plan: &Direct, most: f64| {
         let (time, choice) = (plan.estimate(), plan.choice());
         if time <= most && list.iter().all(|(_, c)| *c != choice) {
             list.push((time, choice));
         }
     };
-    let most = free.estimate() / 2 * 3;
+    let most = free.estimate() * 1.5;
     for c_ob in widths(kernels) {
         let used =
             kernels.iter().map(|k| &k.info).filter(|k| k.c_ob == c_ob && c_ob <= first.tile[2]);
@@ -238,21 +238,21 @@ pub(crate) fn candidates(
     let channels = free.k_tiles.iter().map(|t| t.channels).max().unwrap_or(1);
     if p.input == InputLayout::Blocked {
         for chunk in [64, 128, 512].into_iter().filter(|&c| c.min(CHUNK) < channels) {
-            push(&Direct { chunk, ..free.clone() }, u64::MAX);
+            push(&Direct { chunk, ..free.clone() }, f64::MAX);
         }
     }
-    list[1..].sort_by_key(|c| c.0);
+    list[1..].sort_by(|a, b| a.0.total_cmp(&b.0));
     list
 }
 
 impl Direct {
     /// The time in twentieths of a cycle. Taps on padding take none.
-    pub(crate) fn estimate(&self) -> u64 {
-        let steps = |tile: &KTile| -> u64 {
-            let of = |phase: &Phase| phase.tilings[tile.tiling].cost * phase.taps() as u64;
-            self.phases.iter().map(of).sum::<u64>() * tile.channels as u64
+    pub(crate) fn estimate(&self) -> f64 {
+        let steps = |tile: &KTile| {
+            let of = |phase: &Phase| phase.tilings[tile.tiling].cost as f64 * phase.taps() as f64;
+            self.phases.iter().map(of).sum::<f64>() * tile.channels as f64
         };
-        let all = self.k_tiles.iter().map(steps).sum::<u64>() * self.params.n as u64;
-        (all as f64 * seen(&self.params)) as u64
+        let all = self.k_tiles.iter().map(steps).sum::<f64>() * self.params.n as f64;
+        all * seen(&self.params)
     }
 }

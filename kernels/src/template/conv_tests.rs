@@ -235,6 +235,13 @@ fn transposed(isa: Isa) {
     }
 }
 
+/// A transposed convolution whose outputs all lie between the filter's taps.
+fn no_taps(isa: Isa) {
+    let p = conv(1, [2, 2], 17, [4, 1]).stride([1, 2]).transposed().pads([0, 1, 0, 1]);
+    assert_eq!(p.w_out, 1);
+    check_both(isa, &p);
+}
+
 fn groups(isa: Isa) {
     for (c_in, c_out, groups) in [
         (2, 4, 2),
@@ -335,8 +342,8 @@ fn random_shapes(isa: Isa) {
 
 macro_rules! conformance {
     ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
-        conformance! { @ $id $isa small_grid widths channels strides_and_dilations filters transposed groups epilogues
-            specials random_shapes }
+        conformance! { @ $id $isa small_grid widths channels strides_and_dilations filters transposed no_taps
+            groups epilogues specials random_shapes }
     };
     (@ $id:ident $isa:ident $($test:ident)*) => {
         mod $id {

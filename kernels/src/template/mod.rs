@@ -38,7 +38,7 @@ mod matmul_tile;
 pub mod plane;
 #[cfg(test)]
 mod plane_tests;
-mod plane_tile;
+pub(crate) mod plane_tile;
 pub mod pool;
 pub mod qconv;
 mod qconv_reference;
@@ -63,7 +63,7 @@ mod window_tests;
 mod winograd;
 #[cfg(test)]
 mod winograd_tests;
-mod winograd_tile;
+pub(crate) mod winograd_tile;
 
 pub(crate) use dot_tile::row as dot_row;
 

@@ -25,12 +25,12 @@ use core::ops::Range;
 /// and the weights of a K tile share a cache of 1 MiB.
 const BLOCK_BYTES: usize = 640 << 10;
 
-/// Tiles from which units are tiles; below, they are K tiles. Two halves then still fill the
-/// registers.
+/// Tiles from which units are tiles; below, they are K tiles, if there are several. Halves of so
+/// many tiles still fill the registers.
 const SPLIT_TILES: usize = 18;
 
 /// Packed weights above this come from memory, not from a cache.
-const CACHED_BYTES: usize = 40 << 20;
+const CACHED_BYTES: f64 = 40e6;
 
 /// Input channels up to which `F(4, 3)` keeps the stated error bound.
 const F4_CHANNELS: usize = 512;
@@ -197,7 +197,7 @@ impl Winograd {
         checked_len("conv", &[weights_len])?;
         let (h_w, o_h_w) = (p.h_in * p.w_in, p.h_out * p.w_out);
         // An odd number of cache lines between positions spreads them over the sets of a cache.
-        let step = |planes: usize| (planes * block | 1) * C_BLOCK;
+        let step = |planes: usize| ((planes * block) | 1) * C_BLOCK;
         let geometry = Geometry {
             h_in: p.h_in,
             w_in: p.w_in,
@@ -307,7 +307,7 @@ impl Winograd {
     }
 
     fn splits_tiles(&self) -> bool {
-        self.tiles >= SPLIT_TILES
+        self.tiles >= SPLIT_TILES || self.k_tiles.len() == 1
     }
 
     /// Packs weights `[c_out, c_in, 3, 3]`.
@@ -471,7 +471,7 @@ fn singles(kernels: &[ConvKernel], width: usize, bound: usize) -> Vec<(usize, u6
 }
 
 /// The choices for these parameters with their estimated times in twentieths of a cycle.
-pub(crate) fn candidates(isa: Isa, p: &ConvParams, kernels: &[ConvKernel]) -> Vec<(u64, Choice)> {
+pub(crate) fn candidates(isa: Isa, p: &ConvParams, kernels: &[ConvKernel]) -> Vec<(f64, Choice)> {
     let mut list = Vec::new();
     for algorithm in [Algorithm::Winograd4, Algorithm::Winograd2] {
         if !fits(p, algorithm) {
@@ -497,7 +497,7 @@ pub(crate) fn candidates(isa: Isa, p: &ConvParams, kernels: &[ConvKernel]) -> Ve
                 let least = tiles.div_ceil((most / shrink).max(widest.min(most)));
                 (least..least + 6)
                     .map(|n| tiles.div_ceil(n.min(tiles)))
-                    .min_by_key(|&block| estimate(block))
+                    .min_by(|&a, &b| estimate(a).total_cmp(&estimate(b)))
                     .unwrap_or(1)
             })
             .collect();
@@ -524,35 +524,34 @@ fn estimate(
     block: usize,
     width: usize,
     ends: &[(usize, u64)],
-) -> u64 {
+) -> f64 {
     // Cycles per tile and block of channels with 16 lanes: input, output.
-    let (input, output) = if m == 4 { (150, 115) } else { (50, 40) };
-    let parts = super::winograd_tile::kernels(isa)[0].info.c_vec as u64;
-    let (c_blocks, k_blocks) = (p.c_in.div_ceil(C_BLOCK) as u64, p.c_out.div_ceil(C_BLOCK) as u64);
-    let transforms = tiles as u64 * parts * (c_blocks * input + k_blocks * output) * 20;
-    let positions = ((m + 2) * (m + 2)) as u64;
-    let from_memory = positions as usize * p.c_in * p.c_out * 4 > CACHED_BYTES;
+    let (input, output) = if m == 4 { (150.0, 115.0) } else { (50.0, 40.0) };
+    let parts = super::winograd_tile::kernels(isa)[0].info.c_vec as f64;
+    let (c_blocks, k_blocks) = (p.c_in.div_ceil(C_BLOCK) as f64, p.c_out.div_ceil(C_BLOCK));
+    let transforms = tiles as f64 * parts * (c_blocks * input + k_blocks as f64 * output) * 20.0;
+    let positions = ((m + 2) * (m + 2)) as f64;
+    let from_memory = positions * (p.c_in as f64) * (p.c_out as f64) * 4.0 > CACHED_BYTES;
     let multiply = |size: usize| {
         let (mut calls, mut rest) = (0, size);
         while rest > 0 {
             calls += 1;
             rest -= ends[rest].0;
         }
-        let mut step = ends[size].1;
+        let mut step = ends[size].1 as f64;
         if from_memory {
             // The first register tile waits for weights at 9 bytes per cycle.
-            let first = step - ends[size - ends[size].0].1;
-            step += (width as u64 * 4 * 20 / 9).saturating_sub(first);
+            let first = step - ends[size - ends[size].0].1 as f64;
+            step += ((width * 4 * 20) as f64 / 9.0 - first).max(0.0);
         }
         // A call of a microkernel costs 40 cycles, whatever its length.
-        step * p.c_in as u64 + calls * 800
+        step * p.c_in as f64 + f64::from(calls) * 800.0
     };
     let blocks = tiles.div_ceil(block);
     let (size, larger) = (tiles / blocks, tiles % blocks);
-    let mut passes = (blocks - larger) as u64 * multiply(size);
+    let mut passes = (blocks - larger) as f64 * multiply(size);
     if larger > 0 {
-        passes += larger as u64 * multiply(size + 1);
+        passes += larger as f64 * multiply(size + 1);
     }
-    let k_tiles = k_blocks.div_ceil((width / C_BLOCK) as u64);
-    transforms + passes * positions * k_tiles
+    transforms + passes * positions * k_blocks.div_ceil(width / C_BLOCK) as f64
 }
