@@ -12,7 +12,7 @@
 
 use super::conv::{ConvParams, InputLayout};
 use super::dot::{Group, Panel, divide, group};
-use super::dot_convert::{left_shift, right_at};
+use super::dot_convert::{left_shift, pack_panel};
 use super::dot_tile::{DotArgs, DotRow, Finish, row};
 use super::qmatmul::{check_columns, check_type, check_zero_points, column};
 use crate::epilogue::TileActivation;
@@ -272,40 +272,51 @@ impl QconvPlan {
         if zero_points.len() > 1 {
             check_len(OP, "zero points of the weights", c.c_out, zero_points.len())?;
         }
-        dst[..self.weights_len()].fill(0);
+        let zero = |k: usize| {
+            let zero = zero_points.get(if zero_points.len() > 1 { k } else { 0 });
+            zero.copied().unwrap_or(0)
+        };
+        let (taps, all, terms) = (f_h * f_w, c_group * f_h * f_w, p.terms as i32);
+        let fits = |k: usize| {
+            let range = -128 * terms + zero(k)..=127 * terms + zero(k);
+            (k * all..(k + 1) * all).all(|i| range.contains(&w.get(i)))
+        };
+        if !(0..c.c_out).all(fits) {
+            let (param, expected) = ("weight", "a sum of as many signed bytes as said");
+            return Err(KernelError::InvalidParam { op: OP, param, expected });
+        }
         let (group_words, k_words) = (self.group_words(), self.k_words());
         let (wide, parts) = (self.row.word.is_wide(), self.row.word.group());
         let passes = if wide { 1 } else { p.terms };
-        for k in 0..c.c_out {
-            let zero = zero_points.get(if zero_points.len() > 1 { k } else { 0 });
-            let zero = zero.copied().unwrap_or(0);
-            let (group, column) = (k / k_group, k % k_group);
+        for group in 0..c.groups {
             let dst = &mut dst[group * group_words..(group + 1) * group_words];
-            let panel = self.panels.iter().rfind(|panel| panel.column <= column);
-            let Some(panel) = panel else { continue };
-            for i in 0..c_group * f_h * f_w {
-                let (channel, tap) = (i / (f_h * f_w), i % (f_h * f_w));
-                let x = w.get(k * c_group * f_h * f_w + i) - zero;
-                if !(-128 * p.terms as i32..=127 * p.terms as i32).contains(&x) {
-                    let (param, expected) = ("weight", "a sum of as many signed bytes as said");
-                    return Err(KernelError::InvalidParam { op: OP, param, expected });
+            let (words, sums) = dst.split_at_mut(k_words * self.columns);
+            sums.fill(0);
+            for panel in &self.panels {
+                let first = group * k_group + panel.column;
+                let columns = panel.width.min(k_group - panel.column);
+                let words = &mut words[panel.column * k_words..][..panel.width * k_words];
+                let sums = &mut sums[panel.column..];
+                for (pass, words) in words.chunks_exact_mut(words.len() / passes).enumerate() {
+                    // Words hold neighbouring channels of one tap.
+                    let places = (0..k_words / passes).map(|word| {
+                        let (at, channel) = (word * parts / C_BLOCK, word * parts % C_BLOCK);
+                        let channel = at / taps * C_BLOCK + channel;
+                        let left = c_group.saturating_sub(channel).min(parts);
+                        (first * all + channel * taps + at % taps, left)
+                    });
+                    let element = |at: usize, n: usize| {
+                        let mut rest = w.get(at) - zero(first + n);
+                        if wide {
+                            return rest;
+                        }
+                        (0..pass).for_each(|_| rest -= rest.clamp(-128, 127));
+                        rest.clamp(-128, 127)
+                    };
+                    let sum = |n: usize, x| sums[n] += x;
+                    let steps = [taps, all];
+                    pack_panel(self.row, panel.width, columns, places, steps, element, sum, words);
                 }
-                // The element of the reduction, in the order of the segments.
-                let at = (channel / C_BLOCK * f_h * f_w + tap) * C_BLOCK + channel % C_BLOCK;
-                let mut rest = x;
-                for pass in 0..passes {
-                    let x = if wide { x } else { rest.clamp(-128, 127) };
-                    rest -= x;
-                    let at = at + pass * k_words / passes * parts;
-                    let at = right_at(self.row, panel.width, at, column - panel.column);
-                    let word = &mut dst[panel.column * k_words + at / parts];
-                    let bits = 32 / parts;
-                    let mask = (u32::MAX >> (32 - bits)) & x as u32;
-                    // Words are little-endian: the first element is the lowest.
-                    *word =
-                        i32::from_le(i32::to_le(*word) | (mask << (bits * (at % parts))) as i32);
-                }
-                dst[k_words * self.columns + column] += x;
             }
         }
         Ok(())
