@@ -264,26 +264,45 @@ impl QconvPlan {
     ) -> Result<(), KernelError> {
         let (p, c) = (&self.params, &self.params.conv);
         let [f_h, f_w] = c.kernel;
-        let (c_group, k_group) = (c.c_in / c.groups, c.c_out / c.groups);
         check_type(OP, "type of the weights", p.w, w.dtype())?;
-        check_len(OP, "weights", c.c_out * c_group * f_h * f_w, w.len())?;
+        check_len(OP, "weights", c.c_out * (c.c_in / c.groups) * f_h * f_w, w.len())?;
         check_len(OP, "packed weights", self.weights_len(), dst.len())?;
         check_zero_points(OP, p.w, zero_points)?;
         if zero_points.len() > 1 {
             check_len(OP, "zero points of the weights", c.c_out, zero_points.len())?;
         }
-        let zero = |k: usize| {
-            let zero = zero_points.get(if zero_points.len() > 1 { k } else { 0 });
-            zero.copied().unwrap_or(0)
+        let fits = match w {
+            Bytes::I8(w) => self.pack(w, zero_points, dst),
+            Bytes::U8(w) => self.pack(w, zero_points, dst),
         };
-        let (taps, all, terms) = (f_h * f_w, c_group * f_h * f_w, p.terms as i32);
+        let (param, expected) = ("weight", "a sum of as many signed bytes as said");
+        fits.ok_or(KernelError::InvalidParam { op: OP, param, expected })
+    }
+
+    /// Packs weights of checked length; `None` if one is not a sum of as many bytes as said.
+    fn pack<T: Copy + Into<i32>>(
+        &self,
+        w: &[T],
+        zero_points: &[i32],
+        dst: &mut [i32],
+    ) -> Option<()> {
+        let (p, c) = (&self.params, &self.params.conv);
+        let (c_group, k_group) = (c.c_in / c.groups, c.c_out / c.groups);
+        let taps = c.kernel[0] * c.kernel[1];
+        let (all, terms) = (c_group * taps, p.terms as i32);
+        let zero = |k: usize| match zero_points {
+            [] => 0,
+            [one] => *one,
+            own => own[k],
+        };
         let fits = |k: usize| {
-            let range = -128 * terms + zero(k)..=127 * terms + zero(k);
-            (k * all..(k + 1) * all).all(|i| range.contains(&w.get(i)))
+            let (low, span) = (zero(k) - 128 * terms, 255 * terms as u32);
+            let outside = |x: &T| (*x).into().wrapping_sub(low) as u32 > span;
+            // No early return, so that the compiler may vectorise it.
+            !w[k * all..(k + 1) * all].iter().fold(false, |found, x| found | outside(x))
         };
         if !(0..c.c_out).all(fits) {
-            let (param, expected) = ("weight", "a sum of as many signed bytes as said");
-            return Err(KernelError::InvalidParam { op: OP, param, expected });
+            return None;
         }
         let (group_words, k_words) = (self.group_words(), self.k_words());
         let (wide, parts) = (self.row.word.is_wide(), self.row.word.group());
@@ -305,21 +324,27 @@ impl QconvPlan {
                         let left = c_group.saturating_sub(channel).min(parts);
                         (first * all + channel * taps + at % taps, left)
                     });
+                    let sum = |n: usize, x| sums[n] += x;
+                    let (row, width, steps) = (self.row, panel.width, [taps, all]);
+                    if passes == 1 && zero_points.len() < 2 {
+                        let zero = zero(0);
+                        let element = |at: usize, _| w[at].into() - zero;
+                        pack_panel(row, width, columns, places, steps, element, sum, words);
+                        continue;
+                    }
                     let element = |at: usize, n: usize| {
-                        let mut rest = w.get(at) - zero(first + n);
-                        if wide {
+                        let mut rest: i32 = w[at].into() - zero(first + n);
+                        if passes == 1 {
                             return rest;
                         }
                         (0..pass).for_each(|_| rest -= rest.clamp(-128, 127));
                         rest.clamp(-128, 127)
                     };
-                    let sum = |n: usize, x| sums[n] += x;
-                    let steps = [taps, all];
-                    pack_panel(self.row, panel.width, columns, places, steps, element, sum, words);
+                    pack_panel(row, width, columns, places, steps, element, sum, words);
                 }
             }
         }
-        Ok(())
+        Some(())
     }
 
     /// Prepares what follows the sums, from the packed weights. The zero point of `columns` is that of

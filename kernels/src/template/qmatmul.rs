@@ -98,11 +98,11 @@ impl QmatmulPlan {
         let product = WordProduct::new(&params.sizes, row, OP)?;
         let s = &params.sizes;
         let sums = params.b_zero_point || params.b == Dtype::U8;
-        // Whole rows of words, which the kernels may read where they are. Rows a power of two apart
-        // share the sets of the L1 cache: it pays to copy them.
+        // Whole rows of words, which the kernels may read where they are. Rows a multiple of 4 KiB
+        // apart share the sets of the L1 cache: it pays to copy them.
         let dense = [s.k, s.a_row, s.a_batch].iter().all(|n| n.is_multiple_of(4));
         let bytes = matches!(row.word, Word::U8x4 | Word::S8x4);
-        let apart = s.m < 8 || !s.a_row.is_multiple_of(1024);
+        let apart = s.m < 8 || !s.a_row.is_multiple_of(4096);
         let direct = bytes && dense && apart && !sums && left_shift(params.a, row.word) == 0;
         let activation = s.epilogue.activation.in_tile().unwrap_or(TileActivation::None);
         let finish = Finish::of(params.output, activation);
