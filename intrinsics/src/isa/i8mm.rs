@@ -5,6 +5,9 @@
 /// activations need no conversion.
 #[macro_export]
 macro_rules! tile_i8mm_i8 {
+    // SAFETY: as in the `f32` row; activations may lie at any byte.
+    (VSPLAT $p:expr, $i:expr) => { $crate::arch::vreinterpretq_f32_s32($crate::arch::vdupq_n_s32(
+        unsafe { $p.wrapping_add($i).cast::<i32>().read_unaligned() })) };
     // SAFETY (2 arms): works on registers only, of a CPU that has the instruction.
     (VFMA $a:expr, $b:expr, $c:expr) => {{
         let mut c = $c;

@@ -3,6 +3,9 @@
 /// The tile macro of FEAT_BF16 for `bf16`: pairs, summed in `f32`.
 #[macro_export]
 macro_rules! tile_neonbf16_bf16 {
+    // SAFETY: as in the `f32` row; activations may lie at any byte.
+    (VSPLAT $p:expr, $i:expr) => { $crate::arch::vreinterpretq_f32_s32($crate::arch::vdupq_n_s32(
+        unsafe { $p.wrapping_add($i).cast::<i32>().read_unaligned() })) };
     // SAFETY (2 arms): works on registers only, of a CPU that has the instruction.
     (VFMA $a:expr, $b:expr, $c:expr) => {{
         let mut c = $c;

@@ -50,8 +50,10 @@ macro_rules! tile_scalar_f32 {
 /// The tile macro of plain Rust for `i8`: `u8` activations, `i8` weights, four per word.
 #[macro_export]
 macro_rules! tile_scalar_i8 {
+    // SAFETY: as in the `f32` row; activations may lie at any byte.
+    (VSPLAT $p:expr, $i:expr) => { unsafe { $p.wrapping_add($i).read_unaligned() } };
     (VFMA $a:expr, $b:expr, $c:expr) => {{
-        let (a, b) = (f32::to_bits($a).to_le_bytes(), f32::to_bits($b).to_le_bytes());
+        let (a, b) = (f32::to_bits($a).to_ne_bytes(), f32::to_bits($b).to_ne_bytes());
         let product = |i: usize| i32::from(a[i]) * i32::from(b[i] as i8);
         let sum = product(0) + product(1) + product(2) + product(3);
         f32::from_bits((f32::to_bits($c) as i32).wrapping_add(sum) as u32) }};

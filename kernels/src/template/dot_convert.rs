@@ -23,17 +23,49 @@ pub(crate) const fn right_shift(from: Dtype) -> i32 {
     }
 }
 
-/// Where element `k` of column `n` of the right operand lies in a packed panel of so many columns,
-/// counted in elements as the words hold them.
-pub(crate) fn right_at(row: &DotRow, width: usize, k: usize, n: usize) -> usize {
-    let group = row.word.group();
-    let (first, part) = (k / group * width * group, k % group);
-    match row.word {
-        Word::S16x2Halves => {
-            let (vector, lane) = (n / row.lanes, n % row.lanes);
-            first + (vector * group + part) * row.lanes + lane
+/// Packs a panel of so many columns, of which the first `columns` exist, word by word.
+///
+/// Per word, `words` has where its first element in column 0 lies and how many it has; the next
+/// element is `part_step` further, the next column `n_step`. `element` is the value there in column
+/// `n`, in the range of what the words hold, and `sum` is told of each.
+pub(crate) fn pack_panel(
+    row: &DotRow,
+    width: usize,
+    columns: usize,
+    words: impl Iterator<Item = (usize, usize)>,
+    [part_step, n_step]: [usize; 2],
+    element: impl Fn(usize, usize) -> i32,
+    mut sum: impl FnMut(usize, i32),
+    dst: &mut [i32],
+) {
+    let (lanes, bits) = (row.lanes, 32 / row.word.group());
+    let mask = u32::MAX >> (32 - bits);
+    for ((first, parts), dst) in words.zip(dst.chunks_exact_mut(width)) {
+        dst.fill(0);
+        for n in 0..columns {
+            let at = first + n * n_step;
+            if bits == 8 && parts == 4 {
+                let x = [0, 1, 2, 3].map(|part| element(at + part * part_step, n));
+                sum(n, x[0] + x[1] + x[2] + x[3]);
+                dst[n] = i32::from_ne_bytes(x.map(|x| x as u8));
+                continue;
+            }
+            for part in 0..parts {
+                let x = element(at + part * part_step, n);
+                sum(n, x);
+                // In which word, and where in it, the element lies.
+                let (word, part) = match row.word {
+                    Word::S16x2Halves => {
+                        let half = n / lanes * lanes * 2 + part * lanes + n % lanes;
+                        (half / 2, half % 2)
+                    }
+                    _ => (n, part),
+                };
+                // As if little-endian: the first element has the lowest address.
+                let found = i32::to_le(dst[word]);
+                dst[word] = i32::from_le(found | ((x as u32 & mask) << (bits * part)) as i32);
+            }
         }
-        _ => first + n * group + part,
     }
 }
 
@@ -98,14 +130,20 @@ pub(crate) unsafe fn convert(from: Dtype, word: Word, src: *const u8, dst: *mut 
 /// `src` is readable for `n` elements of type `from`.
 #[inline(always)]
 pub(crate) unsafe fn row_sum(from: Dtype, word: Word, src: *const u8, n: usize) -> i32 {
+    if !matches!(from, Dtype::I8 | Dtype::U8) {
+        return 0;
+    }
+    // SAFETY: `n` bytes are readable.
+    let bytes = unsafe { core::slice::from_raw_parts(src, n) };
     let mut sum = 0i32;
-    for i in 0..n {
-        // SAFETY: `i < n` bytes are readable where the elements are bytes.
-        sum = sum.wrapping_add(match from {
-            Dtype::I8 => i32::from(unsafe { *src.add(i) } as i8),
-            Dtype::U8 => i32::from(unsafe { *src.add(i) }),
-            _ => return 0,
-        });
+    if from == Dtype::I8 {
+        for x in bytes {
+            sum = sum.wrapping_add(i32::from(*x as i8));
+        }
+    } else {
+        for x in bytes {
+            sum = sum.wrapping_add(i32::from(*x));
+        }
     }
     sum.wrapping_add(left_shift(from, word).wrapping_mul(n as i32))
 }

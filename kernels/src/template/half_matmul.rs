@@ -89,7 +89,7 @@ impl HalfMatmulPlan {
         }
         let product = WordProduct::new(s, row(isa, params.dtype), OP)?;
         let dense = [s.k, s.a_row, s.a_batch].iter().all(|n| n.is_multiple_of(2));
-        let apart = s.m < 8 || !s.a_row.is_multiple_of(512);
+        let apart = s.m < 8 || !s.a_row.is_multiple_of(2048);
         let direct = product.row.word == Word::Bf16x2 && dense && apart;
         let post = post_kernel(isa, s.epilogue.activation)?;
         Ok(Self { params: params.clone(), product, finish, post, converts: !direct, lens })

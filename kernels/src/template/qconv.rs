@@ -12,7 +12,7 @@
 
 use super::conv::{ConvParams, InputLayout};
 use super::dot::{Group, Panel, divide, group};
-use super::dot_convert::{left_shift, right_at};
+use super::dot_convert::{left_shift, pack_panel};
 use super::dot_tile::{DotArgs, DotRow, Finish, row};
 use super::qmatmul::{check_columns, check_type, check_zero_points, column};
 use crate::epilogue::TileActivation;
@@ -264,51 +264,87 @@ impl QconvPlan {
     ) -> Result<(), KernelError> {
         let (p, c) = (&self.params, &self.params.conv);
         let [f_h, f_w] = c.kernel;
-        let (c_group, k_group) = (c.c_in / c.groups, c.c_out / c.groups);
         check_type(OP, "type of the weights", p.w, w.dtype())?;
-        check_len(OP, "weights", c.c_out * c_group * f_h * f_w, w.len())?;
+        check_len(OP, "weights", c.c_out * (c.c_in / c.groups) * f_h * f_w, w.len())?;
         check_len(OP, "packed weights", self.weights_len(), dst.len())?;
         check_zero_points(OP, p.w, zero_points)?;
         if zero_points.len() > 1 {
             check_len(OP, "zero points of the weights", c.c_out, zero_points.len())?;
         }
-        dst[..self.weights_len()].fill(0);
+        let fits = match w {
+            Bytes::I8(w) => self.pack(w, zero_points, dst),
+            Bytes::U8(w) => self.pack(w, zero_points, dst),
+        };
+        let (param, expected) = ("weight", "a sum of as many signed bytes as said");
+        fits.ok_or(KernelError::InvalidParam { op: OP, param, expected })
+    }
+
+    /// Packs weights of checked length; `None` if one is not a sum of as many bytes as said.
+    fn pack<T: Copy + Into<i32>>(
+        &self,
+        w: &[T],
+        zero_points: &[i32],
+        dst: &mut [i32],
+    ) -> Option<()> {
+        let (p, c) = (&self.params, &self.params.conv);
+        let (c_group, k_group) = (c.c_in / c.groups, c.c_out / c.groups);
+        let taps = c.kernel[0] * c.kernel[1];
+        let (all, terms) = (c_group * taps, p.terms as i32);
+        let zero = |k: usize| match zero_points {
+            [] => 0,
+            [one] => *one,
+            own => own[k],
+        };
+        let fits = |k: usize| {
+            let (low, span) = (zero(k) - 128 * terms, 255 * terms as u32);
+            let outside = |x: &T| (*x).into().wrapping_sub(low) as u32 > span;
+            // No early return, so that the compiler may vectorise it.
+            !w[k * all..(k + 1) * all].iter().fold(false, |found, x| found | outside(x))
+        };
+        if !(0..c.c_out).all(fits) {
+            return None;
+        }
         let (group_words, k_words) = (self.group_words(), self.k_words());
         let (wide, parts) = (self.row.word.is_wide(), self.row.word.group());
         let passes = if wide { 1 } else { p.terms };
-        for k in 0..c.c_out {
-            let zero = zero_points.get(if zero_points.len() > 1 { k } else { 0 });
-            let zero = zero.copied().unwrap_or(0);
-            let (group, column) = (k / k_group, k % k_group);
+        for group in 0..c.groups {
             let dst = &mut dst[group * group_words..(group + 1) * group_words];
-            let panel = self.panels.iter().rfind(|panel| panel.column <= column);
-            let Some(panel) = panel else { continue };
-            for i in 0..c_group * f_h * f_w {
-                let (channel, tap) = (i / (f_h * f_w), i % (f_h * f_w));
-                let x = w.get(k * c_group * f_h * f_w + i) - zero;
-                if !(-128 * p.terms as i32..=127 * p.terms as i32).contains(&x) {
-                    let (param, expected) = ("weight", "a sum of as many signed bytes as said");
-                    return Err(KernelError::InvalidParam { op: OP, param, expected });
+            let (words, sums) = dst.split_at_mut(k_words * self.columns);
+            sums.fill(0);
+            for panel in &self.panels {
+                let first = group * k_group + panel.column;
+                let columns = panel.width.min(k_group - panel.column);
+                let words = &mut words[panel.column * k_words..][..panel.width * k_words];
+                let sums = &mut sums[panel.column..];
+                for (pass, words) in words.chunks_exact_mut(words.len() / passes).enumerate() {
+                    // Words hold neighbouring channels of one tap.
+                    let places = (0..k_words / passes).map(|word| {
+                        let (at, channel) = (word * parts / C_BLOCK, word * parts % C_BLOCK);
+                        let channel = at / taps * C_BLOCK + channel;
+                        let left = c_group.saturating_sub(channel).min(parts);
+                        (first * all + channel * taps + at % taps, left)
+                    });
+                    let sum = |n: usize, x| sums[n] += x;
+                    let (row, width, steps) = (self.row, panel.width, [taps, all]);
+                    if passes == 1 && zero_points.len() < 2 {
+                        let zero = zero(0);
+                        let element = |at: usize, _| w[at].into() - zero;
+                        pack_panel(row, width, columns, places, steps, element, sum, words);
+                        continue;
+                    }
+                    let element = |at: usize, n: usize| {
+                        let mut rest: i32 = w[at].into() - zero(first + n);
+                        if passes == 1 {
+                            return rest;
+                        }
+                        (0..pass).for_each(|_| rest -= rest.clamp(-128, 127));
+                        rest.clamp(-128, 127)
+                    };
+                    pack_panel(row, width, columns, places, steps, element, sum, words);
                 }
-                // The element of the reduction, in the order of the segments.
-                let at = (channel / C_BLOCK * f_h * f_w + tap) * C_BLOCK + channel % C_BLOCK;
-                let mut rest = x;
-                for pass in 0..passes {
-                    let x = if wide { x } else { rest.clamp(-128, 127) };
-                    rest -= x;
-                    let at = at + pass * k_words / passes * parts;
-                    let at = right_at(self.row, panel.width, at, column - panel.column);
-                    let word = &mut dst[panel.column * k_words + at / parts];
-                    let bits = 32 / parts;
-                    let mask = (u32::MAX >> (32 - bits)) & x as u32;
-                    // Words are little-endian: the first element is the lowest.
-                    *word =
-                        i32::from_le(i32::to_le(*word) | (mask << (bits * (at % parts))) as i32);
-                }
-                dst[k_words * self.columns + column] += x;
             }
         }
-        Ok(())
+        Some(())
     }
 
     /// Prepares what follows the sums, from the packed weights. The zero point of `columns` is that of

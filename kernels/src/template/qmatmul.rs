@@ -8,7 +8,7 @@
 
 use super::conv::post_kernel;
 use super::dot::{WordOperands, WordProduct, check_sizes};
-use super::dot_convert::{left_shift, right_at, right_shift};
+use super::dot_convert::{left_shift, pack_panel, right_shift};
 use super::dot_tile::{Finish, row};
 use super::matmul::MatmulParams;
 use super::unary::UnaryKernel;
@@ -17,6 +17,7 @@ use crate::error::{check_len, checked_len};
 use crate::quant::{Bytes, QuantColumns, QuantOutput, QuantResult};
 use crate::{Activation, Dtype, Isa, KernelError};
 use core::ops::Range;
+use core::slice;
 use tilewright_intrinsics::dtype::Word;
 
 pub use super::qmatmul_reference::reference;
@@ -97,11 +98,11 @@ impl QmatmulPlan {
         let product = WordProduct::new(&params.sizes, row, OP)?;
         let s = &params.sizes;
         let sums = params.b_zero_point || params.b == Dtype::U8;
-        // Whole rows of words, which the kernels may read where they are. Rows a power of two apart
-        // share the sets of the L1 cache: it pays to copy them.
+        // Whole rows of words, which the kernels may read where they are. Rows a multiple of 4 KiB
+        // apart share the sets of the L1 cache: it pays to copy them.
         let dense = [s.k, s.a_row, s.a_batch].iter().all(|n| n.is_multiple_of(4));
         let bytes = matches!(row.word, Word::U8x4 | Word::S8x4);
-        let apart = s.m < 8 || !s.a_row.is_multiple_of(1024);
+        let apart = s.m < 8 || !s.a_row.is_multiple_of(4096);
         let direct = bytes && dense && apart && !sums && left_shift(params.a, row.word) == 0;
         let activation = s.epilogue.activation.in_tile().unwrap_or(TileActivation::None);
         let finish = Finish::of(params.output, activation);
@@ -221,33 +222,36 @@ impl QmatmulPlan {
         let (k_step, n_step) = if p.b_transposed { (1, p.b_row) } else { (p.b_row, 1) };
         let shift = right_shift(self.params.b);
         let row = self.product.row;
+        let flip = if shift == 0 { 0 } else { 0x80 };
         for unit in units {
             let (batch, panel) = (unit / count, &self.product.panels[unit % count]);
             let first = batch * p.b_batch + panel.column * n_step;
             let dst = dst.wrapping_add(batch * self.b_words());
-            let words = dst.wrapping_add(panel.column * self.product.k_words).cast::<u8>();
+            let words = dst.wrapping_add(panel.column * self.product.k_words);
             let sums = dst.wrapping_add(self.product.packed() + panel.column);
             let offsets = sums.wrapping_add(self.product.columns);
             let columns = panel.width.min(p.n - panel.column);
-            // SAFETY: row `k < K` and columns `< N` lie in the plain B, whose extent `new`
-            // computed; the panel has `k_words * width` words, and a sum and an offset per column.
+            let group = row.word.group();
+            let places = (0..p.k).step_by(group).map(|k| (first + k * k_step, group.min(p.k - k)));
+            // SAFETY: the panel has `k_words * width` words, and a sum and an offset per column, which
+            // no other unit uses. Row `k < K` and columns `< N` lie in the plain B, whose extent `new`
+            // computed.
             unsafe {
-                words.write_bytes(0, 4 * self.product.k_words * panel.width);
-                sums.write_bytes(0, panel.width);
-                for k in 0..p.k {
-                    let from = b.add(first + k * k_step);
-                    for n in 0..columns {
-                        let x = *from.add(n * n_step);
-                        let x = if shift == 0 { x as i8 } else { (x ^ 0x80) as i8 };
-                        let at = right_at(row, panel.width, k, n);
-                        if row.word.is_wide() {
-                            *words.cast::<i16>().add(at) = i16::from(x);
-                        } else {
-                            *words.add(at) = x as u8;
-                        }
-                        *sums.add(n) += i32::from(x);
-                    }
-                }
+                let words = slice::from_raw_parts_mut(words, self.product.k_words * panel.width);
+                let sums = slice::from_raw_parts_mut(sums, panel.width);
+                sums.fill(0);
+                let element = |at: usize, _| i32::from((*b.add(at) ^ flip) as i8);
+                let sum = |n: usize, x| sums[n] += x;
+                pack_panel(
+                    row,
+                    panel.width,
+                    columns,
+                    places,
+                    [k_step, n_step],
+                    element,
+                    sum,
+                    words,
+                );
                 for n in 0..panel.width {
                     let at = if zero_points.len() > 1 { panel.column + n } else { 0 };
                     *offsets.add(n) = -(zero_points.get(at).copied().unwrap_or(0) + shift);
