@@ -42,6 +42,7 @@ macro_rules! instruction_sets {
             cortex_m_f32: tile_cortex_m_f32, f32, lanes 1, c_vec 16, unroll 4,
             conv [[1 1 16]],
             matmul [[2 4] [4 4]], row [[1 16] [1 4] [1 1]];
+            cortex_m_i8: tile_cortex_m_i8, i8, lanes 1, word S16x2, unroll 2, dot [[1 16] [1 4] [2 2] [1 1]];
         }
         /// NEON of AArch64.
         Neon = neon over Scalar, if all(feature = "neon", target_arch = "aarch64"), ["neon"] {

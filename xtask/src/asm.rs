@@ -56,13 +56,29 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         let text = assembly(model)?;
         let kernels = kernels(&text);
         let found: Vec<String> = kernels.iter().filter_map(|kernel| check(kernel, &rows)).collect();
-        println!("asm: {}: {} kernels, {} fail", model.name, kernels.len(), found.len());
+        println!(
+            "asm: {}: {} kernels, {} fail; of the loops of main tiles at least {:.0} % are FMA",
+            model.name,
+            kernels.len(),
+            found.len(),
+            least_share(&kernels)
+        );
         if kernels.is_empty() {
             failures.push(format!("{}: no kernels found", model.name));
         }
         failures.extend(found.iter().map(|failure| format!("{}: {failure}", model.name)));
     }
     if failures.is_empty() { Ok(()) } else { Err(format!("asm:\n  {}", failures.join("\n  "))) }
+}
+
+/// The least share of multiply-adds in the hot loop of a main tile, one of at least twelve vectors,
+/// in percent.
+fn least_share(kernels: &[Kernel<'_>]) -> f64 {
+    let main = kernels.iter().filter(|kernel| {
+        kernel.tile.split('x').filter_map(|n| n.parse::<usize>().ok()).product::<usize>() >= 12
+    });
+    let loops = main.filter_map(Kernel::hot_loop);
+    loops.map(|hot| 100.0 * hot.fmas as f64 / hot.instructions as f64).fold(100.0, f64::min)
 }
 
 /// The kernels crate as assembly.

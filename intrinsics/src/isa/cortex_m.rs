@@ -20,10 +20,6 @@ macro_rules! tile_cortex_m_f32 {
                 $crate::tile_cortex_m_f32!(STEP_AT "4"), $crate::tile_cortex_m_f32!(STEP_AT "8"),
                 $crate::tile_cortex_m_f32!(STEP_AT "12"))
         } };
-    (COMPUTE conv $t:ident [1 x 1 x 16 x 1] += $p:ident[$s:ident] * $b:ident if $m:expr) => {
-        if $m & 1 != 0 {
-            $crate::tile_cortex_m_f32!(STEPS_OF $t, $p, $b, $crate::tile_cortex_m_f32!(STEP_AT "0"))
-        } };
     // Reduction steps on a tile of 16 accumulators, s0 to s15.
     (STEPS_OF $t:ident, $p:ident, $b:ident, $($step:expr),+) => {{
         let (t, a, b) = ($t[0].as_mut_ptr(), $p[0][0], $b);
@@ -48,5 +44,18 @@ macro_rules! tile_cortex_m_f32 {
         "vfma.f32 s8, s24, s16\n", "vfma.f32 s9, s24, s17\n", "vfma.f32 s10, s24, s18\n",
         "vfma.f32 s11, s24, s19\n", "vfma.f32 s12, s24, s20\n", "vfma.f32 s13, s24, s21\n",
         "vfma.f32 s14, s24, s22\n", "vfma.f32 s15, s24, s23") };
+    ($($verb:tt)*) => { $crate::tile_scalar_f32!($($verb)*) };
+}
+
+/// The tile macro of Cortex-M for `i8`: pairs of `i16` and their two products in one instruction.
+#[macro_export]
+macro_rules! tile_cortex_m_i8 {
+    (VFMA $a:expr, $b:expr, $c:expr) => {{
+        let (a, b, mut c) = (f32::to_bits($a), f32::to_bits($b), f32::to_bits($c));
+        // SAFETY: arithmetic on registers. The sum is modulo 2^32; the flag that says so is unused.
+        unsafe { core::arch::asm!("smlad {c}, {a}, {b}, {c}", a = in(reg) a, b = in(reg) b, c = inout(reg) c,
+            options(pure, nomem, nostack)) };
+        f32::from_bits(c) }};
+    (COMPUTE $($verb:tt)*) => { $crate::tile_default!(tile_cortex_m_i8 COMPUTE $($verb)*) };
     ($($verb:tt)*) => { $crate::tile_scalar_f32!($($verb)*) };
 }

@@ -44,12 +44,20 @@ pub fn reference(
     c
 }
 
+/// The nearest integer, of two the even one: `f32::round_ties_even`, which `core` lacks.
+fn half_to_even(x: f32) -> i64 {
+    let whole = x as i64;
+    let rest = f64::from(x) - whole as f64;
+    let away = rest.abs() > 0.5 || rest.abs() == 0.5 && whole % 2 != 0;
+    whole + i64::from(away) * if rest > 0.0 { 1 } else { -1 }
+}
+
 /// What becomes of a sum.
 pub(crate) fn finish(output: QuantOutput, sum: i64, scale: f32, shift: f32) -> f64 {
     let product = sum as f32 * scale;
     let quantised = |zero: i64, min: i64, max: i64| {
         // A product beyond 2^40 is clamped in any case.
-        let rounded = product.clamp(-1e12, 1e12).round_ties_even() as i64;
+        let rounded = half_to_even(product.clamp(-1e12, 1e12));
         (rounded + zero).clamp(min, max) as f64
     };
     match output {

@@ -2,18 +2,20 @@
 //! margins around what it writes.
 
 use alloc::{vec, vec::Vec};
-use tilewright_kernels::template::{conv, matmul};
+use tilewright_kernels::template::{conv, matmul, qmatmul};
 use tilewright_kernels::{
-    Activation, ConvParams, ConvPlan, DepthwiseParams, DepthwisePlan, Epilogue, Isa, LayoutOp,
-    LayoutParams, LayoutPlan, MatmulParams, MatmulPlan, PoolOp, PoolParams, PoolPlan, ReduceOp,
-    ReduceParams, ReducePlan, SoftmaxParams, SoftmaxPlan, UnaryOp, UnaryParams, UnaryPlan, pack,
+    Activation, Bytes, ConvParams, ConvPlan, DepthwiseParams, DepthwisePlan, Dtype, Epilogue, Isa,
+    LayoutOp, LayoutParams, LayoutPlan, MatmulParams, MatmulPlan, PoolOp, PoolParams, PoolPlan,
+    QmatmulParams, QmatmulPlan, QuantColumns, QuantOutput, QuantResult, ReduceOp, ReduceParams,
+    ReducePlan, SoftmaxParams, SoftmaxPlan, UnaryOp, UnaryParams, UnaryPlan, pack,
 };
 
 /// Each op with its check.
-pub(crate) const SUITE: [(&str, fn(Isa)); 8] = [
+pub(crate) const SUITE: [(&str, fn(Isa)); 9] = [
     ("layout", layouts),
     ("conv", convs),
     ("matmul", matmuls),
+    ("qmatmul", qmatmuls),
     ("depthwise", depthwises),
     ("pool", pools),
     ("unary", unaries),
@@ -158,6 +160,42 @@ fn matmuls(isa: Isa) {
             plan.compute(&a, w.inside(), packed_bias.inside(), None, c.inside()).unwrap();
             for (c, exact) in c.inside().iter().zip(matmul::reference(&p, &a, &b, &bias)) {
                 close(*c, exact, 0.0, plan.kernel_name());
+            }
+        }
+    }
+}
+
+fn qmatmuls(isa: Isa) {
+    for (m, k, n) in [(1, 37, 50), (4, 16, 16), (5, 7, 19), (3, 64, 33), (8, 5, 1)] {
+        for output in [QuantOutput::I32, QuantOutput::i8(-3)] {
+            let p = QmatmulParams { output, ..QmatmulParams::new(m, k, n, Dtype::U8) };
+            let plan = QmatmulPlan::new(isa, &p).unwrap();
+            let mut state = 1u32;
+            let mut byte = || {
+                state = state.wrapping_mul(747_796_405).wrapping_add(2_891_336_453);
+                (state >> 24) as u8
+            };
+            let a: Vec<u8> = (0..plan.a_len()).map(|_| byte()).collect();
+            let b: Vec<i8> = (0..plan.b_len()).map(|_| byte() as i8).collect();
+            let bias: Vec<i32> = (0..n).map(|_| i32::from(byte()) * 100).collect();
+            let columns =
+                QuantColumns { bias: &bias, zero_point: 131, scales: &[0.002], shifts: &[] };
+            let (a, b) = (Bytes::U8(&a), Bytes::I8(&b));
+            let mut weights = vec![0; plan.weights_len()];
+            let mut packed = vec![0; plan.columns_len()];
+            let mut scratch = vec![0; plan.scratch_len()];
+            plan.pack_weights(b, &[], &mut weights).unwrap();
+            plan.pack_columns(&weights, &columns, &mut packed).unwrap();
+            let exact = qmatmul::reference(&p, a, b, &[], &columns);
+            let (mut sums, mut bytes) = (vec![0i32; plan.c_len()], vec![0i8; plan.c_len()]);
+            let c = match output {
+                QuantOutput::I32 => QuantResult::I32(&mut sums),
+                _ => QuantResult::I8(&mut bytes),
+            };
+            plan.compute(a, &weights, &packed, &mut scratch, c).unwrap();
+            for (i, exact) in exact.iter().enumerate() {
+                let found = if output == QuantOutput::I32 { sums[i] } else { bytes[i].into() };
+                assert_eq!(f64::from(found), *exact, "{}", plan.kernel_name());
             }
         }
     }

@@ -192,7 +192,10 @@ fn shares(isa: &str) -> Result<BTreeMap<String, f64>, String> {
     if !output.status.success() {
         return Err(format!("port: the bench fails:\n{}", String::from_utf8_lossy(&output.stderr)));
     }
-    Ok(table(&String::from_utf8_lossy(&output.stdout)))
+    let mut shares = table(&String::from_utf8_lossy(&output.stdout));
+    // Where it has no kernels of its own, those of its base ran.
+    shares.retain(|name, _| name.ends_with(&format!("_{isa}")));
+    Ok(shares)
 }
 
 /// `<op>/<shape>/<kernel> <min> <median> <GFLOP/s> <share> %`
