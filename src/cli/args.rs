@@ -136,7 +136,7 @@ pub(super) struct BenchArgs {
     #[arg(long, value_name = "FILTER", num_args = 0..=1, default_missing_value = "")]
     pub(super) kernels: Option<String>,
     /// Draw kernels under the roofline of this core, as SVG
-    #[arg(long, value_name = "FILE", requires = "kernels")]
+    #[arg(long, value_name = "FILE", requires = "kernels", conflicts_with = "model")]
     pub(super) roofline: Option<PathBuf>,
     /// Shape of an input; repeat for several, `SHAPE` alone is enough for one
     #[arg(long = "shape", value_name = "[NAME=]SHAPE", conflicts_with = "kernels")]

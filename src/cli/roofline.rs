@@ -114,7 +114,7 @@ fn draw(
         bottom + 42.0,
         (top + bottom) / 2.0
     )?;
-    for level in &result.memory {
+    for (i, level) in result.memory.iter().enumerate() {
         // From the lower left corner of the frame to the peak.
         let floor = (y.range[0] / level.gb_s).max(x.range[0]);
         let ridge = (result.peak_gflops / level.gb_s).max(floor);
@@ -122,13 +122,15 @@ fn draw(
             format!("{:.1},{:.1}", x.at(i), y.at((i * level.gb_s).min(result.peak_gflops)))
         });
         let name = format!("{} {:.0} GB/s", level.name, level.gb_s);
+        // Caches may be as fast as each other: their names stand side by side.
+        let label = floor * 1.5f64.powi(i as i32);
         writeln!(
             out,
             "<polyline points=\"{}\" fill=\"none\" stroke=\"#555\"><title>{name}</title></polyline>\
              <text x=\"{:.1}\" y=\"{:.1}\" fill=\"#555\" font-size=\"10\">{name}</text>",
             points.join(" "),
-            x.at(floor) + 4.0,
-            y.at(floor * level.gb_s) - 6.0,
+            x.at(label) + 4.0,
+            y.at((label * level.gb_s).min(result.peak_gflops)) - 6.0,
         )?;
     }
     let mut ops: Vec<&str> = Vec::new();
