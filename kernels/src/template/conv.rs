@@ -218,7 +218,7 @@ pub struct ConvPlan {
 
 #[derive(Clone, Debug)]
 enum Implementation {
-    Direct(Direct),
+    Direct(Box<Direct>),
     Winograd(Box<Winograd>),
 }
 
@@ -261,7 +261,7 @@ impl ConvPlan {
         let best = best.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
         let implementation = match best.filter(|c| c.0 < time) {
             Some((_, choice)) => implement(isa, params, &choice)?,
-            None => Implementation::Direct(direct),
+            None => Implementation::Direct(Box::new(direct)),
         };
         Self::with(isa, params, implementation, x_len, y_len)
     }
@@ -495,7 +495,7 @@ fn check(isa: Isa, p: &ConvParams) -> Result<(usize, usize), KernelError> {
 fn implement(isa: Isa, p: &ConvParams, choice: &Choice) -> Result<Implementation, KernelError> {
     let found = if choice.algorithm == Algorithm::Direct {
         let plan = Direct::chosen(isa, p, choice, kernels(isa));
-        plan.filter(|i| i.choice() == *choice).map(Implementation::Direct)
+        plan.filter(|i| i.choice() == *choice).map(|i| Implementation::Direct(Box::new(i)))
     } else {
         let plan = Winograd::new(isa, p, choice, kernels(isa))?;
         plan.filter(|i| i.choice() == *choice).map(|i| Implementation::Winograd(Box::new(i)))

@@ -11,8 +11,8 @@ mod self_test;
 
 pub(crate) use lines::check as check_lines;
 
+use core::fmt::Write as _;
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::process::Command;
 
 use crate::asm::{self, HotLoop};

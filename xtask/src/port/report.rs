@@ -1,6 +1,6 @@
 //! A report as text and as JSON.
 
-use std::fmt::Write as _;
+use core::fmt::Write as _;
 
 use super::Report;
 
