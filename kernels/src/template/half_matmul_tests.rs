@@ -24,7 +24,7 @@ fn check(isa: Isa, p: &HalfMatmulParams, exact: bool) {
     let mut numbers = Numbers::new((s.m * 31 + s.n * 7 + s.k) as u64);
     let mut some = |len| if exact { numbers.integers(len) } else { numbers.floats(len) };
     let (a, b) = (halves(p.dtype, &some(plan.a_len())), halves(p.dtype, &some(plan.b_len())));
-    let bias = if s.m % 3 == 0 { vec![] } else { some(s.n) };
+    let bias = if s.m.is_multiple_of(3) { vec![] } else { some(s.n) };
     let (mut w, mut packed_bias) = (vec![0; plan.weights_len()], vec![0.0; plan.bias_len()]);
     plan.pack_weights(&b, &mut w).unwrap();
     plan.pack_bias(&bias, &mut packed_bias).unwrap();

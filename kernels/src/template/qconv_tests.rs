@@ -35,10 +35,10 @@ fn check(isa: Isa, p: &QconvParams, place: Place) {
         (0..c.c_out).map(|n| [1.0 / size, 0.5 / 128.0, 0.37 / size][n % 3]).collect();
     let shifts = numbers.floats(c.c_out);
     let columns = QuantColumns {
-        bias: if c.h_in % 3 == 0 { &[] } else { &bias },
+        bias: if c.h_in.is_multiple_of(3) { &[] } else { &bias },
         zero_point: p.x_zero_point,
-        scales: if c.h_in % 2 == 0 { &scales } else { &scales[..1] },
-        shifts: if c.w_in % 2 == 0 { &[] } else { &shifts },
+        scales: if c.h_in.is_multiple_of(2) { &scales } else { &scales[..1] },
+        shifts: if c.w_in.is_multiple_of(2) { &[] } else { &shifts },
     };
 
     let (mut packed, mut after) = (vec![0; plan.weights_len()], vec![0; plan.columns_len()]);
@@ -78,7 +78,7 @@ fn check(isa: Isa, p: &QconvParams, place: Place) {
 
 /// The types in turn.
 fn vary(conv: ConvParams, i: usize) -> QconvParams {
-    let x = if i % 2 == 0 { Dtype::U8 } else { Dtype::I8 };
+    let x = if i.is_multiple_of(2) { Dtype::U8 } else { Dtype::I8 };
     let outputs = [QuantOutput::u8(131), QuantOutput::I32, QuantOutput::i8(-7), QuantOutput::F32];
     QconvParams {
         x_zero_point: if x == Dtype::U8 { [131, 0, 255][i % 3] } else { [-9, 127, -128][i % 3] },

@@ -45,10 +45,10 @@ fn check(isa: Isa, p: &QmatmulParams, place: Place) {
         (0..s.n).map(|n| [1.0 / size, 0.5 / 128.0, 0.37 / size, 0.0][n % 4]).collect();
     let shifts = numbers.floats(s.n);
     let columns = QuantColumns {
-        bias: if s.m % 3 == 0 { &[] } else { &bias },
+        bias: if s.m.is_multiple_of(3) { &[] } else { &bias },
         zero_point: zero(p.a, numbers.bytes(1)[0]),
-        scales: if s.m % 2 == 0 { &scales } else { &scales[..1] },
-        shifts: if s.k % 2 == 0 { &[] } else { &shifts },
+        scales: if s.m.is_multiple_of(2) { &scales } else { &scales[..1] },
+        shifts: if s.k.is_multiple_of(2) { &[] } else { &shifts },
     };
 
     let mut packed = vec![0; plan.weights_len()];
@@ -100,7 +100,7 @@ const OUTPUTS: [QuantOutput; 5] = [
 /// All combinations of types in turn, so that neighbouring sizes differ in them.
 fn vary(p: QmatmulParams, i: usize) -> QmatmulParams {
     QmatmulParams {
-        a: if i % 2 == 0 { Dtype::U8 } else { Dtype::I8 },
+        a: if i.is_multiple_of(2) { Dtype::U8 } else { Dtype::I8 },
         b: if i / 2 % 4 == 3 { Dtype::U8 } else { Dtype::I8 },
         b_zero_point: i / 3 % 3 == 1,
         output: OUTPUTS[i / 2 % 5],
