@@ -530,3 +530,15 @@ macro_rules! conformance {
     };
 }
 tilewright_intrinsics::for_each_tile!(conformance);
+
+/// For Miri, which is some thousand times slower: every border and tail once.
+#[test]
+fn small_shapes() {
+    for isa in Isa::available() {
+        let p = depthwise(5, [4, 5], [3, 3], [1, 1], [1, 1], [1; 4], EPILOGUES[2]);
+        check_depthwise(isa, &p, Place::Misaligned, true);
+        for op in POOLS {
+            check_pool(isa, &PoolParams { op, ..as_pool(&p) }, Place::PageEnd, None);
+        }
+    }
+}
