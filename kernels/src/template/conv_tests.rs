@@ -411,3 +411,13 @@ fn short_operands_are_errors() {
             .unwrap();
     assert!(plan.compute(&x, &w, &b, None, &mut y).is_err());
 }
+
+/// For Miri, which is some thousand times slower: every border and tail once.
+#[test]
+fn small_shapes() {
+    for isa in Isa::available() {
+        let p = conv(3, [4, 5], 5, [3, 3]).pads([1; 4]);
+        check(isa, &p, Place::Misaligned, true);
+        check(isa, &p.interleaved().stride([2, 2]), Place::PageEnd, true);
+    }
+}

@@ -164,3 +164,13 @@ macro_rules! conformance {
     };
 }
 tilewright_intrinsics::for_each_tile!(conformance);
+
+/// For Miri, which is some thousand times slower: every border and tail once.
+#[test]
+fn small_shapes() {
+    for isa in Isa::available() {
+        for op in [LayoutOp::NchwToBlocked, LayoutOp::BlockedToNchw, LayoutOp::NchwToNhwc] {
+            check(isa, LayoutParams { op, n: 2, c: 17, h: 2, w: 3 }, Place::Misaligned);
+        }
+    }
+}

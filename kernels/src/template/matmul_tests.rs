@@ -309,3 +309,12 @@ fn choices_that_do_not_fit_are_refused() {
     refused(&p, Choice { algorithm: Algorithm::Winograd2, ..good });
     refused(&p.a_transposed(), Choice { algorithm: Algorithm::Direct, ..good });
 }
+
+/// For Miri, which is some thousand times slower: every border and tail once.
+#[test]
+fn small_shapes() {
+    for isa in Isa::available() {
+        check(isa, &MatmulParams::new(1, 5, 19), Place::Misaligned, true, false);
+        check(isa, &MatmulParams::new(3, 5, 19).b_transposed(), Place::PageEnd, true, false);
+    }
+}

@@ -229,3 +229,14 @@ macro_rules! conformance {
     };
 }
 tilewright_intrinsics::for_each_tile!(conformance);
+
+/// For Miri, which is some thousand times slower: every border and tail once.
+#[test]
+fn small_shapes() {
+    for isa in Isa::available() {
+        for shape in [[2, 19, 1], [2, 3, 5]] {
+            check_reduce(isa, ReduceOp::Sum, shape, Place::Misaligned);
+            check_softmax(isa, false, shape, Place::PageEnd, 1.0);
+        }
+    }
+}

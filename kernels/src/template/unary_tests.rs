@@ -308,3 +308,13 @@ macro_rules! conformance {
     };
 }
 tilewright_intrinsics::for_each_tile!(conformance);
+
+/// For Miri, which is some thousand times slower: every border and tail once.
+#[test]
+fn small_shapes() {
+    for isa in Isa::available() {
+        for len in [1, 37] {
+            lengths(isa, UnaryOp::Tanh, len);
+        }
+    }
+}

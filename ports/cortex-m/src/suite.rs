@@ -113,7 +113,8 @@ fn convs(isa: Isa) {
         ConvParams::new([1, 16, 5, 6], 16, [3, 3]).transposed().stride([2, 2]),
     ];
     for (i, p) in cases.into_iter().enumerate() {
-        let p = if i % 2 == 0 { p } else { ConvParams { epilogue: relu, ..p } };
+        // Winograd's sums are not exact.
+        let p = if i % 2 == 0 { p } else { ConvParams { epilogue: relu, ..p } }.direct();
         let (x_shape, y_shape) = ([p.n, p.c_in, p.h_in, p.w_in], [p.n, p.c_out, p.h_out, p.w_out]);
         let x = numbers(i, x_shape.iter().product());
         let weights = numbers(i + 100, p.c_out * p.c_in * p.kernel[0] * p.kernel[1]);
