@@ -10,8 +10,10 @@ histogram, a mask or a profile, so that it can be done the same way anywhere.
 2  grey     a grey picture is used as it is; a coloured one is projected on the
             principal axis of its colour edges and stretched to 0..255
 3  levels   paper = median; ink = a far percentile on the side that lies farther
-            from the median; the picture's rim decides when half of it is "ink"
-4  flatten  a paper level that drifts along or across the line is evened out
+            from the median; when that looks like no text the picture is split
+            in two classes, and its rim decides which of them is paper
+4  flatten  a paper level that drifts along or across the line is evened out, once
+            for dark and once for light ink, where that gathers the paper's pixels
             (levels again)
 5  slope    the shear (in rows per column) that packs the rows of ink best
 6  box      rows of the text line (bits of neighbour lines cut off), columns of
@@ -91,15 +93,34 @@ def ink_levels(grey):
 
     # Letters cut close cover so much that the median may be theirs, or a grey
     # between: more than 35 % ink, or fewer than 30 % of the pixels within an
-    # eighth of the contrast of the median.  Paper is then what the rim shows.
+    # eighth of the contrast of the median.
     near = abs(ink - paper) // 8
     around = int(hist[max(paper - near, 0):paper + near + 1].sum())
     mask = ink_mask(grey, paper, ink)
     if 20 * int(mask.sum()) > 7 * mask.size or 10 * around < 3 * grey.size:
-        rim = np.concatenate((grey[0], grey[-1], grey[:, 0], grey[:, -1]))
-        paper = percentile(np.bincount(rim, minlength=256), 50000)
-        ink = farther(500)
+        paper, ink = two_classes(grey, hist)
     return None if abs(ink - paper) < 6 else (paper, ink)
+
+
+def two_classes(grey, hist):
+    """(paper, ink): the medians of the two classes that Otsu's threshold makes.
+
+    Paper is the class with the larger mean of five shares: those of the picture
+    and of its four sides.  (A side cut through the letters must not decide alone.)
+    """
+    total, count = int(hist.sum()), np.cumsum(hist)
+    weight = np.cumsum(hist * np.arange(256))
+    inner = (count > 0) & (count < total)
+    apart = (weight[-1] * count - weight * total) / total
+    spread = np.where(inner, apart * apart / np.where(inner, count * (total - count), 1), -1.0)
+    threshold = int(spread.argmax())                   # the first of equals
+    dark = grey <= threshold
+    shares = [int(part.sum()) / part.size for part in (dark, dark[0], dark[-1], dark[:, 0], dark[:, -1])]
+    below, above = hist.copy(), hist.copy()
+    below[threshold + 1:] = 0
+    above[:threshold + 1] = 0
+    below, above = percentile(below, 50000), percentile(above, 50000)
+    return (below, above) if sum(shares) > 2.5 else (above, below)
 
 
 def ink_mask(grey, paper, ink, twentieths=10):
@@ -116,38 +137,67 @@ def despeckle(mask):
     return mask & (around >= 3)
 
 
-def flatten(grey, paper, ink):
-    """Step 4: even out the paper; the same picture when it hardly drifts.
+def evened(grey, dark):
+    """The picture less the drift of its paper, not clipped; None when it hardly drifts.
 
-    "Paper" of a part of the picture is the level that 65 % of its pixels (from
-    the ink's side) do not exceed.  Along x: blocks of columns, interpolated
-    linearly between their centres, constant outside the first and last centre.
-    Then across y: a ramp through the centres of the top and the bottom sixth.
+    "Paper" of a part of the picture is the level that 65 % of its pixels, from
+    the ink's side, do not exceed.  Along x: blocks of columns half as wide as the
+    picture is high, interpolated linearly between their centres, constant outside
+    the first and last centre.  Then across y: a ramp through the centres of the
+    top and the bottom sixth.  All paper comes to the level farthest from the ink,
+    so that no ink is clipped.
     """
     height, width = grey.shape
-    share = 65000 if ink < paper else 35000
-    contrast = abs(paper - ink)
 
     def level(part):
-        return percentile(np.bincount(part.ravel(), minlength=256), share)
+        low = int(part.min())
+        return percentile(np.bincount(part.ravel() - low), 65000 if dark else 35000) + low
 
-    def without(drift):
-        return np.clip(np.floor(grey - drift + 0.5), 0, 255).astype(np.uint8)
-
-    count = width // max(32, 2 * height)
-    if count >= 2:
-        edges = [i * width // count for i in range(count + 1)]
-        levels = [level(grey[:, a:b]) for a, b in zip(edges, edges[1:])]
-        if 8 * (max(levels) - min(levels)) >= contrast:
-            centres = [(a + b) / 2 for a, b in zip(edges, edges[1:])]
-            grey = without((np.interp(np.arange(width) + 0.5, centres, levels) - paper)[None, :])
-    sixth = max(1, height // 6)
+    grey = grey.astype(np.int32)
+    count = max(2 * width // max(16, height), min(6, width // 16), 1)
+    edges = [i * width // count for i in range(count + 1)]
+    levels = [level(grey[:, a:b]) for a, b in zip(edges, edges[1:])]
+    centres = [(a + b) / 2 for a, b in zip(edges, edges[1:])]
+    along = np.interp(np.arange(width) + 0.5, centres, levels)
+    across = np.zeros(height)
     if height >= 12:
-        top, bottom = level(grey[:sixth]), level(grey[height - sixth:])
-        if 6 * abs(top - bottom) >= contrast:
-            at = (np.arange(height) + 0.5 - sixth / 2) / (height - sixth)      # 0 at top, 1 at bottom
-            grey = without(((top - paper) + (bottom - top) * at)[:, None])
-    return grey
+        rest = np.floor(grey - along + 0.5).astype(np.int32)
+        sixth = height // 6
+        top, bottom = level(rest[:sixth]), level(rest[height - sixth:])
+        at = (np.arange(height) + 0.5 - sixth / 2) / (height - sixth)      # 0 at top, 1 at bottom
+        across = top + (bottom - top) * at
+    if (along.max() - along.min()) + (across.max() - across.min()) < 4:
+        return None
+    paper = along.max() + across.max() if dark else along.min() + across.min()
+    paper = min(max(paper, 0.0), 255.0)
+    drift = along[None, :] + across[:, None]
+    return np.floor(grey - drift + paper + 0.5).astype(np.int32)
+
+
+def flatten(grey):
+    """Step 4: (even picture, its levels), or None when evening out gains nothing.
+
+    It gains when more pixels lie within an eighth of the contrast of paper than
+    lie in any such range of the picture as it is.
+    """
+    hist = np.bincount(grey.ravel(), minlength=256)
+    below = np.concatenate(([0], np.cumsum(hist)))
+    best, most = None, 0
+    for dark in (True, False):
+        even = evened(grey, dark)
+        if even is None:
+            continue
+        flat = np.clip(even, 0, 255).astype(np.uint8)
+        levels = ink_levels(flat)
+        if levels is None or (levels[1] < levels[0]) != dark:
+            continue
+        near = max(2, abs(levels[1] - levels[0]) // 8)
+        # what was clipped is not gathered
+        gathered = int((abs(even - levels[0]) <= near).sum())
+        before = int((below[2 * near + 1:] - below[:-2 * near - 1]).max())
+        if gathered > max(before, most):
+            best, most = (flat, levels), gathered
+    return best
 
 
 def find_slope(mask):
@@ -251,12 +301,11 @@ def prepare(picture, jitter=(0.0, 0.0)):
     grey = to_grey(picture)
     if grey.size == 0:
         return blank()
-    levels = ink_levels(grey)
-    if levels is None:
-        return blank()
-    flat = flatten(grey, *levels)
-    if flat is not grey:
-        grey, levels = flat, ink_levels(flat)
+    even = flatten(grey)
+    if even is not None:
+        grey, levels = even
+    else:
+        levels = ink_levels(grey)
         if levels is None:
             return blank()
     paper, ink = levels

@@ -3,7 +3,8 @@
     python train.py --pool POOL --out RUN --until 09:55
 
 New chunks of the pool are picked up while it grows.  The learning rate follows a
-cosine over the given time, so that the run ends when it should.
+cosine over the given time, so that the run ends when it should; with --phase it
+follows a part of the cosine, so that one schedule can span several runs.
 """
 import argparse
 import copy
@@ -52,7 +53,7 @@ def augment(line, rng, noise):
     x = line.astype(np.float32) * (1 / 255)
     if rng.random() < 0.6:                                   # stretch along the line
         width = x.shape[1]
-        wide = max(8, int(width * rng.uniform(0.9, 1.1)) // 4 * 4)
+        wide = max(8, int(width * rng.uniform(0.88, 1.15)) // 4 * 4)
         at = np.linspace(0, width - 1, wide, dtype=np.float32)
         left = np.minimum(at.astype(np.int32), width - 2)
         part = at - left
@@ -65,10 +66,27 @@ def augment(line, rng, noise):
         else:
             moved[:shift] = x[-shift:]
         x = moved
+    if rng.random() < 0.2:                                   # lean left or right
+        height, width = x.shape
+        shift = rng.uniform(-0.2, 0.2) * (np.arange(height, dtype=np.float32)[:, None] - height / 2)
+        at = np.clip(np.arange(width, dtype=np.float32)[None, :] + shift, 0, width - 1.001)
+        left = at.astype(np.int32)
+        part, rows = at - left, np.arange(height)[:, None]
+        x = x[rows, left] * (1 - part) + x[rows, left + 1] * part
+    if rng.random() < 0.15:                                  # thicker or thinner stems
+        beside = x.copy()
+        beside[:, 1:] = x[:, :-1]
+        other = np.maximum(x, beside) if rng.random() < 0.6 else np.minimum(x, beside)
+        x = x + (other - x) * np.float32(rng.uniform(0.2, 0.7))
     if rng.random() < 0.3:                                   # lighter or heavier
         x = x ** rng.uniform(0.7, 1.4)
     if rng.random() < 0.2:
         x = np.clip(x * rng.uniform(0.7, 1.2), 0, 1)
+    if rng.random() < 0.15:                                  # shading that was not evened out
+        at = np.linspace(0, rng.uniform(0.5, 6), x.shape[1], dtype=np.float32) + rng.uniform(0, 6)
+        down = np.linspace(-1, 1, x.shape[0], dtype=np.float32)[:, None] * rng.uniform(-1, 1)
+        shade = (np.sin(at)[None, :] + down) * rng.uniform(0.03, 0.2)
+        x = np.clip(x + shade * (1 - x), 0, 1)
     if rng.random() < 0.25:
         x = np.clip(x + noise.standard_normal(x.shape, np.float32) * rng.uniform(0.02, 0.1), 0, 1)
     return x
@@ -159,6 +177,10 @@ def parse():
     parser.add_argument("--until", help="HH:MM, the clock time the run ends")
     parser.add_argument("--minutes", type=float, default=90, help="length of the run without --until")
     parser.add_argument("--rate", type=float, default=2e-3)
+    parser.add_argument("--phase", type=float, nargs=2, default=(0.0, 1.0), metavar=("FROM", "TO"),
+                        help="the part of the cosine that this run follows")
+    parser.add_argument("--freeze", type=float, default=0.65,
+                        help="phase from which the statistics of batch normalisation stay as they are")
     parser.add_argument("--columns", type=int, default=6144, help="columns of a worker's batch")
     parser.add_argument("--workers", type=int, default=2, help="processes of one thread each")
     parser.add_argument("--check", type=float, default=600, help="seconds between error rates")
@@ -191,6 +213,16 @@ def follow(average, model, keep):
                 a.lerp_(b, 1 - keep)
             else:
                 a.copy_(b)
+
+
+def freeze(model, average):
+    """Batch normalisation by the averaged statistics from now on, as in use."""
+    for a, b in zip(average.modules(), model.modules()):
+        if isinstance(b, torch.nn.BatchNorm2d):
+            for kept, now in ((a.running_mean, b.running_mean), (a.running_var, b.running_var)):
+                now.copy_(kept)
+                dist.broadcast(now, 0)            # only the first worker has the average
+            b.eval()
 
 
 def train(rank, args):
@@ -226,6 +258,8 @@ def train(rank, args):
         torch.save(model.state_dict(), os.path.join(args.out, "last.pt"))
 
     step = seen_lines = 0
+    frozen = False
+    model.train()
 
     def longest():     # short lines first
         return 1600 if args.start or step >= 2500 else 500 if step >= 1000 else 260
@@ -239,11 +273,16 @@ def train(rank, args):
         now = clock.item()
         if now >= args.end:
             break
-        done = (now - args.begin) / (args.end - args.begin)
+        start, end = args.phase
+        done = start + (end - start) * (now - args.begin) / (args.end - args.begin)
         rate = args.rate * min(1.0, (step + 1) / 300) * (0.502 + 0.5 * math.cos(math.pi * done))
         for group in optimiser.param_groups:
             group["lr"] = rate
-        model.train()
+        if done < args.freeze:
+            model.train()
+        elif not frozen:
+            frozen = True
+            freeze(model, average)
         x = x.contiguous(memory_format=torch.channels_last)
         with torch.autocast("cpu", torch.bfloat16):
             logits = model(x, line_mask(widths, x.shape[3]))
@@ -261,7 +300,7 @@ def train(rank, args):
             refreshed = now
         if rank:
             continue
-        follow(average, model, min(0.998, (step + 1) / (step + 20)))
+        follow(average, model, min(0.999, (step + 1) / (step + 20)))
         seen_lines += len(widths) * args.workers
         loss_sum += loss.item() * int(lengths.sum())
         chars_sum += int(lengths.sum())
