@@ -15,7 +15,7 @@ Examples:
   tilewright doctor                                what this machine can do
 
 Environment:
-  TILEWRIGHT_ISA=scalar|avx2|avx512|neon           use no better instruction set than this one
+  TILEWRIGHT_ISA=scalar|avx2|avx512|neon|...       use no better instruction set than this one
   TILEWRIGHT_TUNE_TABLE=FILE|off                   tuning table to use instead of the user's own
   NO_COLOR=1                                       plain text on terminals
 

@@ -16,9 +16,25 @@ struct Line([u8; 64]);
 /// Zeroed bytes that start at a multiple of 64, the width of the widest vector.
 #[derive(Default)]
 pub struct AlignedBytes {
-    lines: Vec<Line>,
+    memory: Memory,
     len: usize,
 }
+
+enum Memory {
+    Lines(Vec<Line>),
+    /// Pages of its own, which the system makes large ones where it can: touching new memory in
+    /// small pages takes ten times as long, and walking through it misses the TLB.
+    Pages(memmap2::MmapMut),
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        Self::Lines(Vec::new())
+    }
+}
+
+/// From here on memory is mapped: a few large pages.
+const MAPPED: usize = 4 << 20;
 
 impl AlignedBytes {
     /// `len` zero bytes.
@@ -26,26 +42,39 @@ impl AlignedBytes {
     /// # Errors
     /// [`TensorError::OutOfMemory`] if the memory cannot be had.
     pub fn zeroed(len: usize) -> Result<Self, TensorError> {
+        if len >= MAPPED {
+            let pages =
+                memmap2::MmapMut::map_anon(len).map_err(|_| TensorError::OutOfMemory(len))?;
+            #[cfg(target_os = "linux")]
+            // A hint: without it the pages are small ones.
+            let _ = pages.advise(memmap2::Advice::HugePage);
+            return Ok(Self { memory: Memory::Pages(pages), len });
+        }
         let count = len.div_ceil(size_of::<Line>());
         // `vec![0; n]` gives untouched zero pages but aborts when memory runs out, so ask first.
         let mut probe: Vec<Line> = Vec::new();
         probe.try_reserve_exact(count).map_err(|_| TensorError::OutOfMemory(len))?;
         drop(probe);
-        let lines = bytemuck::zeroed_vec(count);
-        Ok(Self { lines, len })
+        Ok(Self { memory: Memory::Lines(bytemuck::zeroed_vec(count)), len })
     }
 }
 
 impl Deref for AlignedBytes {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        &bytemuck::cast_slice(&self.lines)[..self.len]
+        match &self.memory {
+            Memory::Lines(lines) => &bytemuck::cast_slice(lines)[..self.len],
+            Memory::Pages(pages) => &pages[..self.len],
+        }
     }
 }
 
 impl DerefMut for AlignedBytes {
     fn deref_mut(&mut self) -> &mut [u8] {
-        &mut bytemuck::cast_slice_mut(&mut self.lines)[..self.len]
+        match &mut self.memory {
+            Memory::Lines(lines) => &mut bytemuck::cast_slice_mut(lines)[..self.len],
+            Memory::Pages(pages) => &mut pages[..self.len],
+        }
     }
 }
 

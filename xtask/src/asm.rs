@@ -85,9 +85,6 @@ fn least_share(kernels: &[Kernel<'_>]) -> f64 {
 pub(crate) fn assembly(model: &Model) -> Result<String, String> {
     let dir = target_dir().join("asm").join(model.name);
     let deps = dir.join(model.target).join("release/deps");
-    for old in listings(&deps) {
-        fs::remove_file(&old).map_err(|e| format!("asm: {}: {e}", old.display()))?;
-    }
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args([
         "rustc",
@@ -115,11 +112,11 @@ pub(crate) fn assembly(model: &Model) -> Result<String, String> {
     if !status.success() {
         return Err(format!("asm: the kernels do not build for {}", model.name));
     }
-    let mut text = String::new();
-    for path in listings(&deps) {
-        text += &fs::read_to_string(&path).map_err(|e| format!("asm: {}: {e}", path.display()))?;
-    }
-    Ok(text)
+    // Older ones are of builds with other flags; Cargo does not write a listing again that is fresh.
+    let written = |path: &PathBuf| fs::metadata(path).and_then(|data| data.modified()).ok();
+    let newest = listings(&deps).into_iter().max_by_key(written);
+    let path = newest.ok_or_else(|| format!("asm: no listing in {}", deps.display()))?;
+    fs::read_to_string(&path).map_err(|e| format!("asm: {}: {e}", path.display()))
 }
 
 /// The assembly listings of the kernels crate in a folder.
@@ -135,7 +132,7 @@ fn listings(dir: &Path) -> Vec<PathBuf> {
 
 /// A microkernel in a listing.
 pub(crate) struct Kernel<'a> {
-    /// `conv_tile` or `matmul_tile`.
+    /// `conv_tile`, `matmul_tile` or `dot_tile`.
     pub(crate) op: &'a str,
     /// Line of the table, for instance `avx2_f32`.
     pub(crate) row: &'a str,
@@ -166,7 +163,9 @@ pub(crate) fn kernels(text: &str) -> Vec<Kernel<'_>> {
     while let Some(line) = lines.next() {
         let Some(symbol) = line.strip_suffix(':') else { continue };
         let parts = path(symbol);
-        let Some(at) = parts.iter().position(|p| ["conv_tile", "matmul_tile"].contains(p)) else {
+        let Some(at) =
+            parts.iter().position(|p| ["conv_tile", "matmul_tile", "dot_tile"].contains(p))
+        else {
             continue;
         };
         let (Some(row), Some(name)) = (parts.get(at + 1), parts.get(at + 2)) else { continue };
@@ -205,9 +204,23 @@ impl Kernel<'_> {
     }
 }
 
+/// A multiply-add or dot product.
 fn is_fma(line: &str) -> bool {
     let line = line.trim_start();
-    line.starts_with("vfmadd") || line.starts_with("fmla")
+    let line = line.strip_prefix("{vex}").unwrap_or(line).trim_start();
+    let names = [
+        "vfmadd",
+        "vpdpbusd",
+        "vpmaddwd",
+        "vdpbf16ps", // x86
+        "fmla",
+        "smlal",
+        "sdot",
+        "usdot",
+        "sudot",
+        "bfdot",
+    ];
+    names.iter().any(|name| line.starts_with(name))
 }
 
 /// Neither a label nor a directive nor a comment.
