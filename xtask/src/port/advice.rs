@@ -41,6 +41,8 @@ pub(super) fn advice(report: &Report, file: &str) -> Vec<String> {
     let spills = |k: &Kernel| k.hot.is_some_and(|hot| hot.stack > 0);
     let dense = |k: &Kernel| k.fma_share().is_none_or(|share| share >= FEW_FMA);
     let slow = |k: &Kernel| k.share.is_some_and(|share| share < SLOW);
+    // Where nothing was timed, the instructions are all there is to go by.
+    let timed = report.kernels.iter().any(|k| k.share.is_some());
     say(
         kernels(&|k| spills(k)),
         "the tile is spilled: take a tile with fewer rows, pixels or vectors, or override COMPUTE so \
@@ -52,7 +54,8 @@ pub(super) fn advice(report: &Report, file: &str) -> Vec<String> {
     );
     say(
         kernels(&|k| {
-            !spills(k) && !dense(k) && k.hot.is_some_and(|hot| hot.fmas > 0) && accumulators(k) >= 8
+            let sparse = !dense(k) && k.hot.is_some_and(|hot| hot.fmas > 0);
+            sparse && (slow(k) || !timed) && !spills(k) && accumulators(k) >= 8
         }),
         "few multiply-adds in the hot loop: override COMPUTE conv, by lane of one activation vector \
          as in isa/neon.rs or with the activation as a memory operand",
