@@ -5,11 +5,10 @@ use alloc::string::String;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 
-/// Whether the CPU has a target feature: asked where that is possible, else what the target
-/// guarantees.
-#[allow(unused_macros, reason = "a build may have scalar code only")]
-macro_rules! has_feature {
-    ($feature:tt) => {{
+macro_rules! isa {
+    // Whether the CPU has a target feature: asked where that is possible, else what the target
+    // guarantees.
+    (has $feature:tt) => {{
         #[cfg(all(feature = "std", target_arch = "x86_64"))]
         let found = std::is_x86_feature_detected!($feature);
         #[cfg(all(feature = "std", target_arch = "aarch64"))]
@@ -24,9 +23,6 @@ macro_rules! has_feature {
         let found = cfg!(target_feature = $feature);
         found
     }};
-}
-
-macro_rules! isa {
     ($(
         $(#[$doc:meta])* $isa:ident = $name:ident over $base:ident, if $cfg:meta, [$($feature:tt)*] $lines:tt
     )*) => {
@@ -69,7 +65,7 @@ macro_rules! isa {
                 match self {
                     $(
                         #[cfg($cfg)]
-                        Self::$isa => true $(&& has_feature!($feature))*,
+                        Self::$isa => true $(&& isa!(has $feature))*,
                     )*
                     #[allow(unreachable_patterns, reason = "no row is left out of this build")]
                     _ => false,

@@ -38,6 +38,21 @@ pub struct DepthwiseParams {
     pub epilogue: Epilogue,
 }
 
+impl From<&DepthwiseParams> for WindowSizes {
+    fn from(p: &DepthwiseParams) -> Self {
+        Self {
+            n: p.n,
+            c: p.c,
+            input: [p.h_in, p.w_in],
+            output: [p.h_out, p.w_out],
+            kernel: p.kernel,
+            stride: p.stride,
+            dilation: p.dilation,
+            pads: p.pads,
+        }
+    }
+}
+
 /// A depthwise convolution of fixed sizes.
 ///
 /// Where a tap falls on padding its product is taken as 0 or left out: a weight that is not finite
@@ -62,16 +77,7 @@ impl DepthwisePlan {
     /// [`KernelError::TooLarge`], [`KernelError::IsaUnavailable`].
     pub fn new(isa: Isa, p: &DepthwiseParams) -> Result<Self, KernelError> {
         isa.require()?;
-        let sizes = WindowSizes {
-            n: p.n,
-            c: p.c,
-            input: [p.h_in, p.w_in],
-            output: [p.h_out, p.w_out],
-            kernel: p.kernel,
-            stride: p.stride,
-            dilation: p.dilation,
-            pads: p.pads,
-        };
+        let sizes = WindowSizes::from(p);
         let kernels = kernels(isa);
         let mut window = Window::new(OP, sizes, false, kernels.len())?;
         let after = match p.epilogue.activation.in_tile() {

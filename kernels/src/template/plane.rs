@@ -70,16 +70,7 @@ impl PlanePlan {
         if p.op != PoolOp::Max {
             return Err(KernelError::Unsupported { op: OP, what: "averages" });
         }
-        let sizes = WindowSizes {
-            n: p.n,
-            c: p.c,
-            input: [p.h_in, p.w_in],
-            output: [p.h_out, p.w_out],
-            kernel: p.kernel,
-            stride: p.stride,
-            dilation: p.dilation,
-            pads: p.pads,
-        };
+        let sizes = WindowSizes::from(p);
         let none = Epilogue::default();
         Self::new(isa, sizes, true, f32::NEG_INFINITY, none, |all| all.max)
     }
@@ -90,16 +81,7 @@ impl PlanePlan {
     ///
     /// As [`max_pool`](Self::max_pool); [`KernelError::Unsupported`] for a residual.
     pub fn depthwise(isa: Isa, p: &DepthwiseParams) -> Result<Self, KernelError> {
-        let sizes = WindowSizes {
-            n: p.n,
-            c: p.c,
-            input: [p.h_in, p.w_in],
-            output: [p.h_out, p.w_out],
-            kernel: p.kernel,
-            stride: p.stride,
-            dilation: p.dilation,
-            pads: p.pads,
-        };
+        let sizes = WindowSizes::from(p);
         let usual = p.kernel == [3, 3] && p.stride == [1, 1] && p.dilation == [1, 1];
         Self::new(isa, sizes, false, 0.0, p.epilogue, |all| if usual { all.dw3 } else { all.dw })
     }

@@ -51,6 +51,21 @@ pub struct PoolParams {
     pub pads: [usize; 4],
 }
 
+impl From<&PoolParams> for WindowSizes {
+    fn from(p: &PoolParams) -> Self {
+        Self {
+            n: p.n,
+            c: p.c,
+            input: [p.h_in, p.w_in],
+            output: [p.h_out, p.w_out],
+            kernel: p.kernel,
+            stride: p.stride,
+            dilation: p.dilation,
+            pads: p.pads,
+        }
+    }
+}
+
 /// A pooling of fixed sizes.
 #[derive(Clone, Debug)]
 pub struct PoolPlan {
@@ -73,16 +88,7 @@ impl PoolPlan {
     /// [`KernelError::TooLarge`], [`KernelError::IsaUnavailable`].
     pub fn new(isa: Isa, p: &PoolParams) -> Result<Self, KernelError> {
         isa.require()?;
-        let sizes = WindowSizes {
-            n: p.n,
-            c: p.c,
-            input: [p.h_in, p.w_in],
-            output: [p.h_out, p.w_out],
-            kernel: p.kernel,
-            stride: p.stride,
-            dilation: p.dilation,
-            pads: p.pads,
-        };
+        let sizes = WindowSizes::from(p);
         let all = kernels(isa);
         let mut window = Window::new(OP, sizes, true, all.max.len())?;
         let is_global = p.kernel == sizes.input

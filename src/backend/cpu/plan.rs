@@ -380,7 +380,9 @@ pub(super) fn estimate(isa: Isa, macs: u64, bytes: u64) -> u64 {
         Isa::Scalar => 2,
         Isa::Neon => 12,
         Isa::Avx2 => 50,
-        _ => 100,
+        Isa::Avx512 => 100,
+        // Those that add kernels of other types: as what they build on.
+        other => return other.base().map_or(macs / 2, |base| estimate(base, macs, bytes)),
     };
     macs / macs_per_ns + bytes / 16
 }
