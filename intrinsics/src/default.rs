@@ -59,7 +59,8 @@ macro_rules! tile_default {
             $crate::count!(j in ($v - 1) { $crate::$m!(VSTORE o, j, t[j]); });
             $crate::$m!(VSTORE_TAIL o.wrapping_add(($v - 1) * $crate::$m!(LANES)), $n, t[$v - 1]);
         }); };
-    // Rows whose lanes hold `i32` bits until DEQUANT or REQUANT makes floats of them.
+    // Rows whose lanes hold `i32` bits until DEQUANT or SCALE makes floats of them.
+    ($m:ident PAIR $t:ident [$w:tt x $v:tt]) => {};
     ($m:ident OUTER $t:ident [$w:tt x $v:tt] += $a:ident * $b:ident) => {
         $crate::count!(j in $v {
             let b = $crate::$m!(VLOAD $b, j);
@@ -71,17 +72,24 @@ macro_rules! tile_default {
             $crate::count!(i in $w { $t[i][j] = $crate::$m!(VADD
                 $crate::$m!(VMUL $crate::$m!(VITOF $t[i][j]), scale), shift); });
         }); };
-    ($m:ident REQUANT $t:ident [$w:tt x $v:tt] <- $scale:ident, $lo:expr, $hi:expr, $zero:expr) => {
-        let (lo, hi) = ($crate::$m!(VSET $lo), $crate::$m!(VSET $hi));
-        let zero = $crate::$m!(VSET $zero);
+    ($m:ident SCALE $t:ident [$w:tt x $v:tt] <- $scale:ident) => {
         $crate::count!(j in $v {
             let scale = $crate::$m!(VLOAD $scale, j);
-            $crate::count!(i in $w {
-                let x = $crate::$m!(VMUL $crate::$m!(VITOF $t[i][j]), scale);
-                let x = $crate::$m!(VMIN hi, $crate::$m!(VMAX lo, x));
-                $t[i][j] = $crate::$m!(VADD $crate::$m!(VROUND x), zero);
-            });
+            $crate::count!(i in $w { $t[i][j] = $crate::$m!(VMUL $crate::$m!(VITOF $t[i][j]), scale); });
         }); };
+    ($m:ident NARROW $t:ident [$w:tt x $v:tt] $lo:ident, $hi:ident, $zero:ident -> $o:ident[$step:expr, $plane:expr]) => {
+        $crate::tile_default!($m WHOLE $t [$w x $v] $lo, $hi, $zero);
+        $crate::$m!(STORE8 $t [$w x $v] -> $o[$step, $plane]); };
+    ($m:ident NARROW $t:ident [$w:tt x $v:tt; $n:ident] $lo:ident, $hi:ident, $zero:ident -> $o:ident[$step:expr]) => {
+        $crate::tile_default!($m WHOLE $t [$w x $v] $lo, $hi, $zero);
+        $crate::$m!(STORE8 $t [$w x $v; $n] -> $o[$step]); };
+    ($m:ident WHOLE $t:ident [$w:tt x $v:tt] $lo:expr, $hi:expr, $zero:expr) => {
+        let (lo, hi) = ($crate::$m!(VSET $lo), $crate::$m!(VSET $hi));
+        let zero = $crate::$m!(VSET $zero);
+        $crate::count!(j in $v { $crate::count!(i in $w {
+            let x = $crate::$m!(VMIN hi, $crate::$m!(VMAX lo, $t[i][j]));
+            $t[i][j] = $crate::$m!(VADD $crate::$m!(VROUND x), zero);
+        }); }); };
     ($m:ident STORE8 $t:ident [$w:tt x $v:tt] -> $o:ident[$step:expr, $plane:expr]) => {
         $crate::count!(i in $w {
             let (t, o) = (&$t[i], $o.wrapping_add(i * $step));
@@ -124,50 +132,89 @@ macro_rules! tile_default {
                 }
             }); });
         }); };
-    ($m:ident COMPUTE dw $t:ident [1 x $w:tt x $v:tt] += $a:ident[$step:expr] * $b:ident if $lo:expr, $hi:expr) => {
+    // As `conv`, of vectors that are not a stream: nothing is prefetched.
+    ($m:ident COMPUTE near $t:ident [1 x $w:tt x $v:tt] += $p:ident[$s:ident] * $b:ident) => {
+        $s.hold();
+        for row in &mut $p { for p in row { *p = <$crate::$m!(STEPS)>::hold_pointer(*p); } }
+        let mut w = [$crate::$m!(VZERO); $v];
+        $crate::each!(j in $v { w[j] = $crate::$m!(VLOAD $b, j); });
+        $crate::each!(i in $w {
+            let x = $crate::$m!(VSPLAT $p[0][<$crate::$m!(STEPS)>::group(i)].wrapping_byte_add($s.at(i)), 0);
+            let t = &mut $t[i];
+            $crate::each!(j in $v { t[j] = $crate::$m!(VFMA x, w[j], t[j]); });
+        }); };
+    // The last steps of a reduction pixel by pixel, so that what follows a pixel's sums overlaps with
+    // the multiply-adds of the others.
+    ($m:ident DRAIN_STEPS) => { 0usize };
+    ($m:ident DRAIN $mark:literal $($rest:tt)*) => { $crate::tile_default!($m DRAIN_BY 1 $($rest)*) };
+    ($m:ident DRAIN_BY $n:tt $t:ident [$r:tt x $w:tt x $v:tt] += $p:ident[$s:ident, $next:expr] * $b:ident[$b_row:expr],
+     $y:ident $i:ident $one:ident => $body:block) => {
+        $s.hold();
+        for row in &mut $p { for p in row { *p = <$crate::$m!(STEPS)>::hold_pointer(*p); } }
+        let mut w = [[$crate::$m!(VZERO); $v]; $n];
+        $crate::each!(k in $n { $crate::each!(j in $v {
+            w[k][j] = $crate::$m!(VLOAD $b.wrapping_add(k * $b_row), j); }); });
+        $crate::each!($y in $r { $crate::each!($i in $w {
+            let mut $one = [$t[$y * $w + $i]];
+            $crate::each!(k in $n {
+                let x = $crate::$m!(VSPLAT $p[$y][<$crate::$m!(STEPS)>::group($i)]
+                    .wrapping_add(k * $next).wrapping_byte_add($s.at($i)), 0);
+                $crate::each!(j in $v { $one[0][j] = $crate::$m!(VFMA x, w[k][j], $one[0][j]); });
+            });
+            $body
+        }); }); };
+    ($m:ident COMPUTE dw $t:ident [1 x $w:tt x $v:tt] += $a:ident[$step:expr] $(as $bytes:tt)? * $b:ident
+     if $lo:expr, $hi:expr) => {
         $crate::each!(j in $v { let b = $crate::$m!(VLOAD $b, j); $crate::each!(i in $w { if ($lo..$hi).contains(&i) {
-            $t[i][j] = $crate::$m!(VFMA $crate::$m!(VLOAD $a.wrapping_add(i * $step), j), b, $t[i][j]);
+            let x = $crate::tile_default!($m READ $a.wrapping_add(i * $step), j $(, $bytes)?);
+            $t[i][j] = $crate::$m!(VFMA x, b, $t[i][j]);
         } }); }); };
-    ($m:ident COMPUTE max $t:ident [1 x $w:tt x $v:tt] <- $a:ident[$step:expr] if $lo:expr, $hi:expr) => {
+    ($m:ident COMPUTE max $t:ident [1 x $w:tt x $v:tt] <- $a:ident[$step:expr] $(as $bytes:tt)? if $lo:expr, $hi:expr) => {
         $crate::each!(i in $w { $crate::each!(j in $v { if ($lo..$hi).contains(&i) {
-            $t[i][j] = $crate::$m!(VMAX $crate::$m!(VLOAD $a.wrapping_add(i * $step), j), $t[i][j]);
+            let x = $crate::tile_default!($m READ $a.wrapping_add(i * $step), j $(, $bytes)?);
+            $t[i][j] = $crate::$m!(VMAX x, $t[i][j]);
         } }); }); };
-    ($m:ident COMPUTE accum $t:ident [1 x $w:tt x $v:tt] += $a:ident[$step:expr] if $lo:expr, $hi:expr) => {
+    ($m:ident COMPUTE accum $t:ident [1 x $w:tt x $v:tt] += $a:ident[$step:expr] $(as $bytes:tt)? if $lo:expr, $hi:expr) => {
         $crate::each!(i in $w { $crate::each!(j in $v { if ($lo..$hi).contains(&i) {
-            $t[i][j] = $crate::$m!(VADD $t[i][j], $crate::$m!(VLOAD $a.wrapping_add(i * $step), j));
+            let x = $crate::tile_default!($m READ $a.wrapping_add(i * $step), j $(, $bytes)?);
+            $t[i][j] = $crate::$m!(VADD $t[i][j], x);
         } }); }); };
     // A row of a window: pixel i of the tile reads columns i * d to i * d + s - 1 (s >= d).
-    ($m:ident COMPUTE dw_row $t:ident [$w:tt x $s:tt / $d:tt] += $a:ident * $b:ident if $lo:expr, $hi:expr) => {
+    ($m:ident COMPUTE dw_row $t:ident [$w:tt x $s:tt / $d:tt] += $a:ident $(as $bytes:tt)? * $b:ident if $lo:expr, $hi:expr) => {
         let mut x = [$crate::$m!(VZERO); ($w - 1) * $d + $s];
         let mut w = [$crate::$m!(VZERO); $s];
         $crate::each!(k in $s { w[k] = $crate::$m!(VLOAD $b.wrapping_add(k * 16), 0); });
-        $crate::tile_default!($m COLUMNS x [$w x $s / $d] <- $a if $lo, $hi);
+        $crate::tile_default!($m COLUMNS x [$w x $s / $d] <- $a $(as $bytes)? if $lo, $hi);
         // Tap by tap, so that neighbouring multiply-adds do not wait for each other.
         $crate::each!(k in $s { $crate::each!(i in $w {
             $t[i][0] = $crate::$m!(VFMA x[i * $d + k], w[k], $t[i][0]); }); }); };
-    ($m:ident COMPUTE max_row $t:ident [$w:tt x $s:tt / $d:tt] <- $a:ident if $lo:expr, $hi:expr) => {
+    ($m:ident COMPUTE max_row $t:ident [$w:tt x $s:tt / $d:tt] <- $a:ident $(as $bytes:tt)? if $lo:expr, $hi:expr) => {
         let mut x = [$crate::$m!(VSET f32::NEG_INFINITY); ($w - 1) * $d + $s];
-        $crate::tile_default!($m COLUMNS x [$w x $s / $d] <- $a if $lo, $hi);
+        $crate::tile_default!($m COLUMNS x [$w x $s / $d] <- $a $(as $bytes)? if $lo, $hi);
         $crate::each!(i in $w { let t = &mut $t[i][0]; $crate::each!(k in $s {
             *t = $crate::$m!(VMAX x[i * $d + k], *t); }); }); };
-    ($m:ident COMPUTE accum_row $t:ident [$w:tt x $s:tt / $d:tt] += $a:ident if $lo:expr, $hi:expr) => {
+    ($m:ident COMPUTE accum_row $t:ident [$w:tt x $s:tt / $d:tt] += $a:ident $(as $bytes:tt)? if $lo:expr, $hi:expr) => {
         let mut x = [$crate::$m!(VZERO); ($w - 1) * $d + $s];
-        $crate::tile_default!($m COLUMNS x [$w x $s / $d] <- $a if $lo, $hi);
+        $crate::tile_default!($m COLUMNS x [$w x $s / $d] <- $a $(as $bytes)? if $lo, $hi);
         $crate::each!(i in $w { let t = &mut $t[i][0]; $crate::each!(k in $s {
             *t = $crate::$m!(VADD *t, x[i * $d + k]); }); }); };
     // The first and last s / 2 columns are loaded if they lie in lo..hi, the others always.
-    ($m:ident COLUMNS $x:ident [$w:tt x $s:tt / $d:tt] <- $a:ident if $lo:expr, $hi:expr) => {
+    ($m:ident COLUMNS $x:ident [$w:tt x $s:tt / $d:tt] <- $a:ident $(as $bytes:tt)? if $lo:expr, $hi:expr) => {
         $crate::each!(i in $w { $crate::each!(k in $d {
             let j = i * $d + k;
             if (j >= $s / 2 || $lo <= j as isize) && (j + $s / 2 < $x.len() || (j as isize) < $hi) {
-                $x[j] = $crate::$m!(VLOAD $a.wrapping_add(j * 16), 0);
+                $x[j] = $crate::tile_default!($m READ $a.wrapping_add(j * 16), 0 $(, $bytes)?);
             } }); });
         $crate::each!(k in $s {
             let j = $w * $d + k;
             if j < $x.len() && (j >= $s / 2 || $lo <= j as isize)
                 && (j + $s / 2 < $x.len() || (j as isize) < $hi) {
-                $x[j] = $crate::$m!(VLOAD $a.wrapping_add(j * 16), 0);
+                $x[j] = $crate::tile_default!($m READ $a.wrapping_add(j * 16), 0 $(, $bytes)?);
             } }); };
+    // Vector `j` at an address, of numbers or of bytes.
+    ($m:ident READ $p:expr, $j:expr) => { $crate::$m!(VLOAD $p, $j) };
+    ($m:ident READ $p:expr, $j:expr, ($mask:ident, $zero:ident)) => {
+        $crate::$m!(VLOAD8 $p.wrapping_add($j * $crate::$m!(LANES)), $mask, $zero) };
     // Verbs on vectors.
     ($m:ident VNEG $x:expr) => { $crate::$m!(VSUB $crate::$m!(VSET -0.0f32), $x) };
     // In two steps, so that the product may underflow gradually and the powers stay normal.
@@ -185,8 +232,77 @@ macro_rules! tile_default {
         let p = lanes.as_mut_ptr();
         $crate::$m!(VSTORE p, 0, $x);
         lanes }};
+    // Bytes lane by lane, for an instruction set that has nothing better.
+    ($m:ident VLOAD8 $p:expr, $mask:expr, $zero:expr) => {{
+        let mut lanes = $crate::$m!(LANES_OF $mask);
+        let bytes: *const u8 = $p;
+        let mut i = 0;
+        while i < lanes.len() {
+            // SAFETY: the verb's caller owns `LANES` bytes there.
+            let byte = unsafe { *bytes.wrapping_add(i) };
+            lanes[i] = f32::from_bits(f32::to_bits(lanes[i]) ^ byte as u32);
+            i += 1;
+        }
+        let p = lanes.as_ptr();
+        $crate::$m!(VSUB $crate::$m!(VLOAD p, 0), $zero) }};
+    // SAFETY: the verb's caller owns `n <= LANES` bytes there, and a vector has 16 lanes at most.
+    ($m:ident VLOAD8_TAIL $p:expr, $n:expr, $mask:expr, $zero:expr) => {{
+        let mut bytes = [0u8; 16];
+        unsafe { core::ptr::copy_nonoverlapping($p, bytes.as_mut_ptr(), $n) };
+        let p = bytes.as_ptr();
+        $crate::$m!(VLOAD8 p, $mask, $zero) }};
+    ($m:ident VSTORE8 $p:expr, $x:expr) => { $crate::$m!(VSTORE8_TAIL $p, $crate::$m!(LANES), $x) };
+    ($m:ident VSTORE8_TAIL $p:expr, $n:expr, $x:expr) => {{
+        let (lanes, bytes, n): (_, *mut u8, usize) = ($crate::$m!(LANES_OF $x), $p, $n);
+        let mut i = 0;
+        while i < n {
+            // SAFETY: the verb's caller owns `n <= LANES` bytes there.
+            unsafe { *bytes.wrapping_add(i) = (lanes[i] as i32) as u8 };
+            i += 1;
+        } }};
+    // Halves lane by lane.
+    ($m:ident VLOAD16 $p:expr) => {{
+        let halves: *const u16 = $p;
+        let mut lanes = [0.0f32; $crate::$m!(LANES)];
+        let mut i = 0;
+        while i < lanes.len() {
+            // SAFETY: the verb's caller owns `LANES` halves there.
+            lanes[i] = $crate::soft::f32_from_f16(unsafe { halves.wrapping_add(i).read_unaligned() });
+            i += 1;
+        }
+        let p = lanes.as_ptr();
+        $crate::$m!(VLOAD p, 0) }};
+    ($m:ident VSTORE16 $p:expr, $x:expr) => {{
+        let (lanes, halves): (_, *mut u16) = ($crate::$m!(LANES_OF $x), $p);
+        let mut i = 0;
+        while i < lanes.len() {
+            // SAFETY: the verb's caller owns `LANES` halves there.
+            unsafe { halves.wrapping_add(i).write_unaligned($crate::soft::f16_from_f32(lanes[i])) };
+            i += 1;
+        } }};
     ($m:ident VEVEN $a:expr, $b:expr) => { $crate::tile_default!($m EVERY_OTHER 0, $a, $b) };
     ($m:ident VODD $a:expr, $b:expr) => { $crate::tile_default!($m EVERY_OTHER 1, $a, $b) };
+    ($m:ident VPREV $a:expr, $b:expr) => { $crate::tile_default!($m JOINED $crate::$m!(LANES) - 1, $a, $b) };
+    ($m:ident VNEXT $a:expr, $b:expr) => { $crate::tile_default!($m JOINED 1, $a, $b) };
+    // Lanes from `first` on of both vectors in a row.
+    ($m:ident JOINED $first:expr, $a:expr, $b:expr) => {{
+        let (a, b) = ($crate::$m!(LANES_OF $a), $crate::$m!(LANES_OF $b));
+        let mut lanes = [0.0f32; $crate::$m!(LANES)];
+        let mut i = 0;
+        while i < lanes.len() {
+            let at = $first + i;
+            lanes[i] = if at < lanes.len() { a[at] } else { b[at - lanes.len()] };
+            i += 1;
+        }
+        let p = lanes.as_ptr();
+        $crate::$m!(VLOAD p, 0) }};
+    ($m:ident VLOAD_PART $p:expr, $first:expr, $end:expr) => {{
+        let mut lanes = [0.0f32; $crate::$m!(LANES)];
+        let mut i = $first;
+        // SAFETY: the verb's caller owns these elements.
+        while i < $end { lanes[i] = unsafe { *$p.wrapping_add(i) }; i += 1; }
+        let p = lanes.as_ptr();
+        $crate::$m!(VLOAD p, 0) }};
     ($m:ident EVERY_OTHER $first:literal, $a:expr, $b:expr) => {{
         let (a, b) = ($crate::$m!(LANES_OF $a), $crate::$m!(LANES_OF $b));
         let mut lanes = [0.0f32; $crate::$m!(LANES)];
@@ -198,6 +314,42 @@ macro_rules! tile_default {
         }
         let p = lanes.as_ptr();
         $crate::$m!(VLOAD p, 0) }};
+    // Lanes of 32 bits, one by one.
+    ($m:ident VAND $a:expr, $b:expr) => { $crate::tile_default!($m BITS $a, $b, |a, b| a & b) };
+    ($m:ident VOR $a:expr, $b:expr) => { $crate::tile_default!($m BITS $a, $b, |a, b| a | b) };
+    ($m:ident VSHL $x:expr, $n:expr) => {{ let x = $x; $crate::tile_default!($m BITS x, x, |a, _b| a << $n) }};
+    ($m:ident VSHR $x:expr, $n:expr) => {{ let x = $x; $crate::tile_default!($m BITS x, x, |a, _b| a >> $n) }};
+    ($m:ident VSETU $n:expr) => { $crate::$m!(VSET f32::from_bits($n)) };
+    ($m:ident BITS $a:expr, $b:expr, $f:expr) => {{
+        let (a, b) = ($crate::$m!(LANES_OF $a), $crate::$m!(LANES_OF $b));
+        let mut lanes = [0.0f32; $crate::$m!(LANES)];
+        let f = $crate::soft::lanewise($f);
+        let mut i = 0;
+        while i < lanes.len() {
+            lanes[i] = f32::from_bits(f(f32::to_bits(a[i]), f32::to_bits(b[i])));
+            i += 1;
+        }
+        let p = lanes.as_ptr();
+        $crate::$m!(VLOAD p, 0) }};
+    ($m:ident VDOTU $w:expr, $x:expr, $c:expr) => { $crate::$m!(VDOT $w, $x, $c) };
+    ($m:ident VTABLE $t:expr, $x:expr) => {{
+        let x = $x;
+        let table: &[u8; 16] = $t;
+        $crate::tile_default!($m BITS x, x, |a, _b| u32::from_le_bytes(
+            u32::to_le_bytes(a).map(|b| table[usize::from(b & 15)]))) }};
+    ($m:ident VLOADB16 $p:expr) => {{
+        let mut lanes = [0.0f32; $crate::$m!(LANES)];
+        let halves: *const u16 = $p;
+        let mut i = 0;
+        while i < lanes.len() {
+            // SAFETY: the verb's caller owns `LANES` halves there.
+            let half = unsafe { halves.wrapping_add(i).read_unaligned() };
+            lanes[i] = f32::from_bits((half as u32) << 16);
+            i += 1;
+        }
+        let p = lanes.as_ptr();
+        $crate::$m!(VLOAD p, 0) }};
+    ($m:ident VWORDS $p:expr) => {{ let p: *const u8 = $p; let p = p.cast::<f32>(); $crate::$m!(VLOAD p, 0) }};
     ($m:ident MATH $($rest:tt)*) => { $crate::tile_math!($m $($rest)*) };
     // 4 x 4 transposes inside each 128-bit quad of `g` groups of four vectors.
     ($m:ident QUADS $t:ident [$g:tt]) => { $crate::each!(i in $g {

@@ -16,6 +16,8 @@ pub enum Dtype {
     U8,
     /// 32-bit sums of products of bytes.
     I32,
+    /// Blocks of integers with their scales, as bytes: weights of language models.
+    Block,
 }
 
 impl Dtype {
@@ -24,7 +26,7 @@ impl Dtype {
         match self {
             Self::F32 | Self::I32 => 4,
             Self::F16 | Self::Bf16 => 2,
-            Self::I8 | Self::U8 => 1,
+            Self::I8 | Self::U8 | Self::Block => 1,
         }
     }
 
@@ -37,6 +39,7 @@ impl Dtype {
             Self::I8 => "i8",
             Self::U8 => "u8",
             Self::I32 => "i32",
+            Self::Block => "block",
         }
     }
 }
@@ -48,6 +51,9 @@ impl Dtype {
 pub enum Word {
     /// Four bytes, those of the left operand unsigned, those of the right one signed.
     U8x4,
+    /// The same, but in the right operand the words of each column of two steps of the reduction lie
+    /// side by side, and reductions have a multiple of four words.
+    U8x4Pairs,
     /// Four signed bytes.
     S8x4,
     /// Two signed 16-bit integers, in the range of a byte.
@@ -55,6 +61,8 @@ pub enum Word {
     /// The same, but in each vector of the right operand the first ones of all lanes lie before the
     /// second ones.
     S16x2Halves,
+    /// Two f16, in the right operand as [`Word::S16x2Halves`].
+    F16x2Halves,
     /// Two bf16.
     Bf16x2,
     /// One `f32`.
@@ -70,9 +78,31 @@ impl Word {
     /// Elements per word.
     pub const fn group(self) -> usize {
         match self {
-            Self::U8x4 | Self::S8x4 => 4,
-            Self::S16x2 | Self::S16x2Halves | Self::Bf16x2 => 2,
+            Self::U8x4 | Self::U8x4Pairs | Self::S8x4 => 4,
+            Self::S16x2 | Self::S16x2Halves | Self::F16x2Halves | Self::Bf16x2 => 2,
             Self::F32x1 => 1,
+        }
+    }
+
+    /// Whether in each vector of the right operand the first elements of all lanes lie before the
+    /// second ones.
+    pub const fn in_halves(self) -> bool {
+        matches!(self, Self::S16x2Halves | Self::F16x2Halves)
+    }
+
+    /// Words of the reduction that a kernel takes at once: what there is not is zero.
+    pub const fn step(self) -> usize {
+        match self {
+            Self::U8x4Pairs => 4,
+            _ => 1,
+        }
+    }
+
+    /// Words of a column that lie side by side in the right operand.
+    pub const fn side_by_side(self) -> usize {
+        match self {
+            Self::U8x4Pairs => 2,
+            _ => 1,
         }
     }
 }

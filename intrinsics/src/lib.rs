@@ -33,7 +33,9 @@
 //! | `TRANSPOSE t` | transposes a tile of `LANES` rows of one vector |
 //! | `VITOF x` | lanes of `i32` bits as floats, rounded to nearest even |
 //! | `VIMLA a, b, c` | `a * b + c` of lanes of `i32` bits, modulo 2^32 |
+//! | `VLOAD8 p, m, z`, `VLOAD8_TAIL p, n, m, z` | the `LANES` bytes at `p`, or the first `n`, each as the float whose bits are those of `m` xor the byte, less `z`: with `m` 2^23 this is the byte less `z - 2^23`, with bit 7 flipped too it takes signed bytes plus 128; lanes from `n` on hold anything |
 //! | `VSTORE8 p, x`, `VSTORE8_TAIL p, n, x` | lanes that are integers from -128 to 255, or the first `n`, as bytes at `p` |
+//! | `VWORDS8 p, m, z, f`, `VHALVES a, b` | rows of 16 words of four unsigned bytes only: lane `c` has bytes `c`, `16 + c`, `32 + c`, `48 + c` at `p`, those of `z` where the mask `m` has no bit for their 4 bytes, which are not touched then; all bits of `f` are flipped; the lower halves of the words of `b` and the upper ones of `a` |
 //!
 //! # Rows of dot products
 //!
@@ -43,6 +45,22 @@
 //! lane, and `COMPUTE`, which must be derived with that `VFMA`. Lanes of integer rows are `i32`
 //! bits in vectors of the type for floats: they are loaded, splat and stored as such, and only
 //! `VFMA`, `VIMLA` and `VITOF` look into them.
+//!
+//! # Rows of block-quantised weights
+//!
+//! A row for `block` has all arms of the `f32` row of its instruction set, and these on lanes that hold
+//! 32 bits, which defaults derive lane by lane:
+//!
+//! | arm | value |
+//! |---|---|
+//! | `BIASED` | whether `VDOT` takes bytes of weights as unsigned, so that signed ones are stored plus 128 |
+//! | `VDOT w, x, c` | `c` plus the products of the four bytes of a lane of weights and of activations, which are signed and not -128 |
+//! | `VDOTU w, x, c` | the same for weights from 0 to 127 |
+//! | `VWORDS p` | the vector of words at the bytes `p`, any alignment |
+//! | `VLOADB16 p` | `LANES` bf16 at `p`, any alignment, as floats |
+//! | `VAND x, y`, `VOR x, y`, `VSETU n` | bits; all lanes the bits of `n` |
+//! | `VSHL x, n`, `VSHR x, n` | bits moved by the literal `n`, zeros from the other side |
+//! | `VTABLE t, x` | each byte (0 to 15) of `x` becomes that byte of the 16 at `t` |
 //!
 //! | verb | effect |
 //! |---|---|
@@ -57,22 +75,31 @@
 //! | `LEAKY t [R x W x V] alpha` | `max(t, 0) + alpha * min(t, 0)` |
 //! | `STORE t [R x W x V] -> o[row, step, plane]` | writes the tile |
 //! | `ADD t [W x V; n] += o[row]`, `STORE t [W x V; n] -> o[row]` | the same for rows of a matrix whose last vector has only `n <= LANES` elements |
+//! | `PAIR t [W x V]` | to and from the form in which `COMPUTE` has the sums, if that is not a row of vectors per pixel |
 //! | `OUTER t [W x V] += a * b` | integer lanes: word `i` at `a` times the vectors at `b` |
 //! | `DEQUANT t [W x V] <- scale, shift` | integer lanes become `float(t) * scale + shift`, rounded twice |
-//! | `REQUANT t [W x V] <- scale, lo, hi, zero` | integer lanes become `round(clamp(float(t) * scale, lo, hi)) + zero`, ties to even |
+//! | `SCALE t [W x V] <- scale` | integer lanes become `float(t) * scale` |
+//! | `NARROW t [W x V] lo, hi, zero -> o[step, plane]`, `NARROW t [W x V; n] lo, hi, zero -> o[step]` | `STORE8` of `round(clamp(t, lo, hi)) + zero`, ties to even; any byte from `lo + zero` to `hi + zero` for NaN; the bounds are integers, and bytes when `zero` is added |
 //! | `STORE8 t [W x V] -> o[step, plane]`, `STORE8 t [W x V; n] -> o[step]` | `STORE` of lanes that are bytes |
 //! | `LOAD_STRIDED t [1 x W x V] <- a[step]` | pixel `i` becomes the vectors at `a + i * step` |
 //! | `STEP s <- n` | declares the distance of two pixels, `n` elements, as the next three take it |
 //! | `POINT p [R x W] <- a[row, s]` | declares the activation pointers of a tile |
 //! | `ADVANCE p [R x W] by n` | moves all of them by `n` elements |
 //! | `COMPUTE conv t [R x W x V x U] += p[s] * b if m` | `U` reduction steps: broadcast activation times weight vectors, for the pixels whose bit is set in `m` |
+//! | `DRAIN mark t [R x W x V] += p[s, next] * b[row], y i one => { .. }` | the last `DRAIN_STEPS` reduction steps (0: there is nothing to gain), pixel by pixel, the activations of two steps `next` elements apart and the vectors `row`; the block finishes and stores pixel `(y, i)`, the tile `one [1 x 1 x V]`; `mark`, a literal, differs in each drain of a kernel |
+//! | `COMPUTE near t [1 x W x V] += p[s] * b` | one step of the same for all pixels, without asking for what follows `b` |
 //! | `COMPUTE dw t [1 x W x V] += a[step] * b if lo, hi` | activation vectors times weight vectors, for the pixels `lo..hi` |
 //! | `COMPUTE max t [1 x W x V] <- a[step] if lo, hi` | `t = max(a, t)` for the pixels `lo..hi` |
 //! | `COMPUTE accum t [1 x W x V] += a[step] if lo, hi` | `t = t + a` for the pixels `lo..hi` |
 //! | `COMPUTE dw_row t [W x S / D] += a * b if lo, hi` | one window row of `S` taps at distance `D` in blocked layout; of the columns at `a`, the first and last `S / 2` are 0 unless they lie in `lo..hi` (signed) |
 //! | `COMPUTE max_row`, `COMPUTE accum_row` | the same for `max` (columns outside are -inf) and sums |
+//! | `a as (m, z)` | in place of the activations `a` of `dw`, `max`, `accum` and their rows: bytes, as `VLOAD8` reads them |
 //! | `VEVEN a, b`, `VODD a, b` | every other lane of `a`, then of `b`, from the first or the second on |
-//! | `VLOAD_OR p, n, x` | the first `n < LANES` elements at `p`, and `x` in the other lanes |
+//! | `VPREV a, b`, `VNEXT a, b` | the last lane of `a`, then all of `b` but the last; all of `a` but the first, then the first of `b` |
+//! | `VLOAD_OR p, n, x` | the first `n <= LANES` elements at `p`, and `x` in the other lanes |
+//! | `VLOAD_PART p, m, n` | elements `m..n` of the `LANES` at `p` in their lanes, 0 in the others, which are not touched |
+//! | `VLOAD16 p`, `VSTORE16 p, x` | the `LANES` IEEE binary16 at `p`, any alignment, as floats; floats as the nearest binary16, ties to even, too large ones infinite |
+//! | `VPAIR16 a, b`, `VROW16 a, b` | rows of words of two bf16 only: words of a lane of `a` and that of `b`; words of neighbouring lanes, those of `a` before those of `b` |
 //! | `VNEG x`, `VSCALE x, n`, `LANES_OF x` | `-x`; `x * 2^n` for an integer `n` in -250..=250; the lanes as an array |
 //! | `MATH f x` | an elementary function: see `math.rs` |
 //!

@@ -5,16 +5,19 @@
 //! evaluated once. Coefficients are minimax fits made for this file (relative error of the result,
 //! `f64` arithmetic, rounded to `f32`). Accuracy bounds, in units in the last place (ulp) of the
 //! result, hold on every instruction set and are tested against `f64` in `tilewright-kernels`
-//! (`template::unary`):
+//! (`template::unary`), on all values of f16 and bf16 among others:
 //!
 //! | verb | value | bound | special cases |
 //! |---|---|---|---|
 //! | `EXP x` | e^x | 2 ulp, gradual underflow | NaN -> NaN, -inf -> 0, x > 88.72 -> inf |
+//! | `EXP2_IN x` | 2^x, x in [-250, 127] | 2 ulp, gradual underflow | NaN -> NaN |
 //! | `EXPM1 x` | e^x - 1 | 3 ulp | NaN -> NaN, -inf -> -1 |
 //! | `LOG x` | ln x | 2 ulp | 0 -> -inf, x < 0 -> NaN, denormals exact |
 //! | `LOG1P01 x` | ln(1 + x), x in [0, 1] | 3 ulp | NaN -> NaN |
 //! | `TANH x` | tanh x | 4 ulp | +-inf -> +-1, NaN -> NaN |
 //! | `SIGMOID x` | 1 / (1 + e^-x) | 4 ulp, gradual underflow | NaN -> NaN |
+//! | `SILU x` | x sigmoid(x) | 5 ulp | NaN -> NaN, -inf -> NaN |
+//! | `GELU x`, `GELU_TANH x` | x/2 (1 + erf(x/sqrt 2)), x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) | 5 ulp of max(1, abs x) | NaN -> NaN |
 //! | `ERF x` | erf x | 4 ulp | +-inf -> +-1, NaN -> NaN |
 //!
 //! `CLAMP01 x` is `max(0, min(1, x))` with NaN kept. `EXP_NEG_ABS x` is e^-|x|. `EXP_IN x` is `EXP` for arguments already known to be in [-104, 89] (or NaN), without the clamp.
@@ -36,6 +39,15 @@ macro_rules! tile_math {
         let x = $x;
         let (n, p) = $crate::tile_math!($m EXP_PARTS x);
         let p = $crate::$m!(VADD p, $crate::$m!(VSET 1.0f32));
+        $crate::$m!(VSCALE p, n)
+    }};
+    // 2^n * 2^r with x = n + r, which is exact.
+    ($m:ident EXP2_IN $x:expr) => {{
+        let x = $x;
+        let n = $crate::$m!(VROUND x);
+        let r = $crate::$m!(VSUB x, n);
+        let p = $crate::tile_math!($m POLY r [0.001_326_471_5, 0.009_671_513, 0.055_507_34, 0.240_222_42,
+            0.693_147, 1.0]);
         $crate::$m!(VSCALE p, n)
     }};
     // (n, e^r - 1) with x = n ln 2 + r, n integer, |r| <= ln 2 / 2.
@@ -140,6 +152,21 @@ macro_rules! tile_math {
         let far = $crate::$m!(VGT a, $crate::$m!(VSET 0.925f32));
         $crate::$m!(VSEL far, $crate::$m!(VCOPYSIGN big, x), small)
     }};
+    ($m:ident SILU $x:expr) => {{
+        let x = $x;
+        $crate::$m!(VMUL x, $crate::tile_math!($m SIGMOID x)) }};
+    ($m:ident GELU $x:expr) => {{
+        let x = $x;
+        let half = $crate::$m!(VMUL x, $crate::$m!(VSET 0.5f32));
+        let z = $crate::$m!(VMUL x, $crate::$m!(VSET core::f32::consts::FRAC_1_SQRT_2));
+        $crate::$m!(VFMA half, $crate::tile_math!($m ERF z), half) }};
+    // 1/2 (1 + tanh u) = sigmoid(2 u).
+    ($m:ident GELU_TANH $x:expr) => {{
+        let x = $x;
+        let z = $crate::$m!(VMUL $crate::$m!(VMUL x, x), x);
+        let u = $crate::$m!(VMUL x, $crate::$m!(VSET 1.595_769_2f32));
+        let u = $crate::$m!(VFMA z, $crate::$m!(VSET 0.071_354_814f32), u);
+        $crate::$m!(VMUL x, $crate::tile_math!($m SIGMOID u)) }};
     ($m:ident CLAMP01 $x:expr) => {
         $crate::$m!(VMAX $crate::$m!(VZERO), $crate::$m!(VMIN $crate::$m!(VSET 1.0f32), $x)) };
     // Horner's scheme, highest coefficient first.

@@ -6,6 +6,12 @@ pub fn mul_add(a: f32, b: f32, c: f32) -> f32 {
     a * b + c
 }
 
+/// An operation on two lanes, as it is.
+#[inline(always)]
+pub fn lanewise<F: Fn(u32, u32) -> u32>(f: F) -> F {
+    f
+}
+
 /// `x` rounded to an integer, ties to even; NaN and infinities unchanged.
 #[inline]
 pub fn round(x: f32) -> f32 {

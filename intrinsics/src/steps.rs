@@ -48,6 +48,64 @@ impl One {
     }
 }
 
+/// One pointer per pixel that the optimiser does not derive from that of another: the loads of AArch64
+/// move the register they read from, where a common index would need an instruction.
+#[cfg(target_arch = "aarch64")]
+#[derive(Clone, Copy, Debug)]
+pub struct Apart(One);
+
+#[cfg(target_arch = "aarch64")]
+impl Apart {
+    /// Pixels per pointer.
+    pub const GROUP: usize = One::GROUP;
+
+    /// For pixels `step` elements of 4 bytes apart.
+    #[inline(always)]
+    pub fn new(step: usize) -> Self {
+        Self(One::new(step))
+    }
+
+    /// The distance of two pixels in elements.
+    #[inline(always)]
+    pub fn step(&self) -> usize {
+        self.0.step()
+    }
+
+    /// The pointer that serves pixel `i`.
+    #[inline(always)]
+    pub fn group(i: usize) -> usize {
+        One::group(i)
+    }
+
+    /// Byte offset of pixel `i` from its pointer.
+    #[inline(always)]
+    pub fn at(&self, i: usize) -> usize {
+        self.0.at(i)
+    }
+
+    /// Nothing: only the pointers are hidden.
+    #[inline(always)]
+    pub fn hold(&mut self) {}
+
+    /// Makes a pointer unknown to the optimiser. Emits no instruction.
+    #[inline(always)]
+    pub fn hold_pointer(p: *const f32) -> *const f32 {
+        hidden(p)
+    }
+}
+
+/// A pointer that is unknown to the optimiser. Emits no instruction.
+#[cfg(any(target_arch = "aarch64", target_arch = "x86_64"))]
+#[inline(always)]
+#[expect(clippy::pointers_in_nomem_asm_block, reason = "the pointer is passed on, not followed")]
+fn hidden(mut p: *const f32) -> *const f32 {
+    // SAFETY: an empty instruction sequence that leaves the register as it is.
+    unsafe {
+        core::arch::asm!("/* {0} */", inout(reg) p, options(pure, nomem, nostack, preserves_flags));
+    }
+    p
+}
+
 /// One pointer per nine pixels: `[p + {0, s, 2s, 4s, 8s, s3, 2 s3, s5, s7}]`.
 #[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy, Debug)]
@@ -114,15 +172,7 @@ impl Nine {
 
     /// Makes a pointer unknown to the optimiser. Emits no instruction.
     #[inline(always)]
-    #[expect(
-        clippy::pointers_in_nomem_asm_block,
-        reason = "the pointer is passed on, not followed"
-    )]
-    pub fn hold_pointer(mut p: *const f32) -> *const f32 {
-        // SAFETY: an empty instruction sequence that leaves the register as it is.
-        unsafe {
-            core::arch::asm!("/* {0} */", inout(reg) p, options(pure, nomem, nostack, preserves_flags));
-        }
-        p
+    pub fn hold_pointer(p: *const f32) -> *const f32 {
+        hidden(p)
     }
 }

@@ -25,7 +25,10 @@
 /// columns), `row` those of its single rows (partial sums, vectors of columns; one for each width of
 /// `matmul`). Of one for another type, `dot` lists the tiles of dot products (pixels or rows of A,
 /// vectors), and `word` is what 32 bits of the operands hold, a variant of `dtype::Word`; `lanes` are
-/// words.
+/// words. That for `block` lists the tiles of block-quantised weights (vectors of rows, columns of
+/// activations): a single column, many columns of one panel and perhaps of two, first those of integers and
+/// then those of `floats`, and how far ahead of its use a stream of weights is prefetched for a single
+/// column, in bytes: of bytes, nibbles, blocks of 256 and floats.
 #[macro_export]
 macro_rules! instruction_sets {
     ($then:path $(, $($args:tt)*)?) => { $then! { $($($args)*)?
@@ -35,6 +38,8 @@ macro_rules! instruction_sets {
             conv [[1 1 16] [1 2 16]],
             matmul [[2 16]], row [[1 16] [1 4] [1 1]];
             scalar_i8: tile_scalar_i8, i8, lanes 1, word U8x4, unroll 1, dot [[1 16] [2 16] [1 4] [1 1]];
+            scalar_block: tile_scalar_block, block, lanes 1, tiles [[1 1] [1 4] [2 4]],
+            floats [[1 1] [1 4] [2 4]], ahead [0 0 0 0];
             scalar_f16: tile_scalar_f32, f16, lanes 1, word F32x1, unroll 4, dot [[1 16] [2 16] [1 4] [1 1]];
         }
         /// Cortex-M4 and M7 with a floating-point unit. The feature says that the machine is one.
@@ -53,16 +58,26 @@ macro_rules! instruction_sets {
             dot [[1 8] [1 4] [2 4] [3 4] [4 4] [1 1] [4 1]];
             neon_f16: tile_neon_f32, f16, lanes 4, word F32x1, unroll 4,
             dot [[1 8] [1 4] [2 4] [3 4] [4 4] [5 4] [1 1] [4 1]];
+            neon_block: tile_neon_block, block, lanes 4, tiles [[1 1] [1 4] [2 4]], floats [[1 1] [1 8] [2 8]],
+            ahead [0 0 0 0];
         }
         /// NEON with dot products of bytes (FEAT_DotProd).
         DotProd = dotprod over Neon, if all(feature = "dotprod", target_arch = "aarch64"), ["neon" "dotprod"] {
             dotprod_i8: tile_dotprod_i8, i8, lanes 4, word S8x4, unroll 4,
             dot [[1 8] [1 4] [2 4] [3 4] [4 4] [5 4] [1 1] [4 1]];
+            dotprod_block: tile_dotprod_block, block, lanes 4, tiles [[1 1] [1 4] [2 4]],
+            floats [[1 1] [1 8] [2 8]], ahead [0 0 0 0];
         }
-        /// NEON with dot products of unsigned and signed bytes (FEAT_I8MM).
-        I8mm = i8mm over DotProd, if all(feature = "i8mm", target_arch = "aarch64"), ["neon" "i8mm"] {
-            i8mm_i8: tile_i8mm_i8, i8, lanes 4, word U8x4, unroll 4,
+        /// NEON with multiply-adds of f16 into f32 (FEAT_FP16 and FEAT_FHM).
+        NeonFp16 = neonfp16 over DotProd, if all(feature = "neonfp16", target_arch = "aarch64"),
+        ["neon" "fp16" "fhm"] {
+            neonfp16_f16: tile_neonfp16_f16, f16, lanes 4, word F16x2Halves, unroll 4,
             dot [[1 8] [1 4] [2 4] [3 4] [4 4] [5 4] [1 1] [4 1]];
+        }
+        /// NEON with matrix products of bytes (FEAT_I8MM).
+        I8mm = i8mm over NeonFp16, if all(feature = "i8mm", target_arch = "aarch64"), ["neon" "i8mm"] {
+            i8mm_i8: tile_i8mm_i8, i8, lanes 4, word U8x4Pairs, unroll 4,
+            dot [[1 8] [1 4] [2 4] [4 4] [1 1] [4 1]];
         }
         /// NEON with dot products of bf16 (FEAT_BF16).
         NeonBf16 = neonbf16 over I8mm, if all(feature = "neonbf16", target_arch = "aarch64"), ["neon" "bf16"] {
@@ -74,6 +89,8 @@ macro_rules! instruction_sets {
             wasm_f32: tile_wasm_f32, f32, lanes 4, c_vec 4, unroll 4,
             conv [[1 1 4] [1 2 4] [1 3 4] [2 1 4]],
             matmul [[2 4] [3 4] [2 1] [4 1]], row [[1 8] [2 4] [4 1]];
+            wasm_i8: tile_wasm_i8, i8, lanes 4, word S16x2, unroll 2, dot [[1 8] [1 4] [2 4] [3 4] [1 1] [4 1]];
+            wasm_f16: tile_wasm_f32, f16, lanes 4, word F32x1, unroll 4, dot [[1 8] [1 4] [2 4] [3 4] [1 1] [4 1]];
         }
         /// Relaxed SIMD of WebAssembly.
         WasmRelaxed = wasm_relaxed over Wasm, if all(feature = "wasm-relaxed", target_arch = "wasm32"), ["simd128" "relaxed-simd"] {
@@ -81,8 +98,8 @@ macro_rules! instruction_sets {
             conv [[1 1 4] [1 2 4] [1 3 4] [2 1 4]],
             matmul [[2 4] [3 4] [2 1] [4 1]], row [[1 8] [2 4] [4 1]];
         }
-        /// AVX2 with FMA.
-        Avx2 = avx2 over Scalar, if all(feature = "avx2", target_arch = "x86_64"), ["avx2" "fma"] {
+        /// AVX2 with FMA and F16C.
+        Avx2 = avx2 over Scalar, if all(feature = "avx2", target_arch = "x86_64"), ["avx2" "fma" "f16c"] {
             avx2_f32: tile_avx2_f32, f32, lanes 8, c_vec 2, unroll 4,
             conv [[1 1 2] [1 2 2] [1 3 2] [1 4 2] [1 5 2] [1 6 2] [4 1 2] [2 2 2] [3 2 2] [2 3 2]],
             matmul [[2 4] [2 2] [3 2] [4 2] [5 2] [6 2] [2 1] [3 1] [4 1] [5 1] [6 1]],
@@ -91,14 +108,18 @@ macro_rules! instruction_sets {
             dot [[1 4] [2 4] [1 2] [2 2] [3 2] [4 2] [5 2] [6 2] [1 1] [4 1]];
             avx2_f16: tile_avx2_f32, f16, lanes 8, word F32x1, unroll 4,
             dot [[1 8] [1 4] [2 4] [1 2] [2 2] [4 2] [5 2] [6 2] [1 1] [4 1]];
+            avx2_block: tile_avx2_block, block, lanes 8, tiles [[1 1] [1 4]], floats [[1 1] [1 6] [2 6]],
+            ahead [8192 8192 4096 4096];
         }
         /// AVX-VNNI: dot products of bytes in 256 bits.
-        AvxVnni = avxvnni over Avx2, if all(feature = "avxvnni", target_arch = "x86_64"), ["avx2" "fma" "avxvnni"] {
+        AvxVnni = avxvnni over Avx2, if all(feature = "avxvnni", target_arch = "x86_64"), ["avx2" "fma" "f16c" "avxvnni"] {
             avxvnni_i8: tile_avxvnni_i8, i8, lanes 8, word U8x4, unroll 4,
             dot [[1 8] [1 4] [2 4] [1 2] [2 2] [3 2] [4 2] [5 2] [6 2] [1 1] [4 1]];
+            avxvnni_block: tile_avxvnni_block, block, lanes 8, tiles [[1 1] [1 4] [2 4]],
+            floats [[1 1] [1 6] [2 6]], ahead [4096 8192 4096 4096];
         }
-        /// AVX-512F.
-        Avx512 = avx512 over Avx2, if all(feature = "avx512", target_arch = "x86_64"), ["avx512f"] {
+        /// AVX-512F and BW.
+        Avx512 = avx512 over Avx2, if all(feature = "avx512", target_arch = "x86_64"), ["avx512f" "avx512bw"] {
             avx512_f32: tile_avx512_f32, f32, lanes 16, c_vec 1, unroll 2,
             conv [[1 1 2] [1 2 2] [1 3 2] [1 4 2] [1 5 2] [1 6 2] [1 7 2] [1 8 2] [1 9 2] [1 10 2] [1 11 2]
                   [1 12 2] [1 13 2] [4 1 2] [4 2 2] [2 3 2] [2 4 2] [2 5 2] [2 6 2]
@@ -106,15 +127,19 @@ macro_rules! instruction_sets {
             matmul [[2 4] [3 4] [4 4] [2 2] [3 2] [4 2] [5 2] [6 2] [7 2] [8 2] [10 2] [11 2] [12 2] [13 2]
                     [2 1] [3 1] [4 1] [6 1] [8 1] [12 1]],
             row [[2 8] [4 4] [4 2] [8 1]];
+            avx512_i8: tile_avx512_i8, i8, lanes 16, word S16x2, unroll 2,
+            dot [[1 4] [2 4] [1 2] [2 2] [4 2] [6 2] [8 2] [12 2] [13 2] [1 1] [4 1] [12 1]];
             avx512_f16: tile_avx512_f32, f16, lanes 16, word F32x1, unroll 2,
             dot [[1 8] [1 4] [2 4] [4 4] [1 2] [2 2] [4 2] [6 2] [8 2] [11 2] [12 2] [13 2] [1 1] [4 1] [12 1]];
         }
         /// AVX-512 VNNI: dot products of bytes.
         Avx512Vnni = avx512vnni over Avx512, if all(feature = "avx512vnni", target_arch = "x86_64"),
-        ["avx512f" "avx512vnni"] {
+        ["avx512f" "avx512bw" "avx512vnni"] {
             avx512vnni_i8: tile_avx512vnni_i8, i8, lanes 16, word U8x4, unroll 2,
             dot [[1 8] [1 4] [2 4] [4 4] [6 4] [1 2] [2 2] [3 2] [4 2] [5 2] [6 2] [7 2] [8 2] [10 2] [11 2] [12 2]
                  [13 2] [1 1] [4 1] [12 1]];
+            avx512vnni_block: tile_avx512vnni_block, block, lanes 16, tiles [[1 1] [1 5] [2 5]],
+            floats [[1 1] [1 12] [2 12]], ahead [0 4096 6144 6144];
         }
         /// AVX-512 BF16: dot products of bf16.
         Avx512Bf16 = avx512bf16 over Avx512Vnni, if all(feature = "avx512bf16", target_arch = "x86_64"),
@@ -174,5 +199,6 @@ macro_rules! same_type {
     (f16 f16 $($then:tt)*) => { $($then)* };
     (bf16 bf16 $($then:tt)*) => { $($then)* };
     (i8 i8 $($then:tt)*) => { $($then)* };
+    (block block $($then:tt)*) => { $($then)* };
     ($want:ident $have:ident $($then:tt)*) => {};
 }

@@ -51,6 +51,19 @@ macro_rules! tile_avx2_f32 {
     // Vectors K, 4 + K hold a 2 x 2 matrix of 128-bit quads: transpose it.
     (VEVEN $a:expr, $b:expr) => { $crate::tile_avx2_f32!(HALVES $crate::arch::_mm256_shuffle_ps::<0x88>($a, $b)) };
     (VODD $a:expr, $b:expr) => { $crate::tile_avx2_f32!(HALVES $crate::arch::_mm256_shuffle_ps::<0xdd>($a, $b)) };
+    (VPREV $a:expr, $b:expr) => {{ let (a, b) = ($a, $b);
+        $crate::tile_avx2_f32!(JOINED 12, b, $crate::tile_avx2_f32!(MIDDLE a, b)) }};
+    (VNEXT $a:expr, $b:expr) => {{ let (a, b) = ($a, $b);
+        $crate::tile_avx2_f32!(JOINED 4, $crate::tile_avx2_f32!(MIDDLE a, b), a) }};
+    // The upper quad of `a` and the lower one of `b`; bytes of two vectors in a row, quad by quad.
+    (MIDDLE $a:ident, $b:ident) => { $crate::arch::_mm256_permute2f128_ps::<0x21>($a, $b) };
+    (JOINED $n:literal, $hi:expr, $lo:expr) => { $crate::arch::_mm256_castsi256_ps(
+        $crate::arch::_mm256_alignr_epi8::<$n>(
+            $crate::arch::_mm256_castps_si256($hi), $crate::arch::_mm256_castps_si256($lo))) };
+    // SAFETY: the mask keeps the access to these elements.
+    (VLOAD_PART $p:expr, $first:expr, $end:expr) => { unsafe { $crate::arch::_mm256_maskload_ps($p,
+        $crate::arch::_mm256_andnot_si256(
+            $crate::tile_avx2_f32!(VMASK $first), $crate::tile_avx2_f32!(VMASK $end))) } };
     // The pairs 0 2 1 3 in order.
     (HALVES $x:expr) => { $crate::arch::_mm256_castpd_ps(
         $crate::arch::_mm256_permute4x64_pd::<0xd8>($crate::arch::_mm256_castps_pd($x))) };
@@ -66,13 +79,21 @@ macro_rules! tile_avx2_f32 {
     (VIMLA $a:expr, $b:expr, $c:expr) => { $crate::arch::_mm256_castsi256_ps($crate::arch::_mm256_add_epi32(
         $crate::arch::_mm256_castps_si256($c), $crate::arch::_mm256_mullo_epi32(
             $crate::arch::_mm256_castps_si256($a), $crate::arch::_mm256_castps_si256($b)))) };
-    // SAFETY (2 memory arms): as above, of bytes.
+    // SAFETY (3 memory arms): as above, of bytes.
+    (VLOAD8 $p:expr, $mask:expr, $zero:expr) => { $crate::arch::_mm256_sub_ps($crate::arch::_mm256_xor_ps(
+        $mask, $crate::arch::_mm256_castsi256_ps($crate::arch::_mm256_cvtepu8_epi32(
+            unsafe { $crate::arch::_mm_loadl_epi64($p.cast()) }))), $zero) };
     (VSTORE8 $p:expr, $x:expr) => { unsafe {
         $crate::arch::_mm_storel_epi64($p.cast(), $crate::tile_avx2_f32!(VBYTES $x)) } };
     (VSTORE8_TAIL $p:expr, $n:expr, $x:expr) => {{
         let mut x = [0u8; 8];
         unsafe { $crate::arch::_mm_storel_epi64(x.as_mut_ptr().cast(), $crate::tile_avx2_f32!(VBYTES $x)) };
         unsafe { core::ptr::copy_nonoverlapping(x.as_ptr(), $p, $n) } }};
+    // SAFETY (2 memory arms): as above, of halves.
+    (VLOAD16 $p:expr) => {
+        $crate::arch::_mm256_cvtph_ps(unsafe { $crate::arch::_mm_loadu_si128($p.cast()) }) };
+    (VSTORE16 $p:expr, $x:expr) => { unsafe {
+        $crate::arch::_mm_storeu_si128($p.cast(), $crate::arch::_mm256_cvtps_ph::<0>($x)) } };
     // The low byte of each lane, side by side.
     (VBYTES $x:expr) => {{
         let x = $crate::arch::_mm256_shuffle_epi8($crate::arch::_mm256_cvtps_epi32($x),
@@ -98,5 +119,37 @@ macro_rules! tile_avx2_i8 {
         unsafe { core::arch::asm!("/* {0} */", inout(ymm_reg) c, options(nomem, nostack, preserves_flags)) };
         $crate::arch::_mm256_castsi256_ps(c) }};
     (COMPUTE $($verb:tt)*) => { $crate::tile_default!(tile_avx2_i8 COMPUTE $($verb)*) };
+    ($($verb:tt)*) => { $crate::tile_avx2_f32!($($verb)*) };
+}
+
+/// The tile macro of AVX2 for blocks of weights. Products of bytes take the sign of the weight from the
+/// activation, as `pmaddubsw` has one operand without.
+#[macro_export]
+macro_rules! tile_avx2_block {
+    (BIASED) => { false };
+    (VDOT $w:expr, $x:expr, $c:expr) => {{
+        let (w, x) = ($crate::arch::_mm256_castps_si256($w), $crate::arch::_mm256_castps_si256($x));
+        $crate::tile_avx2_block!(VPAIRS $crate::arch::_mm256_abs_epi8(w), $crate::arch::_mm256_sign_epi8(x, w), $c) }};
+    (VDOTU $w:expr, $x:expr, $c:expr) => { $crate::tile_avx2_block!(VPAIRS
+        $crate::arch::_mm256_castps_si256($w), $crate::arch::_mm256_castps_si256($x), $c) };
+    (VPAIRS $w:expr, $x:expr, $c:expr) => { $crate::arch::_mm256_castsi256_ps($crate::arch::_mm256_add_epi32(
+        $crate::arch::_mm256_castps_si256($c), $crate::arch::_mm256_madd_epi16(
+            $crate::arch::_mm256_maddubs_epi16($w, $x), $crate::arch::_mm256_set1_epi16(1)))) };
+    // SAFETY: the verb's caller owns 8 halves there.
+    (VLOADB16 $p:expr) => { $crate::arch::_mm256_castsi256_ps($crate::arch::_mm256_slli_epi32::<16>(
+        $crate::arch::_mm256_cvtepu16_epi32(unsafe { $crate::arch::_mm_loadu_si128($p.cast()) }))) };
+    (VAND $a:expr, $b:expr) => { $crate::arch::_mm256_and_ps($a, $b) };
+    (VOR $a:expr, $b:expr) => { $crate::arch::_mm256_or_ps($a, $b) };
+    // By constants, which become part of the instruction.
+    (VSHL $x:expr, $n:expr) => { $crate::arch::_mm256_castsi256_ps($crate::arch::_mm256_sllv_epi32(
+        $crate::arch::_mm256_castps_si256($x), $crate::arch::_mm256_set1_epi32(($n) as i32))) };
+    (VSHR $x:expr, $n:expr) => { $crate::arch::_mm256_castsi256_ps($crate::arch::_mm256_srlv_epi32(
+        $crate::arch::_mm256_castps_si256($x), $crate::arch::_mm256_set1_epi32(($n) as i32))) };
+    // SAFETY: a table has 16 bytes.
+    (VTABLE $t:expr, $x:expr) => {{
+        let table: &[u8; 16] = $t;
+        let table = unsafe { $crate::arch::_mm_loadu_si128(table.as_ptr().cast()) };
+        $crate::arch::_mm256_castsi256_ps($crate::arch::_mm256_shuffle_epi8(
+            $crate::arch::_mm256_broadcastsi128_si256(table), $crate::arch::_mm256_castps_si256($x))) }};
     ($($verb:tt)*) => { $crate::tile_avx2_f32!($($verb)*) };
 }

@@ -1,4 +1,4 @@
-//! AVX-512F.
+//! AVX-512F, and BW for pairs of `i16`.
 
 /// The tile macro of AVX-512F for `f32`: 32 registers of 16 lanes. See the crate documentation.
 #[macro_export]
@@ -66,15 +66,83 @@ macro_rules! tile_avx512_f32 {
     (VIMLA $a:expr, $b:expr, $c:expr) => { $crate::arch::_mm512_castsi512_ps($crate::arch::_mm512_add_epi32(
         $crate::arch::_mm512_castps_si512($c), $crate::arch::_mm512_mullo_epi32(
             $crate::arch::_mm512_castps_si512($a), $crate::arch::_mm512_castps_si512($b)))) };
-    // SAFETY (2 memory arms): as above, of bytes.
+    // SAFETY (3 memory arms): as above, of bytes.
+    (VLOAD8 $p:expr, $mask:expr, $zero:expr) => { $crate::arch::_mm512_sub_ps($crate::arch::_mm512_castsi512_ps(
+        $crate::arch::_mm512_xor_si512($crate::arch::_mm512_castps_si512($mask), $crate::arch::_mm512_cvtepu8_epi32(
+            unsafe { $crate::arch::_mm_loadu_si128($p.cast()) }))), $zero) };
     (VSTORE8 $p:expr, $x:expr) => { unsafe { $crate::arch::_mm_storeu_si128($p.cast(),
         $crate::arch::_mm512_cvtepi32_epi8($crate::arch::_mm512_cvtps_epi32($x))) } };
     (VSTORE8_TAIL $p:expr, $n:expr, $x:expr) => { unsafe { $crate::arch::_mm512_mask_cvtepi32_storeu_epi8(
         $p.cast(), ((1u32 << $n) - 1) as u16, $crate::arch::_mm512_cvtps_epi32($x)) } };
+    // SAFETY (2 memory arms): as above, of halves.
+    (VLOAD16 $p:expr) => {
+        $crate::arch::_mm512_cvtph_ps(unsafe { $crate::arch::_mm256_loadu_si256($p.cast()) }) };
+    (VSTORE16 $p:expr, $x:expr) => { unsafe {
+        $crate::arch::_mm256_storeu_si256($p.cast(), $crate::arch::_mm512_cvtps_ph::<0x08>($x)) } };
+    // Sixty-four bytes at a time. The upper bound is taken where a number may be beyond what the
+    // conversion holds, the lower one where bytes saturate: they are those less the lower bound.
+    (NARROW $t:ident [$w:tt x $v:tt] $lo:ident, $hi:ident, $zero:ident -> $o:ident[$step:expr, $plane:expr]) => {
+        let hi = $crate::arch::_mm512_set1_ps($hi);
+        let above = $crate::arch::_mm512_set1_epi16((-$lo) as i16);
+        let least = $crate::arch::_mm512_set1_epi8(($lo + $zero) as i32 as i8);
+        let order = $crate::arch::_mm512_set_epi32(15, 11, 7, 3, 14, 10, 6, 2, 13, 9, 5, 1, 12, 8, 4, 0);
+        $crate::each!(j in $v { $crate::each!(g in 4 { if g * 4 < $w {
+            let (i, left) = (g * 4, usize::saturating_sub($w, g * 4));
+            let mut x = [above; 4];
+            $crate::each!(k in 4 { x[k] = $crate::arch::_mm512_cvtps_epi32(
+                $crate::arch::_mm512_min_ps(hi, $t[usize::min(i + k, $w - 1)][j])); });
+            let a = $crate::arch::_mm512_adds_epi16($crate::arch::_mm512_packs_epi32(x[0], x[1]), above);
+            let b = $crate::arch::_mm512_adds_epi16($crate::arch::_mm512_packs_epi32(x[2], x[3]), above);
+            let x = $crate::arch::_mm512_permutexvar_epi32(order, $crate::arch::_mm512_add_epi8(
+                $crate::arch::_mm512_packus_epi16(a, b), least));
+            let (step, o): (usize, *mut u8) = ($step, $o.wrapping_add(j * $plane + i * $step));
+            // SAFETY: the verb's caller owns 16 bytes of each pixel of the tile.
+            unsafe { if left > 3 && step == 16 {
+                $crate::arch::_mm512_storeu_si512(o.cast(), x);
+            } else {
+                $crate::arch::_mm_storeu_si128(o.cast(), $crate::arch::_mm512_castsi512_si128(x));
+                if left > 1 { $crate::arch::_mm_storeu_si128(o.wrapping_add(step).cast(),
+                    $crate::arch::_mm512_extracti32x4_epi32::<1>(x)); }
+                if left > 2 { $crate::arch::_mm_storeu_si128(o.wrapping_add(2 * step).cast(),
+                    $crate::arch::_mm512_extracti32x4_epi32::<2>(x)); }
+                if left > 3 { $crate::arch::_mm_storeu_si128(o.wrapping_add(3 * step).cast(),
+                    $crate::arch::_mm512_extracti32x4_epi32::<3>(x)); }
+            } }
+        } }); }); };
     (VEVEN $a:expr, $b:expr) => { $crate::arch::_mm512_permutex2var_ps($a, $crate::arch::_mm512_set_epi32(
         30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0), $b) };
     (VODD $a:expr, $b:expr) => { $crate::arch::_mm512_permutex2var_ps($a, $crate::arch::_mm512_set_epi32(
         31, 29, 27, 25, 23, 21, 19, 17, 15, 13, 11, 9, 7, 5, 3, 1), $b) };
+    (VPREV $a:expr, $b:expr) => { $crate::arch::_mm512_castsi512_ps($crate::arch::_mm512_alignr_epi32::<15>(
+        $crate::arch::_mm512_castps_si512($b), $crate::arch::_mm512_castps_si512($a))) };
+    (VNEXT $a:expr, $b:expr) => { $crate::arch::_mm512_castsi512_ps($crate::arch::_mm512_alignr_epi32::<1>(
+        $crate::arch::_mm512_castps_si512($b), $crate::arch::_mm512_castps_si512($a))) };
+    // SAFETY: the mask keeps the access to these elements.
+    (VLOAD_PART $p:expr, $first:expr, $end:expr) => { unsafe { $crate::arch::_mm512_maskz_loadu_ps(
+        (((1u32 << $end) - 1) & !((1u32 << $first) - 1)) as u16, $p) } };
     (VSCALE $x:expr, $n:expr) => { $crate::arch::_mm512_scalef_ps($x, $n) };
+    // Two dozen stores of 64 bytes in a row hold up what follows for 40 cycles, a few none.
+    (DRAIN_STEPS) => { 4usize };
+    // SAFETY: no instruction. Without the mark LLVM computes the first pixel for several drains of a
+    // tile together, and then lacks registers for the others.
+    (DRAIN $mark:literal $($rest:tt)*) => {
+        unsafe { core::arch::asm!(concat!("/* ", $mark, " */"), options(nomem, nostack, preserves_flags)) };
+        $crate::tile_default!(tile_avx512_f32 DRAIN_BY 4 $($rest)*) };
     ($($verb:tt)*) => { $crate::tile_default!(tile_avx512_f32 $($verb)*) };
+}
+
+/// The tile macro of AVX-512 for `i8`: pairs of `i16`, whose products cannot saturate as those of
+/// `vpmaddubsw` do.
+#[macro_export]
+macro_rules! tile_avx512_i8 {
+    // SAFETY: no instruction; the sum passes as it is. Otherwise LLVM adds the products of several
+    // steps first, for which there are not enough registers.
+    (VFMA $a:expr, $b:expr, $c:expr) => {{
+        let mut c = $crate::arch::_mm512_add_epi32($crate::arch::_mm512_castps_si512($c),
+            $crate::arch::_mm512_madd_epi16(
+                $crate::arch::_mm512_castps_si512($a), $crate::arch::_mm512_castps_si512($b)));
+        unsafe { core::arch::asm!("/* {0} */", inout(zmm_reg) c, options(nomem, nostack, preserves_flags)) };
+        $crate::arch::_mm512_castsi512_ps(c) }};
+    (COMPUTE $($verb:tt)*) => { $crate::tile_default!(tile_avx512_i8 COMPUTE $($verb)*) };
+    ($($verb:tt)*) => { $crate::tile_avx512_f32!($($verb)*) };
 }

@@ -12,3 +12,14 @@ macro_rules! tile_avxvnni_i8 {
     (COMPUTE $($verb:tt)*) => { $crate::tile_default!(tile_avxvnni_i8 COMPUTE $($verb)*) };
     ($($verb:tt)*) => { $crate::tile_avx2_f32!($($verb)*) };
 }
+
+/// The tile macro of AVX-VNNI for blocks of weights.
+#[macro_export]
+macro_rules! tile_avxvnni_block {
+    (BIASED) => { true };
+    (VDOT $w:expr, $x:expr, $c:expr) => { $crate::arch::_mm256_castsi256_ps($crate::arch::_mm256_dpbusd_avx_epi32(
+        $crate::arch::_mm256_castps_si256($c), $crate::arch::_mm256_castps_si256($w),
+        $crate::arch::_mm256_castps_si256($x))) };
+    (VDOTU $w:expr, $x:expr, $c:expr) => { $crate::tile_avxvnni_block!(VDOT $w, $x, $c) };
+    ($($verb:tt)*) => { $crate::tile_avx2_block!($($verb)*) };
+}

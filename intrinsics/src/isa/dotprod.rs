@@ -20,3 +20,11 @@ macro_rules! tile_dotprod_i8 {
     (COMPUTE $($verb:tt)*) => { $crate::tile_neon_f32!(COMPUTE_OF tile_dotprod_i8 $($verb)*) };
     ($($verb:tt)*) => { $crate::tile_neon_f32!($($verb)*) };
 }
+
+/// The tile macro of DotProd for blocks of weights.
+#[macro_export]
+macro_rules! tile_dotprod_block {
+    (VDOT $w:expr, $x:expr, $c:expr) => { $crate::tile_dotprod_i8!(VFMA $x, $w, $c) };
+    (VDOTU $w:expr, $x:expr, $c:expr) => { $crate::tile_dotprod_i8!(VFMA $x, $w, $c) };
+    ($($verb:tt)*) => { $crate::tile_neon_block!($($verb)*) };
+}

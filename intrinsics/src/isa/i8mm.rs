@@ -1,24 +1,44 @@
-//! NEON with dot products of unsigned and signed bytes (FEAT_I8MM), by assembly: the intrinsics are
-//! not stable.
+//! NEON with matrix products of bytes (FEAT_I8MM), by assembly: the intrinsics are not stable.
 
-/// The tile macro of I8MM for `i8`: `u8` activations, `i8` weights, four per lane, so that unsigned
-/// activations need no conversion.
+/// The tile macro of I8MM for `i8`: `u8` activations, `i8` weights, products of 2 x 8 by 8 x 2.
+///
+/// An instruction multiplies eight bytes of two rows by eight of two columns, twice the work of a dot
+/// product. Rows 2 i and 2 i + 1 of a tile hold, vector by vector, two columns of both rows and the
+/// next two columns of both, until PAIR transposes them; one more row stands beside a last single one.
+/// The largest tile is 4 x 16: the vectors of 6 x 16, of three pairs of rows and of weights together
+/// are all 32 registers, and most CPU models' schedules of it spill.
 #[macro_export]
 macro_rules! tile_i8mm_i8 {
-    // SAFETY: as in the `f32` row; activations may lie at any byte.
-    (VSPLAT $p:expr, $i:expr) => { $crate::arch::vreinterpretq_f32_s32($crate::arch::vdupq_n_s32(
-        unsafe { $p.wrapping_add($i).cast::<i32>().read_unaligned() })) };
-    // SAFETY (2 arms): works on registers only, of a CPU that has the instruction.
+    (DEF $t:ident [1 x $w:tt x $v:tt]) => {
+        let mut $t = [[$crate::tile_neon_f32!(VZERO); $v]; usize::next_multiple_of($w, 2)]; };
+    // SAFETY: works on registers only, of a CPU that has the instruction.
     (VFMA $a:expr, $b:expr, $c:expr) => {{
         let mut c = $c;
-        unsafe { core::arch::asm!("usdot {0:v}.4s, {2:v}.16b, {1:v}.16b", inout(vreg) c, in(vreg) $b,
+        unsafe { core::arch::asm!("usmmla {0:v}.4s, {2:v}.16b, {1:v}.16b", inout(vreg) c, in(vreg) $b,
             in(vreg) $a, options(pure, nomem, nostack, preserves_flags)) };
         c }};
-    (VFMA_LANE $k:literal, $a:expr, $b:expr, $c:expr) => {{
-        let mut c = $c;
-        unsafe { core::arch::asm!(concat!("sudot {0:v}.4s, {1:v}.16b, {2:v}.4b[", $k, "]"), inout(vreg) c,
-            in(vreg) $b, in(vreg) $a, options(pure, nomem, nostack, preserves_flags)) };
-        c }};
-    (COMPUTE $($verb:tt)*) => { $crate::tile_neon_f32!(COMPUTE_OF tile_i8mm_i8 $($verb)*) };
+    (COMPUTE conv $t:ident [1 x $w:tt x $v:tt x 4] += $p:ident[$s:ident] * $b:ident if $mask:expr) => {
+        for p in &mut $p[0] { *p = <$crate::tile_neon_f32!(STEPS)>::hold_pointer(*p); }
+        let mut x = [[$crate::tile_neon_f32!(VZERO); 2]; $w];
+        $crate::each!(i in $w { if i % 2 == 0 {
+            let a = $crate::tile_neon_f32!(VLOAD $p[0][i], 0);
+            let b = $crate::tile_neon_f32!(VLOAD $p[0][if i + 1 < $w { i + 1 } else { i }], 0);
+            x[i] = [$crate::tile_neon_f32!(VQUAD_LO a, b), $crate::tile_neon_f32!(VQUAD_HI a, b)];
+        } });
+        $crate::each!(k in 2 { $crate::each!(j in $v {
+            let low = $crate::tile_neon_f32!(VLOAD $b, ((k * $v + j) * 2));
+            let high = $crate::tile_neon_f32!(VLOAD $b, ((k * $v + j) * 2 + 1));
+            $crate::each!(i in $w { if i % 2 == 0 && $mask & (1 << i) != 0 {
+                $t[i][j] = $crate::tile_i8mm_i8!(VFMA x[i][k], low, $t[i][j]);
+                $t[i + 1][j] = $crate::tile_i8mm_i8!(VFMA x[i][k], high, $t[i + 1][j]); } });
+        }); }); };
+    // Reductions are padded to four words.
+    (COMPUTE conv $t:ident [1 x $w:tt x $v:tt x 1] $($rest:tt)*) => {};
+    (PAIR $t:ident [$w:tt x $v:tt]) => {
+        $crate::each!(i in $w { if i % 2 == 0 { $crate::each!(j in $v {
+            let (a, b) = ($t[i][j], $t[i + 1][j]);
+            $t[i][j] = $crate::tile_neon_f32!(VQUAD_LO a, b);
+            $t[i + 1][j] = $crate::tile_neon_f32!(VQUAD_HI a, b);
+        }); } }); };
     ($($verb:tt)*) => { $crate::tile_neon_f32!($($verb)*) };
 }

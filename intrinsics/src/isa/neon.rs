@@ -4,7 +4,7 @@
 #[macro_export]
 macro_rules! tile_neon_f32 {
     (LANES) => { 4usize };
-    (STEPS) => { $crate::steps::One };
+    (STEPS) => { $crate::steps::Apart };
     (VTYPE) => { $crate::arch::float32x4_t };
     (VZERO) => { $crate::arch::vdupq_n_f32(0.0) };
     (VSET $x:expr) => { $crate::arch::vdupq_n_f32($x) };
@@ -54,18 +54,39 @@ macro_rules! tile_neon_f32 {
         $crate::arch::vreinterpretq_f64_f32($a), $crate::arch::vreinterpretq_f64_f32($b))) };
     (VEVEN $a:expr, $b:expr) => { $crate::arch::vuzp1q_f32($a, $b) };
     (VODD $a:expr, $b:expr) => { $crate::arch::vuzp2q_f32($a, $b) };
+    (VPREV $a:expr, $b:expr) => { $crate::arch::vextq_f32::<3>($a, $b) };
+    (VNEXT $a:expr, $b:expr) => { $crate::arch::vextq_f32::<1>($a, $b) };
     (TRANSPOSE $t:ident) => { $crate::tile_default!(tile_neon_f32 QUADS $t [1]); };
     // Lanes that hold `i32` bits.
     (VITOF $x:expr) => { $crate::arch::vcvtq_f32_s32($crate::arch::vreinterpretq_s32_f32($x)) };
     (VIMLA $a:expr, $b:expr, $c:expr) => { $crate::arch::vreinterpretq_f32_s32($crate::arch::vmlaq_s32(
         $crate::arch::vreinterpretq_s32_f32($c), $crate::arch::vreinterpretq_s32_f32($a),
         $crate::arch::vreinterpretq_s32_f32($b))) };
-    // SAFETY (2 memory arms): as above, of bytes.
+    // SAFETY (3 memory arms): as above, of bytes.
+    (VLOAD8 $p:expr, $mask:expr, $zero:expr) => {{
+        let bytes = u64::from(unsafe { $p.cast::<u32>().read_unaligned() });
+        let x = $crate::arch::vmovl_u16($crate::arch::vget_low_u16($crate::arch::vmovl_u8($crate::arch::vcreate_u8(bytes))));
+        $crate::arch::vsubq_f32($crate::arch::vreinterpretq_f32_u32(
+            $crate::arch::veorq_u32(x, $crate::arch::vreinterpretq_u32_f32($mask))), $zero) }};
     (VSTORE8 $p:expr, $x:expr) => {
         unsafe { $p.cast::<u32>().write_unaligned($crate::tile_neon_f32!(VBYTES $x)) } };
     (VSTORE8_TAIL $p:expr, $n:expr, $x:expr) => {{
         let x = $crate::tile_neon_f32!(VBYTES $x).to_ne_bytes();
         unsafe { core::ptr::copy_nonoverlapping(x.as_ptr(), $p, $n) } }};
+    // By assembly: the intrinsics are not stable. SAFETY (2 memory arms): as above, of halves; the
+    // instructions work on registers only.
+    (VLOAD16 $p:expr) => {{
+        let half = $crate::arch::vcreate_u16(unsafe { $p.cast::<u64>().read_unaligned() });
+        let x: $crate::arch::float32x4_t;
+        unsafe { core::arch::asm!("fcvtl {0:v}.4s, {1:v}.4h", out(vreg) x, in(vreg) half,
+            options(pure, nomem, nostack, preserves_flags)) };
+        x }};
+    (VSTORE16 $p:expr, $x:expr) => {{
+        let half: $crate::arch::uint16x4_t;
+        unsafe { core::arch::asm!("fcvtn {0:v}.4h, {1:v}.4s", out(vreg) half, in(vreg) $x,
+            options(pure, nomem, nostack, preserves_flags)) };
+        unsafe { $p.cast::<u64>().write_unaligned($crate::arch::vget_lane_u64::<0>(
+            $crate::arch::vreinterpret_u64_u16(half))) } }};
     // The low byte of each lane, side by side.
     (VBYTES $x:expr) => {{
         let x = $crate::arch::vmovn_s32($crate::arch::vcvtnq_s32_f32($x));
@@ -76,6 +97,7 @@ macro_rules! tile_neon_f32 {
     (COMPUTE $($verb:tt)*) => { $crate::tile_neon_f32!(COMPUTE_OF tile_neon_f32 $($verb)*) };
     // Of a row that has a multiplication by lane.
     (COMPUTE_OF $m:ident conv $t:ident [$r:tt x $w:tt x $v:tt x 4] += $p:ident[$s:ident] * $b:ident if $mask:expr) => {
+        for row in &mut $p { for p in row { *p = <$crate::tile_neon_f32!(STEPS)>::hold_pointer(*p); } }
         let mut x = [[$crate::tile_neon_f32!(VZERO); $w]; $r];
         $crate::each!(y in $r { $crate::each!(i in $w { if $mask & (1 << (y * $w + i)) != 0 {
             x[y][i] = $crate::tile_neon_f32!(VLOAD $p[y][i], 0); } }); });
@@ -102,19 +124,48 @@ macro_rules! tile_neon_f32 {
 #[macro_export]
 macro_rules! tile_neon_i8 {
     (VFMA $a:expr, $b:expr, $c:expr) => { $crate::tile_neon_i8!(VFMA_LANE 0, $a, $b, $c) };
-    (VFMA_LANE 0, $a:expr, $b:expr, $c:expr) => { $crate::tile_neon_i8!(MLAL "0", "1", $a, $b, $c) };
-    (VFMA_LANE 1, $a:expr, $b:expr, $c:expr) => { $crate::tile_neon_i8!(MLAL "2", "3", $a, $b, $c) };
-    (VFMA_LANE 2, $a:expr, $b:expr, $c:expr) => { $crate::tile_neon_i8!(MLAL "4", "5", $a, $b, $c) };
-    (VFMA_LANE 3, $a:expr, $b:expr, $c:expr) => { $crate::tile_neon_i8!(MLAL "6", "7", $a, $b, $c) };
     // By assembly: LLVM would add the products of several steps first, and spill them.
     // SAFETY: works on registers only. The lane's register is one of the first 16.
-    (MLAL $lo:literal, $hi:literal, $a:expr, $b:expr, $c:expr) => {{
+    (VFMA_LANE $k:literal, $a:expr, $b:expr, $c:expr) => {{
         let mut c = $c;
         unsafe { core::arch::asm!(
-            concat!("smlal {0:v}.4s, {1:v}.4h, {2:v}.h[", $lo, "]"),
-            concat!("smlal2 {0:v}.4s, {1:v}.8h, {2:v}.h[", $hi, "]"),
-            inout(vreg) c, in(vreg) $b, in(vreg_low16) $a, options(pure, nomem, nostack, preserves_flags)) };
+            "smlal {0:v}.4s, {1:v}.4h, {2:v}.h[{lo}]", "smlal2 {0:v}.4s, {1:v}.8h, {2:v}.h[{hi}]",
+            inout(vreg) c, in(vreg) $b, in(vreg_low16) $a, lo = const 2 * $k, hi = const 2 * $k + 1,
+            options(pure, nomem, nostack, preserves_flags)) };
         c }};
     (COMPUTE $($verb:tt)*) => { $crate::tile_neon_f32!(COMPUTE_OF tile_neon_i8 $($verb)*) };
+    ($($verb:tt)*) => { $crate::tile_neon_f32!($($verb)*) };
+}
+
+/// The tile macro of NEON for blocks of weights.
+#[macro_export]
+macro_rules! tile_neon_block {
+    (BIASED) => { false };
+    // Two products of -128 at most by 127 fit 16 bits.
+    (VDOT $w:expr, $x:expr, $c:expr) => {{
+        let (w, x) = ($crate::arch::vreinterpretq_s8_f32($w), $crate::arch::vreinterpretq_s8_f32($x));
+        let low = $crate::arch::vmull_s8($crate::arch::vget_low_s8(w), $crate::arch::vget_low_s8(x));
+        let pairs = $crate::arch::vpaddq_s16(low, $crate::arch::vmull_high_s8(w, x));
+        $crate::arch::vreinterpretq_f32_s32(
+            $crate::arch::vpadalq_s16($crate::arch::vreinterpretq_s32_f32($c), pairs)) }};
+    (VDOTU $w:expr, $x:expr, $c:expr) => { $crate::tile_neon_block!(VDOT $w, $x, $c) };
+    // SAFETY: the verb's caller owns 4 halves there.
+    (VLOADB16 $p:expr) => { $crate::arch::vreinterpretq_f32_u32($crate::arch::vshll_n_u16::<16>(
+        unsafe { $crate::arch::vld1_u16($p) })) };
+    (VAND $a:expr, $b:expr) => { $crate::arch::vreinterpretq_f32_u32($crate::arch::vandq_u32(
+        $crate::arch::vreinterpretq_u32_f32($a), $crate::arch::vreinterpretq_u32_f32($b))) };
+    (VOR $a:expr, $b:expr) => { $crate::arch::vreinterpretq_f32_u32($crate::arch::vorrq_u32(
+        $crate::arch::vreinterpretq_u32_f32($a), $crate::arch::vreinterpretq_u32_f32($b))) };
+    // By constants, which become part of the instruction.
+    (VSHL $x:expr, $n:expr) => { $crate::arch::vreinterpretq_f32_u32($crate::arch::vshlq_u32(
+        $crate::arch::vreinterpretq_u32_f32($x), $crate::arch::vdupq_n_s32(($n) as i32))) };
+    (VSHR $x:expr, $n:expr) => { $crate::arch::vreinterpretq_f32_u32($crate::arch::vshlq_u32(
+        $crate::arch::vreinterpretq_u32_f32($x), $crate::arch::vdupq_n_s32(-(($n) as i32)))) };
+    // SAFETY: a table has 16 bytes.
+    (VTABLE $t:expr, $x:expr) => {{
+        let table: &[u8; 16] = $t;
+        let table = unsafe { $crate::arch::vld1q_u8(table.as_ptr()) };
+        $crate::arch::vreinterpretq_f32_u8(
+            $crate::arch::vqtbl1q_u8(table, $crate::arch::vreinterpretq_u8_f32($x))) }};
     ($($verb:tt)*) => { $crate::tile_neon_f32!($($verb)*) };
 }

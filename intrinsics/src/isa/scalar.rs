@@ -36,12 +36,16 @@ macro_rules! tile_scalar_f32 {
     (VMANT $x:expr) => { f32::from_bits(f32::to_bits($x) & 0x007f_ffff | 0x3f80_0000) };
     (VEVEN $a:expr, $b:expr) => {{ let _ = $b; $a }};
     (VODD $a:expr, $b:expr) => {{ let _ = $a; $b }};
+    (VPREV $a:expr, $b:expr) => {{ let _ = $b; $a }};
+    (VNEXT $a:expr, $b:expr) => {{ let _ = $a; $b }};
     (TRANSPOSE $t:ident) => {};
     // A lane that holds `i32` bits.
     (VITOF $x:expr) => { f32::to_bits($x) as i32 as f32 };
     (VIMLA $a:expr, $b:expr, $c:expr) => { f32::from_bits(
         f32::to_bits($a).wrapping_mul(f32::to_bits($b)).wrapping_add(f32::to_bits($c))) };
-    // SAFETY (2 memory arms): as above, of bytes.
+    // SAFETY (3 memory arms): as above, of bytes.
+    (VLOAD8 $p:expr, $mask:expr, $zero:expr) => {
+        f32::from_bits(f32::to_bits($mask) ^ u32::from(unsafe { *$p })) - $zero };
     (VSTORE8 $p:expr, $x:expr) => { unsafe { *$p = ($x as i32) as u8 } };
     (VSTORE8_TAIL $p:expr, $n:expr, $x:expr) => { if $n > 0 { unsafe { *$p = ($x as i32) as u8 } } };
     ($($verb:tt)*) => { $crate::tile_default!(tile_scalar_f32 $($verb)*) };
@@ -58,5 +62,24 @@ macro_rules! tile_scalar_i8 {
         let sum = product(0) + product(1) + product(2) + product(3);
         f32::from_bits((f32::to_bits($c) as i32).wrapping_add(sum) as u32) }};
     (COMPUTE $($verb:tt)*) => { $crate::tile_default!(tile_scalar_i8 COMPUTE $($verb)*) };
+    ($($verb:tt)*) => { $crate::tile_scalar_f32!($($verb)*) };
+}
+
+/// The tile macro of plain Rust for blocks of weights: a lane is a row.
+#[macro_export]
+macro_rules! tile_scalar_block {
+    (BIASED) => { false };
+    (VDOT $w:expr, $x:expr, $c:expr) => {{
+        let (w, x) = (f32::to_bits($w).to_ne_bytes(), f32::to_bits($x).to_ne_bytes());
+        let product = |i: usize| i32::from(w[i] as i8) * i32::from(x[i] as i8);
+        let sum = product(0) + product(1) + product(2) + product(3);
+        f32::from_bits((f32::to_bits($c) as i32).wrapping_add(sum) as u32) }};
+    (VDOTU $($verb:tt)*) => { $crate::tile_default!(tile_scalar_block VDOTU $($verb)*) };
+    // SAFETY: the verb's caller owns the word.
+    (VWORDS $p:expr) => {{ let p: *const u8 = $p; unsafe { p.cast::<f32>().read_unaligned() } }};
+    (VAND $a:expr, $b:expr) => { f32::from_bits(f32::to_bits($a) & f32::to_bits($b)) };
+    (VOR $a:expr, $b:expr) => { f32::from_bits(f32::to_bits($a) | f32::to_bits($b)) };
+    (VSHL $x:expr, $n:expr) => { f32::from_bits(f32::to_bits($x) << $n) };
+    (VSHR $x:expr, $n:expr) => { f32::from_bits(f32::to_bits($x) >> $n) };
     ($($verb:tt)*) => { $crate::tile_scalar_f32!($($verb)*) };
 }

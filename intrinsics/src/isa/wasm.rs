@@ -59,6 +59,38 @@ macro_rules! tile_wasm_f32 {
     (VQUAD_HI $a:expr, $b:expr) => { $crate::arch::i64x2_shuffle::<1, 3>($a, $b) };
     (VEVEN $a:expr, $b:expr) => { $crate::arch::i32x4_shuffle::<0, 2, 4, 6>($a, $b) };
     (VODD $a:expr, $b:expr) => { $crate::arch::i32x4_shuffle::<1, 3, 5, 7>($a, $b) };
+    (VPREV $a:expr, $b:expr) => { $crate::arch::i32x4_shuffle::<3, 4, 5, 6>($a, $b) };
+    (VNEXT $a:expr, $b:expr) => { $crate::arch::i32x4_shuffle::<1, 2, 3, 4>($a, $b) };
     (TRANSPOSE $t:ident) => { $crate::tile_default!(tile_wasm_f32 QUADS $t [1]); };
+    // Bytes. SAFETY (2 memory arms): as above.
+    (VLOAD8 $p:expr, $mask:expr, $zero:expr) => {{
+        let x = unsafe { $crate::arch::v128_load32_zero($p.cast()) };
+        let x = $crate::arch::u32x4_extend_low_u16x8($crate::arch::u16x8_extend_low_u8x16(x));
+        $crate::arch::f32x4_sub($crate::arch::v128_xor(x, $mask), $zero) }};
+    // Lanes that hold `i32` bits.
+    (VITOF $x:expr) => { $crate::arch::f32x4_convert_i32x4($x) };
+    (VIMLA $a:expr, $b:expr, $c:expr) => { $crate::arch::i32x4_add($crate::arch::i32x4_mul($a, $b), $c) };
+    // SAFETY (2 memory arms): as above, of bytes.
+    (VSTORE8 $p:expr, $x:expr) => {
+        unsafe { $p.cast::<i32>().write_unaligned($crate::tile_wasm_f32!(VBYTES $x)) } };
+    (VSTORE8_TAIL $p:expr, $n:expr, $x:expr) => {{
+        let x = $crate::tile_wasm_f32!(VBYTES $x).to_ne_bytes();
+        unsafe { core::ptr::copy_nonoverlapping(x.as_ptr(), $p, $n) } }};
+    // The low byte of each lane, side by side.
+    (VBYTES $x:expr) => {{
+        let x = $crate::arch::i32x4_trunc_sat_f32x4($x);
+        $crate::arch::i32x4_extract_lane::<0>(
+            $crate::arch::i8x16_shuffle::<0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12, 0, 4, 8, 12>(x, x)) }};
     ($($verb:tt)*) => { $crate::tile_default!(tile_wasm_f32 $($verb)*) };
+}
+
+/// The tile macro of WebAssembly's SIMD for `i8`: pairs of `i16`, whose products and sums are exact.
+///
+/// Relaxed SIMD has nothing better: its dot products of bytes, `i8x16` times `i7x16`, differ between
+/// engines as soon as a byte of the second operand has its top bit set, and weights have 8 bits.
+#[macro_export]
+macro_rules! tile_wasm_i8 {
+    (VFMA $a:expr, $b:expr, $c:expr) => { $crate::arch::i32x4_add($crate::arch::i32x4_dot_i16x8($a, $b), $c) };
+    (COMPUTE $($verb:tt)*) => { $crate::tile_default!(tile_wasm_i8 COMPUTE $($verb)*) };
+    ($($verb:tt)*) => { $crate::tile_wasm_f32!($($verb)*) };
 }

@@ -5,13 +5,14 @@ use alloc::{vec, vec::Vec};
 use tilewright_kernels::template::{conv, matmul, qmatmul};
 use tilewright_kernels::{
     Activation, Bytes, ConvParams, ConvPlan, DepthwiseParams, DepthwisePlan, Dtype, Epilogue, Isa,
-    LayoutOp, LayoutParams, LayoutPlan, MatmulParams, MatmulPlan, PoolOp, PoolParams, PoolPlan,
-    QmatmulParams, QmatmulPlan, QuantColumns, QuantOutput, QuantResult, ReduceOp, ReduceParams,
-    ReducePlan, SoftmaxParams, SoftmaxPlan, UnaryOp, UnaryParams, UnaryPlan, pack,
+    LayoutOp, LayoutParams, LayoutPlan, MatmulParams, MatmulPlan, NormAffine, NormOp, NormParams,
+    NormPlan, PoolOp, PoolParams, PoolPlan, QmatmulParams, QmatmulPlan, QuantColumns, QuantOutput,
+    QuantResult, ReduceOp, ReduceParams, ReducePlan, SoftmaxParams, SoftmaxPlan, UnaryOp,
+    UnaryParams, UnaryPlan, pack,
 };
 
 /// Each op with its check.
-pub(crate) const SUITE: [(&str, fn(Isa)); 9] = [
+pub(crate) const SUITE: [(&str, fn(Isa)); 10] = [
     ("layout", layouts),
     ("conv", convs),
     ("matmul", matmuls),
@@ -21,6 +22,7 @@ pub(crate) const SUITE: [(&str, fn(Isa)); 9] = [
     ("unary", unaries),
     ("reduce", reductions),
     ("softmax", softmaxes),
+    ("norm", norms),
 ];
 
 const MARGIN: usize = 16;
@@ -359,6 +361,24 @@ fn softmaxes(isa: Isa) {
             let at = |k: usize| libm::exp(f64::from(x[row + k * inner]));
             let exact = libm::exp(f64::from(x[i])) / (0..axis).map(at).sum::<f64>();
             close(*y, exact, 1e-6, "softmax");
+        }
+    }
+}
+
+fn norms(isa: Isa) {
+    for (rows, len) in [(3, 50), (5, 4)] {
+        let (x, scale) = (numbers(len, rows * len), numbers(rows, len));
+        let affine = NormAffine::Elements { bias: false };
+        let params = NormParams { op: NormOp::Layer, rows, len, epsilon: 0.5, affine };
+        let plan = NormPlan::new(isa, &params).unwrap();
+        let mut y = Output::new(x.len());
+        plan.compute(&x, &scale, &[], y.inside()).unwrap();
+        for (i, y) in y.inside().iter().enumerate() {
+            let row = || x[i / len * len..][..len].iter().map(|v| f64::from(*v));
+            let mean = row().sum::<f64>() / len as f64;
+            let variance = row().map(|v| (v - mean) * (v - mean)).sum::<f64>() / len as f64;
+            let exact = (f64::from(x[i]) - mean) / libm::sqrt(variance + 0.5);
+            close(*y, exact * f64::from(scale[i % len]), 1e-5, "norm");
         }
     }
 }
