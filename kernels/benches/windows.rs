@@ -1,4 +1,4 @@
-//! Speed of depthwise convolution, pooling, element-wise ops, softmax and layout conversions on one
+//! Speed of depthwise convolution, pooling, element-wise ops, softmax, norms, ops on bytes and layout conversions on one
 //! thread: minimum and median time, GB/s of operands read and written once, GFLOP/s and its share
 //! of the FMA peak that a loop in the same process reaches at the same time.
 //!
@@ -9,9 +9,11 @@ use core::hint::black_box;
 use core::ops::{Deref, DerefMut};
 use std::time::Instant;
 use tilewright_kernels::{
-    Activation, BinaryOp, BinaryParams, BinaryPlan, DepthwiseParams, DepthwisePlan, Epilogue, Isa,
-    LayoutOp, LayoutParams, LayoutPlan, PoolOp, PoolParams, PoolPlan, SoftmaxParams, SoftmaxPlan,
-    UnaryOp, UnaryParams, UnaryPlan, bench,
+    Activation, BinaryOp, BinaryParams, BinaryPlan, Bytes, DepthwiseParams, DepthwisePlan,
+    DequantizePlan, Dtype, Epilogue, Isa, LayoutOp, LayoutParams, LayoutPlan, NormAffine, NormOp,
+    NormParams, NormPlan, PoolOp, PoolParams, PoolPlan, QaddParams, QaddPlan, QdepthwiseParams,
+    QdepthwisePlan, QpoolParams, QpoolPlan, QuantColumns, QuantOutput, QuantResult, QuantizeParams,
+    QuantizePlan, SoftmaxParams, SoftmaxPlan, UnaryOp, UnaryParams, UnaryPlan, bench,
 };
 
 /// One op of one shape.
@@ -141,6 +143,140 @@ fn softmax(isa: Isa, outer: usize, axis: usize, inner: usize) -> Case {
     }
 }
 
+fn norm(isa: Isa, op: NormOp, rows: usize, len: usize) -> Case {
+    let affine = NormAffine::Elements { bias: op == NormOp::Layer };
+    let params = NormParams { op, rows, len, epsilon: 1e-5, affine };
+    let plan = NormPlan::new(isa, &params).expect("a valid shape");
+    let (x, mut y) = (operand(plan.len()), operand(plan.len()));
+    let (scale, bias) = (operand(len), operand(len));
+    Case {
+        name: format!("norm/{rows}x{len}/{}", plan.kernel_name()),
+        elements: x.len() + y.len(),
+        flop: 8 * x.len(),
+        run: Box::new(move || {
+            plan.compute(&x, &scale, &bias, &mut y).expect("operands of the plan");
+        }),
+    }
+}
+
+fn bytes(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7919 % 251) as u8).collect()
+}
+
+fn qdepthwise(isa: Isa, c: usize, size: usize, stride: usize) -> Case {
+    let out = (size - 1) / stride + 1;
+    let conv = DepthwiseParams {
+        n: 1,
+        c,
+        h_in: size,
+        w_in: size,
+        h_out: out,
+        w_out: out,
+        kernel: [3, 3],
+        stride: [stride; 2],
+        dilation: [1; 2],
+        pads: [1; 4],
+        epilogue: Epilogue::default(),
+    };
+    let (x, w, output) = (Dtype::U8, Dtype::I8, QuantOutput::u8(128));
+    let p = QdepthwiseParams { conv, x, x_zero_point: 128, w, terms: 1, output };
+    let plan = QdepthwisePlan::new(isa, &p).expect("a valid shape");
+    let (x, mut y) = (bytes(plan.x_len()), bytes(plan.y_len()));
+    let weights = vec![1.0; plan.weights_len()];
+    let mut columns = vec![0.0; plan.columns_len()];
+    let scales = QuantColumns { zero_point: 128, scales: &[0.1], ..QuantColumns::default() };
+    plan.pack_columns(&scales, &mut columns).expect("scales of the plan");
+    Case {
+        name: format!("qdepthwise3x3s{stride}/{c}x{size}/{}", plan.kernel_name()),
+        elements: (x.len() + y.len()) / 4,
+        flop: 2 * 9 * y.len(),
+        run: Box::new(move || {
+            plan.compute(Bytes::U8(&x), &weights, &columns, QuantResult::U8(&mut y))
+                .expect("operands of the plan");
+        }),
+    }
+}
+
+fn qpool(isa: Isa, op: PoolOp, c: usize, size: usize, window: [usize; 3]) -> Case {
+    let [k, stride, pad] = window;
+    let out = (size + 2 * pad - k) / stride + 1;
+    let pool = PoolParams {
+        op,
+        n: 1,
+        c,
+        h_in: size,
+        w_in: size,
+        h_out: out,
+        w_out: out,
+        kernel: [k; 2],
+        stride: [stride; 2],
+        dilation: [1; 2],
+        pads: [pad; 4],
+    };
+    let plan = QpoolPlan::new(isa, &QpoolParams::new(pool, Dtype::U8)).expect("a valid shape");
+    let (x, mut y) = (bytes(plan.x_len()), bytes(plan.y_len()));
+    Case {
+        name: format!("qpool{k}x{k}s{stride}/{c}x{size}/{}", plan.kernel_name()),
+        elements: (x.len() + y.len()) / 4,
+        flop: k * k * y.len(),
+        run: Box::new(move || {
+            plan.compute(Bytes::U8(&x), QuantResult::U8(&mut y)).expect("operands of the plan");
+        }),
+    }
+}
+
+/// Sum, quantisation and dequantisation of so many elements.
+fn qelements(isa: Isa, len: usize) -> [Case; 3] {
+    let (scales, zero_points) = ([0.1, 0.2, 0.3], [128; 3]);
+    let params = QaddParams { len, dtype: Dtype::U8, scales, zero_points };
+    let add = QaddPlan::new(isa, &params).expect("a valid shape");
+    let one = QuantizeParams { outer: 1, axis: 1, inner: len, dtype: Dtype::U8 };
+    let quantize = QuantizePlan::new(isa, &one).expect("a valid shape");
+    let dequantize = DequantizePlan::new(isa, &one).expect("a valid shape");
+    let (a, b, mut y, mut z) = (bytes(len), bytes(len), bytes(len), bytes(len));
+    let (x, mut floats, parameters) = (operand(len), operand(len), [0.1, 128.0]);
+    let case = |name: &str, bytes: usize, run: Box<dyn FnMut()>| Case {
+        name: format!("{name}/{len}"),
+        elements: bytes * len / 4,
+        flop: len,
+        run,
+    };
+    let c = b.clone();
+    [
+        case(
+            add.kernel_name(),
+            3,
+            Box::new({
+                let add = add.clone();
+                move || {
+                    add.compute(Bytes::U8(&a), Bytes::U8(&b), QuantResult::U8(&mut y))
+                        .expect("operands");
+                }
+            }),
+        ),
+        case(
+            quantize.kernel_name(),
+            5,
+            Box::new({
+                let quantize = quantize.clone();
+                move || {
+                    quantize.compute(&x, &parameters, QuantResult::U8(&mut z)).expect("operands")
+                }
+            }),
+        ),
+        case(
+            dequantize.kernel_name(),
+            5,
+            Box::new({
+                let dequantize = dequantize.clone();
+                move || {
+                    dequantize.compute(Bytes::U8(&c), &parameters, &mut floats).expect("operands")
+                }
+            }),
+        ),
+    ]
+}
+
 fn layout(isa: Isa, op: LayoutOp, c: usize, size: usize) -> Case {
     let plan = LayoutPlan::new(isa, &LayoutParams { op, n: 1, c, h: size, w: size })
         .expect("a valid shape");
@@ -177,6 +313,18 @@ fn cases(isa: Isa) -> Vec<Case> {
     }
     for (outer, axis, inner) in [(1, 1000, 1), (64, 1000, 1), (4420, 2, 1), (1, 21, 4096)] {
         list.push(softmax(isa, outer, axis, inner));
+    }
+    for (c, size, stride) in [(32, 112, 1), (128, 56, 1), (512, 14, 1), (64, 112, 2)] {
+        list.push(qdepthwise(isa, c, size, stride));
+    }
+    list.push(qpool(isa, PoolOp::Max, 64, 112, [2, 2, 0]));
+    list.push(qpool(isa, PoolOp::Max, 64, 112, [3, 2, 1]));
+    list.push(qpool(isa, average, 64, 112, [3, 2, 1]));
+    list.push(qpool(isa, average, 1024, 7, [7, 1, 0]));
+    list.extend(qelements(isa, 1 << 16));
+    for (rows, len) in [(196, 192), (128, 768), (1, 4096)] {
+        list.push(norm(isa, NormOp::Layer, rows, len));
+        list.push(norm(isa, NormOp::Rms, rows, len));
     }
     for (c, size) in [(64, 24), (128, 52), (32, 208), (3, 224)] {
         list.push(layout(isa, LayoutOp::NchwToBlocked, c, size));

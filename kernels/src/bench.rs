@@ -105,6 +105,15 @@ impl Case {
         elements * size_of::<f32>() as f64
     }
 
+    /// The type of its operands.
+    pub fn dtype(&self) -> Dtype {
+        match self.op.as_str() {
+            op if op.contains("_bf16") => Dtype::Bf16,
+            op if op.contains("_i8") => Dtype::I8,
+            _ => Dtype::F32,
+        }
+    }
+
     /// Does the work once.
     pub fn run(&mut self) {
         (self.run)();
@@ -122,6 +131,27 @@ pub fn cases(isa: Isa) -> Result<Vec<Case>, KernelError> {
     let constant = MATMUL.iter().map(|&shape| matmul(isa, shape, true));
     let plain = PRODUCT.iter().map(|&shape| matmul(isa, shape, false));
     wide.chain(direct).chain(pointwise).chain(constant).chain(plain).collect()
+}
+
+/// [`cases`], and those of bytes and bf16.
+///
+/// # Errors
+/// As [`cases`].
+pub fn all_cases(isa: Isa) -> Result<Vec<Case>, KernelError> {
+    let mut all = cases(isa)?;
+    all.extend(crate::bench_dot::cases(isa)?);
+    Ok(all)
+}
+
+/// [`peak`] of a type.
+///
+/// # Errors
+/// [`KernelError`] if this CPU or this build does not have the instruction set.
+pub fn peak_of(isa: Isa, dtype: Dtype, steps: usize) -> Result<f64, KernelError> {
+    match dtype {
+        Dtype::F32 => peak(isa, steps),
+        _ => crate::bench_dot::peak(isa, dtype, steps),
+    }
 }
 
 /// An operand that begins at a cache line, as those of a session do.

@@ -196,7 +196,9 @@ pub fn peak(isa: Isa, dtype: Dtype, steps: usize) -> Result<f64, KernelError> {
     tilewright_intrinsics::for_each_tile!(row, i8);
     tilewright_intrinsics::for_each_tile!(row, f16);
     tilewright_intrinsics::for_each_tile!(row, bf16);
-    Ok((steps * 13 * 2 * row.lanes * row.word.group()) as f64)
+    // A lane that takes several words of a column is of several rows, too.
+    let products = row.lanes * row.word.group() * row.word.side_by_side();
+    Ok((steps * 13 * 2 * products) as f64)
 }
 
 #[cfg(test)]

@@ -36,6 +36,8 @@ extern crate std;
 #[allow(unsafe_code)]
 pub mod bench;
 #[allow(unsafe_code)]
+pub mod bench_block;
+#[allow(unsafe_code)]
 pub mod bench_dot;
 mod choice;
 mod detect;
@@ -60,16 +62,27 @@ pub use epilogue::{Activation, Epilogue};
 pub use error::KernelError;
 pub use quant::{Bytes, QuantColumns, QuantOutput, QuantResult};
 pub use registry::KernelInfo;
+pub use template::attention::{AttentionOperands, AttentionParams, AttentionPlan};
+pub use template::attention_layout::CacheType;
 pub use template::binary::{BinaryOp, BinaryParams, BinaryPlan};
+pub use template::block::{BlockFormat, BlockMatmulParams, BlockMatmulPlan, BlockOperands};
 pub use template::conv::{ConvParams, ConvPlan, InputLayout};
+pub use template::conv_pool::{ConvPoolParams, ConvPoolPlan};
 pub use template::depthwise::{DepthwiseParams, DepthwisePlan};
+pub use template::glu::{GluOp, GluParams, GluPlan};
 pub use template::half_matmul::{HalfMatmulParams, HalfMatmulPlan, HalfResult};
 pub use template::layout::{LayoutOp, LayoutParams, LayoutPlan, blocked_len};
 pub use template::matmul::{MatmulParams, MatmulPlan};
+pub use template::norm::{NormAffine, NormOp, NormParams, NormPlan};
 pub use template::pool::{PoolOp, PoolParams, PoolPlan};
 pub use template::qconv::{QconvParams, QconvPlan};
+pub use template::qdepthwise::{QdepthwiseParams, QdepthwisePlan};
+pub use template::qelement::{DequantizePlan, QaddParams, QaddPlan, QuantizeParams, QuantizePlan};
 pub use template::qmatmul::{QmatmulParams, QmatmulPlan};
+pub use template::qpool::{QpoolParams, QpoolPlan};
 pub use template::reduce::{ReduceOp, ReduceParams, ReducePlan};
+pub use template::rope::{RopeParams, RopePlan, RopeStyle};
+pub use template::separable::{SeparableParams, SeparablePlan};
 pub use template::softmax::{SoftmaxParams, SoftmaxPlan};
 pub use template::unary::{UnaryKernel, UnaryOp, UnaryParams, UnaryPlan};
 pub use tilewright_intrinsics::dtype::Dtype;

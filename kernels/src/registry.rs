@@ -1,6 +1,9 @@
 //! The list of kernels in this build.
 
-use crate::template::{conv, depthwise, dot_kernels, matmul, plane_tile, pool, winograd_tile};
+use crate::template::{
+    block, conv, depthwise, dot_kernels, matmul, plane_direct, plane_tile, pool, qdepthwise,
+    qdepthwise_dot, qpool, winograd_tile,
+};
 use crate::{Dtype, Isa};
 use alloc::vec::Vec;
 
@@ -36,13 +39,21 @@ pub fn kernels() -> Vec<KernelInfo> {
         let matmul = matmul::kernels(isa).iter().map(|k| k.info);
         let transforms = winograd_tile::kernels(isa).map(|k| k.info);
         let plane = plane_tile::kernels(isa);
-        let planes = [plane.max, plane.dw, plane.dw3].into_iter().flatten().map(|k| k.info);
+        let direct = plane_direct::kernels(isa);
+        let direct = [direct.dw3, direct.max2, direct.max3].map(|k| k.info);
+        let planes = plane.max.iter().chain(plane.dw).map(|k| k.info).chain(direct);
         let pool = pool::kernels(isa);
         let sets = depthwise::kernels(isa).iter().chain(pool.max).chain(pool.average);
         let windows = sets.flat_map(|set| set.iter().map(|k| k.info));
-        let whole = [pool.global_max.info, pool.global_average.info];
+        let qpool = qpool::kernels(isa);
+        let bytes = qdepthwise::kernels(isa).iter().chain(qpool.max).chain(qpool.average);
+        let bytes =
+            bytes.chain(qdepthwise_dot::kernels(isa)).flat_map(|set| set.iter().map(|k| k.info));
+        let globals = [pool.global_max.info, pool.global_average.info];
+        let whole = globals.into_iter().chain([qpool.global_average.info]).chain(bytes);
         // An instruction set without kernels of its own is given those of its base.
         list.extend(dot_kernels(isa));
+        list.extend(block::own(isa));
         let rest = windows.chain(whole).chain(transforms).chain(planes);
         list.extend(conv.chain(matmul).chain(rest).filter(|k| k.isa == isa));
     }

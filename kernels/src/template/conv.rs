@@ -465,6 +465,56 @@ impl ConvPlan {
     }
 }
 
+impl ConvPlan {
+    /// If it can compute rows of its output by themselves: the number of which their first must be a
+    /// multiple.
+    pub(crate) fn row_step(&self) -> Option<usize> {
+        match &self.implementation {
+            Implementation::Direct(i) => i.has_rows().then_some(1),
+            Implementation::Winograd(i) => Some(i.tile_rows()),
+        }
+    }
+
+    /// From now on the output has so many rows per plane, those that [`run_rows`](Self::run_rows)
+    /// computes at a time: a multiple of [`row_step`](Self::row_step).
+    pub(crate) fn set_rows(&mut self, rows: usize) {
+        match &mut self.implementation {
+            Implementation::Direct(i) => i.set_rows(rows),
+            Implementation::Winograd(i) => i.set_rows(rows),
+        }
+    }
+
+    /// Computes the rows `rows` of one image, all channels, to the first rows of the planes at `y`.
+    ///
+    /// # Safety
+    ///
+    /// * There is a [`row_step`](Self::row_step), and `rows.start` is a multiple of it.
+    /// * `x`, `weights`, `bias` and `scratch` as for [`run`](Self::run); there is no residual.
+    /// * `y` is readable and writable for all blocks of output channels of as many rows as
+    ///   [`set_rows`](Self::set_rows) said, at least those of `rows`, and overlaps no other operand.
+    /// * `image` and `rows` exist, and no other thread uses `y` or `scratch`.
+    pub(crate) unsafe fn run_rows(
+        &self,
+        [x, weights, bias]: [*const f32; 3],
+        y: *mut f32,
+        scratch: *mut f32,
+        image: usize,
+        rows: Range<usize>,
+    ) {
+        let (x_image, y_image) = (self.x_len / self.params.n, 0);
+        let residual = core::ptr::null();
+        let operands = Operands { x, weights, bias, residual, y, x_image, y_image };
+        let post = self.post.as_ref();
+        // SAFETY: the caller's promises are those that these functions ask for.
+        unsafe {
+            match &self.implementation {
+                Implementation::Direct(i) => i.run_rows(&operands, post, image, rows),
+                Implementation::Winograd(i) => i.run_rows(&operands, scratch, post, image, rows),
+            }
+        }
+    }
+}
+
 /// Elements of input and output, if everything makes sense and fits the address space.
 fn check(isa: Isa, p: &ConvParams) -> Result<(usize, usize), KernelError> {
     isa.require()?;

@@ -30,6 +30,8 @@ pub(crate) struct Direct {
     /// Units per (image, K tile, phase).
     parts: usize,
     weights_len: usize,
+    /// Elements of an output plane.
+    y_plane: usize,
 }
 
 impl Direct {
@@ -47,7 +49,8 @@ impl Direct {
         let most_tiles = phases.iter().map(Phase::most_tiles).max().unwrap_or(1);
         let wanted = if p.c_in > chunk { 16 } else { 32 };
         let parts = usize::div_ceil(wanted, p.n * k_tiles.len() * phases.len()).min(most_tiles);
-        Self { params: p.clone(), isa, kernels, k_tiles, phases, chunk, parts, weights_len }
+        let (params, y_plane) = (p.clone(), p.h_out * p.w_out * C_BLOCK);
+        Self { params, isa, kernels, k_tiles, phases, chunk, parts, weights_len, y_plane }
     }
 
     /// The plan of a choice. `None` if there is none.
@@ -109,46 +112,87 @@ impl Direct {
         post: Option<&UnaryKernel>,
         units: Range<usize>,
     ) {
-        let p = &self.params;
-        let plane = p.h_out * p.w_out * C_BLOCK;
         for unit in units {
             let (unit, part) = (unit / self.parts, unit % self.parts);
             let (unit, phase) = (unit / self.phases.len(), unit % self.phases.len());
             let (image, k_tile) = (unit / self.k_tiles.len(), unit % self.k_tiles.len());
             let k_tile = &self.k_tiles[k_tile];
-            let out = image * all.y_image + k_tile.block * plane;
-            let residual = all.residual;
-            let operands = Operands {
-                x: all.x.wrapping_add(image * all.x_image + k_tile.x_offset),
-                weights: all.weights.wrapping_add(k_tile.weights),
-                bias: all.bias.wrapping_add(k_tile.block * C_BLOCK),
-                residual: if residual.is_null() { residual } else { residual.wrapping_add(out) },
-                y: all.y.wrapping_add(out),
-                ..*all
-            };
+            let operands = self.at_k_tile(all, image, k_tile);
+            let count = self.phases[phase].tilings[k_tile.tiling].tiles;
+            let tiles = part * count / self.parts..(part + 1) * count / self.parts;
             // SAFETY: the operands are moved to this image and K tile, whose elements lie inside
             // those that the caller vouches for.
-            unsafe { self.run_part(&operands, post, k_tile, phase, part) };
+            unsafe { self.run_tiles(&operands, post, k_tile, phase, tiles) };
         }
     }
 
-    /// Runs one part of the tiles of one phase, one image, one K tile.
+    /// The operands from the start of an image and a K tile on.
+    fn at_k_tile(&self, all: &Operands, image: usize, k_tile: &KTile) -> Operands {
+        let out = image * all.y_image + k_tile.block * self.y_plane;
+        let residual = all.residual;
+        Operands {
+            x: all.x.wrapping_add(image * all.x_image + k_tile.x_offset),
+            weights: all.weights.wrapping_add(k_tile.weights),
+            bias: all.bias.wrapping_add(k_tile.block * C_BLOCK),
+            residual: if residual.is_null() { residual } else { residual.wrapping_add(out) },
+            y: all.y.wrapping_add(out),
+            ..*all
+        }
+    }
+
+    /// Whether it can compute rows of an output by themselves: each tile is in one row.
+    pub(crate) fn has_rows(&self) -> bool {
+        let p = &self.params;
+        let flat = p.kernel == [1, 1] && p.stride == [1, 1] && p.pads == [0; 4];
+        let mut used = self.k_tiles.iter().flat_map(|t| self.phases[0].tilings[t.tiling].kernels());
+        !flat && !p.transposed && used.all(|k| self.kernels[k].info.rows == 1)
+    }
+
+    /// From now on the output has so many rows per plane, those that are computed at a time.
+    pub(crate) fn set_rows(&mut self, rows: usize) {
+        self.y_plane = rows * self.params.w_out * C_BLOCK;
+        self.phases.iter_mut().for_each(|phase| phase.shape.o_plane = self.y_plane);
+    }
+
+    /// Computes some rows of one image, all channels.
+    ///
+    /// # Safety
+    ///
+    /// As [`ConvPlan::run_rows`](super::conv::ConvPlan::run_rows).
+    pub(crate) unsafe fn run_rows(
+        &self,
+        all: &Operands,
+        post: Option<&UnaryKernel>,
+        image: usize,
+        rows: Range<usize>,
+    ) {
+        let first = rows.start * self.params.w_out * C_BLOCK;
+        let all = Operands { y: all.y.wrapping_sub(first), y_image: 0, ..*all };
+        for k_tile in &self.k_tiles {
+            let operands = self.at_k_tile(&all, image, k_tile);
+            let tiles = self.phases[0].tilings[k_tile.tiling].of_rows(rows.clone());
+            // SAFETY: the tiles of these rows write only there, which is where `y` begins; the
+            // operands are those of this image and K tile.
+            unsafe { self.run_tiles(&operands, post, k_tile, 0, tiles) };
+        }
+    }
+
+    /// Runs some tiles of one phase, one image, one K tile.
     ///
     /// # Safety
     ///
     /// As [`run`](Self::run), with the operands already at the image and the K tile.
-    unsafe fn run_part(
+    unsafe fn run_tiles(
         &self,
         operands: &Operands,
         post: Option<&UnaryKernel>,
         k_tile: &KTile,
         phase: usize,
-        part: usize,
+        tiles: Range<usize>,
     ) {
         let weights = k_tile.phase_weights(&self.phases, phase);
         let phase = &self.phases[phase];
         let tiling = &phase.tilings[k_tile.tiling];
-        let tiles = part * tiling.tiles / self.parts..(part + 1) * tiling.tiles / self.parts;
         let shape = &phase.shape;
         let weights_per_channel = phase.taps() * k_tile.width;
         let mut c = 0;

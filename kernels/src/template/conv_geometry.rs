@@ -137,6 +137,15 @@ impl Tiling {
         }
     }
 
+    /// The tiles of some rows, if no tile has more than one.
+    pub(crate) fn of_rows(&self, rows: Range<usize>) -> Range<usize> {
+        let first = |y: usize| {
+            let row = self.rows.partition_point(|row| row.y < y);
+            self.rows.get(row).map_or(self.tiles, |row| row.first_tile)
+        };
+        first(rows.start)..first(rows.end)
+    }
+
     /// The kernel of its middle tile.
     pub(crate) fn main_kernel(&self) -> usize {
         let cols = &self.sets[self.rows[self.rows.len() / 2].set];
@@ -354,9 +363,25 @@ pub(crate) fn cost(i: &KernelInfo) -> u64 {
 /// The cheapest way to cut each of `0..=size` into pieces, among equals the most even one: the last
 /// piece and the cost.
 pub(crate) fn cut_ends(size: usize, pieces: &[(usize, u64)]) -> Vec<(usize, u64)> {
+    // Of as many pieces as the one that is cheapest for its length is long, some together are a
+    // multiple of its length, and it covers that at no higher cost. So what is longer than so many
+    // of the longest needs no choice: the cheapest is among its pieces. Planes have ten thousands of
+    // pixels, and models dozens of planes.
+    let per_length = |a: &&(usize, u64), b: &&(usize, u64)| {
+        (a.1 as u128 * b.0 as u128).cmp(&(b.1 as u128 * a.0 as u128))
+    };
+    let cheapest = pieces.iter().filter(|piece| piece.0 > 0).min_by(per_length);
+    let longest = pieces.iter().map(|piece| piece.0).max().unwrap_or(0);
+    let &(length, cost) = cheapest.unwrap_or(&(1, u64::MAX / 2));
+    let choices = length.saturating_mul(longest);
     // Per prefix: the last piece, the cost, the sum of squares of the lengths.
     let mut best = vec![(0usize, 0u64, 0u64); size + 1];
     for end in 1..=size {
+        if end > choices && choices > 0 {
+            let rest = best[end - length];
+            best[end] = (length, rest.1 + cost, rest.2 + (length * length) as u64);
+            continue;
+        }
         best[end] = pieces
             .iter()
             .filter(|piece| piece.0 <= end)
@@ -443,4 +468,35 @@ fn tiling(
         y += rows;
     }
     t
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_cuts_cost_as_little_as_any() {
+        let sets: [&[(usize, u64)]; 5] = [
+            &[(1, 16), (2, 20), (3, 27), (7, 61), (8, 86)],
+            &[(1, 9), (4, 21), (6, 31), (9, 47), (14, 75), (13, 68)],
+            &[(1, 5)],
+            &[(2, 7), (5, 16)],
+            &[(1, 10), (2, 20), (3, 30)],
+        ];
+        for pieces in sets {
+            let found = cut_ends(700, pieces);
+            let mut least = vec![u64::MAX / 2; 701];
+            least[0] = 0;
+            for end in 1..=700 {
+                let fit = pieces.iter().filter(|p| p.0 <= end);
+                let costs = fit.map(|p| least[end - p.0] + p.1);
+                least[end] = costs.min().unwrap_or(u64::MAX / 2);
+                assert_eq!(found[end].1, least[end], "{end} of {pieces:?}");
+            }
+            let (lengths, cost) = cut(700, pieces);
+            assert_eq!(lengths.iter().sum::<usize>(), 700);
+            let of = |l: &usize| pieces.iter().find(|p| p.0 == *l).map_or(0, |p| p.1);
+            assert_eq!(lengths.iter().map(of).sum::<u64>(), cost);
+        }
+    }
 }

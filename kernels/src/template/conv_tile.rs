@@ -138,13 +138,19 @@ macro_rules! conv_kernel {
             const NOT_FIRST: u32 = ALL & !FIRST;
             const NOT_LAST: u32 = ALL & !LAST;
             const NR: usize = $v * tile!(LANES);
+            const DRAIN: usize = $crate::template::drain_steps!($tile $r * $w * $v);
 
             let row_step = g.row_step;
             let (o, bias, residual) = (args.o, args.bias, args.residual);
             let mut block = args.a;
             let mut b = args.b;
+            let last = b.wrapping_add(args.channels * g.dy.len() * g.f_w * NR);
             tile!(STEP step <- g.step);
             tile!(DEF t [$r x $w x $v]);
+            let activation = if args.last { g.activation } else { TileActivation::None };
+            let simple = DRAIN > 0
+                && residual.is_null()
+                && !matches!(activation, TileActivation::Leaky { .. });
             if args.first {
                 tile!(BIAS t [$r x $w x $v] <- bias);
             } else {
@@ -169,11 +175,19 @@ macro_rules! conv_kernel {
                             let mut k = n;
                             tile!(POINT p [$r x $w] <- a[row_step, step]);
                             if mask == ALL {
-                                while k >= $u {
+                                let drains = simple && end == last && n >= DRAIN
+                                    && (n - DRAIN) % $u == 0;
+                                let keep = if drains { DRAIN } else { 0 };
+                                while k >= $u + keep {
                                     tile!(COMPUTE conv t [$r x $w x $v x $u] += p[step] * b if ALL);
                                     tile!(ADVANCE p [$r x $w] by $u);
                                     b = b.wrapping_add($u * NR);
                                     k -= $u;
+                                }
+                                if drains {
+                                    $crate::template::drain_tile! { tile t [$r x $w x $v] += p[step, 1] * b[NR],
+                                        activation -> o[g.o_row, g.o_step, g.o_plane] }
+                                    return;
                                 }
                             } else if mask == NOT_FIRST {
                                 while k > 0 {
@@ -203,16 +217,14 @@ macro_rules! conv_kernel {
                 block = block.wrapping_add(g.c_step);
                 left -= channels;
             }
-            if args.last {
-                if !residual.is_null() {
-                    tile!(ADD t [$r x $w x $v] += residual[g.o_row, g.o_step, g.o_plane]);
-                }
-                match g.activation {
-                    TileActivation::None => {}
-                    TileActivation::Relu => { tile!(RELU t [$r x $w x $v]); }
-                    TileActivation::Clamp { lo, hi } => { tile!(CLAMP t [$r x $w x $v] lo, hi); }
-                    TileActivation::Leaky { alpha } => { tile!(LEAKY t [$r x $w x $v] alpha); }
-                }
+            if args.last && !residual.is_null() {
+                tile!(ADD t [$r x $w x $v] += residual[g.o_row, g.o_step, g.o_plane]);
+            }
+            match activation {
+                TileActivation::None => {}
+                TileActivation::Relu => { tile!(RELU t [$r x $w x $v]); }
+                TileActivation::Clamp { lo, hi } => { tile!(CLAMP t [$r x $w x $v] lo, hi); }
+                TileActivation::Leaky { alpha } => { tile!(LEAKY t [$r x $w x $v] alpha); }
             }
             tile!(STORE t [$r x $w x $v] -> o[g.o_row, g.o_step, g.o_plane]);
         }

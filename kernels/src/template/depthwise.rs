@@ -4,7 +4,7 @@
 //! is up to 8 pixels of an output row times one vector of channels; see `window.rs`.
 
 use super::unary::{self, UnaryKernel, UnaryOp};
-use super::window::{Window, WindowArgs, WindowKernel, WindowSizes};
+use super::window::{ByteWindow, Window, WindowArgs, WindowKernel, WindowSizes};
 use super::window_kernel::*;
 use crate::epilogue::TileActivation;
 use crate::error::check_len;
@@ -207,12 +207,54 @@ impl DepthwisePlan {
                 y: y.wrapping_add(y_at),
                 rows,
                 run: 0,
+                bytes: ByteWindow::default(),
             };
             // SAFETY: the ISA is available; planes and rows lie in the operands, which the caller
             // owns, by construction of the units.
             unsafe { self.window.run(&self.kernels, args) };
             if let Some(after) = &self.after {
                 // SAFETY: whole rows of the unit, just written; in place.
+                unsafe { after.call(done, done, len) };
+            }
+        }
+    }
+
+    /// Computes the rows `rows` of one image, all channels, to planes at `y` that have these rows only.
+    ///
+    /// # Safety
+    ///
+    /// * `x`, `weights` and `bias` as for [`run`](Self::run); there is no residual.
+    /// * `y` is writable for all blocks of channels of these rows, and overlaps no operand.
+    /// * `image` and `rows` exist, and no other thread uses `y`.
+    pub(crate) unsafe fn run_rows(
+        &self,
+        x: *const f32,
+        weights: *const f32,
+        bias: *const f32,
+        y: *mut f32,
+        image: usize,
+        rows: Range<usize>,
+    ) {
+        let s = &self.window.sizes;
+        let (x_plane, y_row) = (s.input[0] * s.input[1] * C_BLOCK, s.output[1] * C_BLOCK);
+        let (blocks, len) = (s.c.div_ceil(C_BLOCK), rows.len() * y_row);
+        for block in 0..blocks {
+            let done = y.wrapping_add(block * len);
+            let args = WindowArgs {
+                x: x.wrapping_add((image * blocks + block) * x_plane),
+                weights: weights.wrapping_add(block * s.kernel[0] * s.kernel[1] * C_BLOCK),
+                bias: bias.wrapping_add(block * C_BLOCK),
+                residual: core::ptr::null(),
+                y: done.wrapping_sub(rows.start * y_row),
+                rows: rows.clone(),
+                run: 0,
+                bytes: ByteWindow::default(),
+            };
+            // SAFETY: the ISA is available; the rows that are written lie at `done`, as the caller
+            // promises, and begin there as if the plane were whole.
+            unsafe { self.window.run(&self.kernels, args) };
+            if let Some(after) = &self.after {
+                // SAFETY: the rows just written; in place.
                 unsafe { after.call(done, done, len) };
             }
         }

@@ -7,7 +7,7 @@
 
 use super::conv_geometry::{cost, cut};
 use super::dot_tile::{DotArgs, DotKernel, DotRow, Finish};
-use super::matmul::MatmulParams;
+use super::matmul::{MatmulForm, MatmulParams};
 use super::unary::UnaryKernel;
 use crate::error::checked_len;
 use crate::{Activation, Dtype, KernelError, KernelInfo};
@@ -113,8 +113,12 @@ pub(crate) fn check_sizes(op: &'static str, p: &MatmulParams) -> Result<[usize; 
         b_batch,
         c_row,
         c_batch,
+        form,
         ref epilogue,
     } = *p;
+    if form != MatmulForm::Usual {
+        return Err(KernelError::Unsupported { op, what: "another form of C than the usual" });
+    }
     if [batch, m, n, k].contains(&0) {
         return invalid("size", "at least 1");
     }
@@ -154,7 +158,7 @@ impl WordProduct {
         row: &'static DotRow,
         op: &'static str,
     ) -> Result<Self, KernelError> {
-        let k_words = sizes.k.div_ceil(row.word.group());
+        let k_words = sizes.k.div_ceil(row.word.group()).next_multiple_of(row.word.step());
         // Rows a multiple of 4 KiB apart would share the sets of the L1 cache.
         let lines = k_words.div_ceil(16);
         let a_stride = 16 * (lines + usize::from(lines.is_multiple_of(8)));
@@ -219,10 +223,12 @@ impl WordProduct {
         let p = &self.sizes;
         for row in units.start * 8..(units.end * 8).min(self.a_rows()) {
             let at = (row / p.m * p.a_batch + row % p.m * p.a_row) * from.size();
-            // SAFETY: the row lies in A and has `k` elements, its words have a place of their own,
-            // and the plan checked the ISA.
+            // SAFETY: the row lies in A and has `k` elements, its words and those that fill it up have
+            // a place of their own, and the plan checked the ISA.
             unsafe {
                 let words = words.add(row * self.a_stride);
+                let there = p.k.div_ceil(self.row.word.group());
+                words.add(there).write_bytes(0, self.k_words - there);
                 let sum = (self.row.convert)(from, a.add(at), words, p.k, !sums.is_null());
                 if !sums.is_null() {
                     *sums.add(row) = sum;

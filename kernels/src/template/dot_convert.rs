@@ -9,7 +9,7 @@ use tilewright_intrinsics::soft;
 /// bytes gain 128 where the row takes unsigned ones, unsigned lose 128 where it takes signed ones.
 pub(crate) const fn left_shift(from: Dtype, word: Word) -> i32 {
     match (word, from) {
-        (Word::U8x4, Dtype::I8) => 128,
+        (Word::U8x4 | Word::U8x4Pairs, Dtype::I8) => 128,
         (Word::S8x4, Dtype::U8) => -128,
         _ => 0,
     }
@@ -23,12 +23,39 @@ pub(crate) const fn right_shift(from: Dtype) -> i32 {
     }
 }
 
+/// In which word of a row of a panel, and where in it, a part of the word of column `n` lies.
+pub(crate) fn place(row: &DotRow, n: usize, part: usize) -> (usize, usize) {
+    if !row.word.in_halves() {
+        return (n, part);
+    }
+    let half = n / row.lanes * row.lanes * 2 + part * row.lanes + n % row.lanes;
+    (half / 2, half % 2)
+}
+
 /// Packs a panel of so many columns, of which the first `columns` exist, word by word.
 ///
 /// Per word, `words` has where its first element in column 0 lies and how many it has; the next
 /// element is `part_step` further, the next column `n_step`. `element` is the value there in column
-/// `n`, in the range of what the words hold, and `sum` is told of each.
+/// `n`, in the range of what the words hold, and `sum` is told of each. Words that there are not
+/// become zero.
 pub(crate) fn pack_panel(
+    row: &DotRow,
+    width: usize,
+    columns: usize,
+    words: impl Iterator<Item = (usize, usize)>,
+    steps: [usize; 2],
+    element: impl Fn(usize, usize) -> i32,
+    sum: impl FnMut(usize, i32),
+    dst: &mut [i32],
+) {
+    match row.word.side_by_side() {
+        1 => pack_words::<1>(row, width, columns, words, steps, element, sum, dst),
+        _ => pack_words::<2>(row, width, columns, words, steps, element, sum, dst),
+    }
+}
+
+/// [`pack_panel`] for so many words of a column side by side.
+fn pack_words<const SIDE: usize>(
     row: &DotRow,
     width: usize,
     columns: usize,
@@ -38,35 +65,35 @@ pub(crate) fn pack_panel(
     mut sum: impl FnMut(usize, i32),
     dst: &mut [i32],
 ) {
-    let (lanes, bits) = (row.lanes, 32 / row.word.group());
+    let bits = 32 / row.word.group();
     let mask = u32::MAX >> (32 - bits);
-    for ((first, parts), dst) in words.zip(dst.chunks_exact_mut(width)) {
-        dst.fill(0);
+    let mut filled = 0;
+    for (i, (first, parts)) in words.enumerate() {
+        let dst = &mut dst[i / SIDE * SIDE * width..][..SIDE * width];
+        if i % SIDE == 0 {
+            dst.fill(0);
+            filled += dst.len();
+        }
         for n in 0..columns {
             let at = first + n * n_step;
             if bits == 8 && parts == 4 {
                 let x = [0, 1, 2, 3].map(|part| element(at + part * part_step, n));
                 sum(n, x[0] + x[1] + x[2] + x[3]);
-                dst[n] = i32::from_ne_bytes(x.map(|x| x as u8));
+                dst[n * SIDE + i % SIDE] = i32::from_ne_bytes(x.map(|x| x as u8));
                 continue;
             }
             for part in 0..parts {
                 let x = element(at + part * part_step, n);
                 sum(n, x);
-                // In which word, and where in it, the element lies.
-                let (word, part) = match row.word {
-                    Word::S16x2Halves => {
-                        let half = n / lanes * lanes * 2 + part * lanes + n % lanes;
-                        (half / 2, half % 2)
-                    }
-                    _ => (n, part),
-                };
+                let (word, part) = place(row, n, part);
+                let found = &mut dst[word * SIDE + i % SIDE];
                 // As if little-endian: the first element has the lowest address.
-                let found = i32::to_le(dst[word]);
-                dst[word] = i32::from_le(found | ((x as u32 & mask) << (bits * part)) as i32);
+                let x = ((x as u32 & mask) << (bits * part)) as i32;
+                *found = i32::from_le(i32::to_le(*found) | x);
             }
         }
     }
+    dst[filled..].fill(0);
 }
 
 /// Writes `n` elements at `src` as words at `dst`, padded with zeros to a whole word. Integers are
@@ -87,7 +114,7 @@ pub(crate) unsafe fn convert(from: Dtype, word: Word, src: *const u8, dst: *mut 
     // SAFETY: each arm reads `n` elements of `from` and writes `n` parts of a word.
     unsafe {
         match word {
-            Word::U8x4 | Word::S8x4 => {
+            Word::U8x4 | Word::U8x4Pairs | Word::S8x4 => {
                 let (flip, dst) =
                     (if left_shift(from, word) == 0 { 0 } else { 0x80 }, dst.cast::<u8>());
                 for i in 0..n {
@@ -106,7 +133,7 @@ pub(crate) unsafe fn convert(from: Dtype, word: Word, src: *const u8, dst: *mut 
                     }
                 }
             }
-            Word::Bf16x2 => src.copy_to_nonoverlapping(dst.cast(), 2 * n),
+            Word::F16x2Halves | Word::Bf16x2 => src.copy_to_nonoverlapping(dst.cast(), 2 * n),
             _ => {
                 let src = src.cast::<u16>();
                 if from == Dtype::F16 {

@@ -54,6 +54,8 @@ pub(crate) enum Finish {
     Sums,
     /// `f32`: integer sums times scale plus shift; then the activation.
     Float(TileActivation),
+    /// `f32` added to what the output holds. Words of floats only.
+    Added,
     /// Bytes: `round(clamp(sum * scale, lo, hi)) + zero`. Integer words only.
     Bytes { lo: f32, hi: f32, zero: f32 },
     /// f16 after the activation. Words of floats only.
@@ -77,7 +79,7 @@ impl Finish {
     /// Bytes of an element of the output.
     pub(crate) fn size(self) -> usize {
         match self {
-            Self::Sums | Self::Float(_) => 4,
+            Self::Sums | Self::Float(_) | Self::Added => 4,
             Self::F16(_) | Self::Bf16(_) => 2,
             Self::Bytes { .. } => 1,
         }
@@ -173,6 +175,8 @@ macro_rules! dot_kernel {
             tile!(STEP step <- args.step);
             tile!(DEF t [1 x $w x $v]);
             tile!(BIAS t [1 x $w x $v] <- bias);
+            tile!(PAIR t [$w x $v]);
+            debug_assert!(args.words.is_multiple_of(Word::$word.step()));
             for offset in args.segments {
                 let a = args.a.wrapping_offset(*offset);
                 let mut k = args.words;
@@ -190,6 +194,7 @@ macro_rules! dot_kernel {
                     k -= 1;
                 }
             }
+            tile!(PAIR t [$w x $v]);
             dot_finish! { $word $tile t [$w x $v] args }
         }
     };
@@ -198,8 +203,15 @@ macro_rules! dot_kernel {
 /// What follows the reduction: by kind of word.
 macro_rules! dot_finish {
     (F32x1 $($rest:tt)*) => { dot_finish! { float $($rest)* } };
+    (F16x2Halves $($rest:tt)*) => { dot_finish! { float $($rest)* } };
     (Bf16x2 $($rest:tt)*) => { dot_finish! { float $($rest)* } };
     (float $tile:ident $t:ident [$w:tt x $v:tt] $args:ident) => {
+        if $args.finish == Finish::Added {
+            let (o, o_step) = ($args.o.cast::<f32>().cast_const(), $args.o_step);
+            tile!(ADD $t [1 x $w x $v] += o[0, o_step, $args.o_plane]);
+            dot_finish! { store $tile $t [$w x $v] $args }
+            return;
+        }
         let (Finish::Float(activation) | Finish::F16(activation) | Finish::Bf16(activation)) = $args.finish
             else { return };
         dot_finish! { activate $tile $t [$w x $v] activation }
@@ -248,11 +260,11 @@ macro_rules! dot_finish {
         match $args.finish {
             Finish::Bytes { lo, hi, zero } => {
                 let (o, o_step, tail) = ($args.o, $args.o_step, $args.tail);
-                tile!(REQUANT $t [$w x $v] <- scale, lo, hi, zero);
+                tile!(SCALE $t [$w x $v] <- scale);
                 if tail == LANES {
-                    tile!(STORE8 $t [$w x $v] -> o[o_step, $args.o_plane]);
+                    tile!(NARROW $t [$w x $v] lo, hi, zero -> o[o_step, $args.o_plane]);
                 } else {
-                    tile!(STORE8 $t [$w x $v; tail] -> o[o_step]);
+                    tile!(NARROW $t [$w x $v; tail] lo, hi, zero -> o[o_step]);
                 }
                 return;
             }
@@ -270,8 +282,8 @@ tilewright_intrinsics::for_each_tile!(dot_row, i8);
 tilewright_intrinsics::for_each_tile!(dot_row, f16);
 tilewright_intrinsics::for_each_tile!(dot_row, bf16);
 
-/// The kernels for operands of a type, of an instruction set or of the nearest of its bases. Those for
-/// f16 serve bf16 too where there are none that multiply it as it is.
+/// The kernels for operands of a type, of an instruction set or of the nearest of its bases. Where there
+/// are none that multiply bf16 as it is, those serve that take f16 as `f32`.
 pub(crate) fn row(isa: Isa, dtype: Dtype) -> &'static DotRow {
     let served = isa.serving(dtype);
     macro_rules! row {
@@ -284,9 +296,13 @@ pub(crate) fn row(isa: Isa, dtype: Dtype) -> &'static DotRow {
     tilewright_intrinsics::for_each_tile!(row, i8);
     tilewright_intrinsics::for_each_tile!(row, f16);
     tilewright_intrinsics::for_each_tile!(row, bf16);
-    match dtype {
-        Dtype::Bf16 => row(isa, Dtype::F16),
-        _ => &scalar_i8::ROW,
+    if dtype != Dtype::Bf16 {
+        return &scalar_i8::ROW;
+    }
+    let halves = row(isa, Dtype::F16);
+    match isa.base() {
+        Some(base) if halves.word != Word::F32x1 => row(base, Dtype::Bf16),
+        _ => halves,
     }
 }
 

@@ -1,11 +1,12 @@
 //! Matrix product of f16 or bf16, row-major, batched, summed in `f32`.
 //!
-//! Where the instruction set multiplies pairs of bf16, both operands stay as they are; elsewhere
+//! Where the instruction set multiplies pairs of them, both operands stay as they are; elsewhere
 //! they become `f32`, B when it is packed, A in a pass before the product. Products of pairs are
 //! rounded as the instruction does: AVX-512 BF16 takes denormals for zero.
 
 use super::conv::post_kernel;
 use super::dot::{WordOperands, WordProduct, check_sizes};
+use super::dot_convert::place;
 use super::dot_tile::{Finish, row};
 use super::matmul::MatmulParams;
 use super::unary::UnaryKernel;
@@ -90,7 +91,7 @@ impl HalfMatmulPlan {
         let product = WordProduct::new(s, row(isa, params.dtype), OP)?;
         let dense = [s.k, s.a_row, s.a_batch].iter().all(|n| n.is_multiple_of(2));
         let apart = s.m < 8 || !s.a_row.is_multiple_of(2048);
-        let direct = product.row.word == Word::Bf16x2 && dense && apart;
+        let direct = product.row.word != Word::F32x1 && dense && apart;
         let post = post_kernel(isa, s.epilogue.activation)?;
         Ok(Self { params: params.clone(), product, finish, post, converts: !direct, lens })
     }
@@ -174,7 +175,7 @@ impl HalfMatmulPlan {
         debug_assert!(units.end <= self.pack_units());
         let (p, count) = (&self.params.sizes, self.product.panels.len());
         let (k_step, n_step) = if p.b_transposed { (1, p.b_row) } else { (p.b_row, 1) };
-        let pairs = self.product.row.word == Word::Bf16x2;
+        let pairs = self.product.row.word != Word::F32x1;
         for unit in units {
             let (batch, panel) = (unit / count, &self.product.panels[unit % count]);
             let first = batch * p.b_batch + panel.column * n_step;
@@ -190,7 +191,8 @@ impl HalfMatmulPlan {
                     for n in 0..columns {
                         let x = *from.add(n * n_step);
                         if pairs {
-                            let at = (k / 2 * panel.width + n) * 2 + k % 2;
+                            let (word, part) = place(self.product.row, n, k % 2);
+                            let at = (k / 2 * panel.width + word) * 2 + part;
                             *words.cast::<u16>().add(at) = x;
                         } else {
                             *words.cast::<f32>().add(k * panel.width + n) = self.value(x);

@@ -213,11 +213,18 @@ pub(crate) struct Job {
 /// writable at the second.
 pub(crate) type LayoutFn = unsafe fn(*const f32, *mut f32, &Job);
 
+/// # Safety
+///
+/// The CPU has the instructions. Nothing is read.
+pub(crate) type FetchFn = unsafe fn(*const f32, &Job);
+
 /// The kernels of one instruction set.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LayoutKernels {
     pub(crate) transpose: LayoutFn,
     pub(crate) copy: LayoutFn,
+    /// Asks for the rows of a job to be in the first-level cache soon.
+    pub(crate) fetch: FetchFn,
     transpose_name: &'static str,
     copy_name: &'static str,
 }
@@ -231,6 +238,7 @@ macro_rules! layout_row {
             pub(super) const KERNELS: LayoutKernels = LayoutKernels {
                 transpose,
                 copy,
+                fetch,
                 transpose_name: concat!("transpose_f32_", $l, "x", $l, "_", stringify!($isa_name)),
                 copy_name: concat!("copy_rows_f32_", $l, "_", stringify!($isa_name)),
             };
@@ -269,16 +277,31 @@ macro_rules! layout_row {
             }
 
             $(#[target_feature(enable = $f)])*
+            unsafe fn fetch(x: *const f32, job: &Job) {
+                for r in 0..job.rows {
+                    let x = x.wrapping_add(r * job.x);
+                    for c in (0..job.cols).step_by(16) {
+                        tile!(VPREFETCH x, c);
+                        let _ = (x, c);
+                    }
+                }
+            }
+
+            $(#[target_feature(enable = $f)])*
             unsafe fn copy(x: *const f32, y: *mut f32, job: &Job) {
                 let whole = job.cols.min(job.out) / $l * $l;
-                for r in (0..job.rows).step_by(4) {
+                for r in 0..job.rows {
                     let (xs, ys) = (x.wrapping_add(r * job.x), y.wrapping_add(r * job.y));
-                    let rows = job.rows - r;
-                    for c in (0..whole).step_by($l) {
-                        each!(i in 4 { if i < rows {
-                            let v = tile!(VLOAD xs.wrapping_add(i * job.x + c), 0);
-                            tile!(VSTORE ys.wrapping_add(i * job.y + c), 0, v);
-                        } });
+                    let mut c = 0;
+                    while c + 2 * $l <= whole {
+                        each!(i in 2 {
+                            let at = c + i * $l;
+                            tile!(VSTORE ys.wrapping_add(at), 0, tile!(VLOAD xs.wrapping_add(at), 0));
+                        });
+                        c += 2 * $l;
+                    }
+                    if c < whole {
+                        tile!(VSTORE ys.wrapping_add(c), 0, tile!(VLOAD xs.wrapping_add(c), 0));
                     }
                 }
                 for c in (whole..job.out).step_by($l) {

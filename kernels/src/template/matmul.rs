@@ -12,7 +12,7 @@
 
 use super::conv::post_kernel;
 use super::layout::{self, LayoutKernels};
-use super::matmul_cut::{Tiling, candidates, exists};
+use super::matmul_cut::{Tiling, candidates, exists, near};
 use super::matmul_tile::MatmulKernel;
 use super::unary::UnaryKernel;
 use crate::epilogue::TileActivation;
@@ -30,11 +30,25 @@ const OP: &str = "matmul";
 const PARTS: usize = 32;
 /// Elements of A up to which a B that is packed at run time is packed panel by panel.
 const PLAIN_A: usize = 1 << 21;
-/// Elements of a larger one that are packed at a time.
+/// Elements of B that are then packed at a time, if a panel is not more.
+const SMALL_GROUP: usize = 1 << 12;
+/// Elements that are packed at a time for a larger A.
 const GROUP: usize = 1 << 21;
 /// Elements that kernels prefetch past the end of their B: no other thread's scratch memory may lie
 /// there, or the cores fight for its cache lines.
 const AHEAD: usize = 2048;
+
+/// How bias and result of a product lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MatmulForm {
+    /// C is `[m, n]`, with a bias per column.
+    #[default]
+    Usual,
+    /// C is `[m, n]`, with a bias per row.
+    RowBias,
+    /// C is stored as `[n, m]`, with a bias per stored row. There is no residual.
+    Transposed,
+}
 
 /// Sizes and strides of a matrix product.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,10 +73,12 @@ pub struct MatmulParams {
     pub b_transposed: bool,
     /// Elements from one plain B to the next; 0 if all products share it.
     pub b_batch: usize,
-    /// Elements from a row of C to the next, at least `n`.
+    /// Elements from a row of C, as stored, to the next; at least its length.
     pub c_row: usize,
-    /// Elements from one C to the next, at least `m * c_row` if there are several.
+    /// Elements from one C to the next, at least its size if there are several.
     pub c_batch: usize,
+    /// How C lies, and the bias.
+    pub form: MatmulForm,
     /// What follows the reduction. The residual has the shape and strides of C.
     pub epilogue: Epilogue,
 }
@@ -83,6 +99,7 @@ impl MatmulParams {
             b_batch: 0,
             c_row: n,
             c_batch: 0,
+            form: MatmulForm::Usual,
             epilogue: Epilogue::default(),
         }
     }
@@ -112,6 +129,14 @@ impl MatmulParams {
         Self { epilogue, ..self }
     }
 
+    /// Rows and columns of C as stored.
+    fn c_size(&self) -> [usize; 2] {
+        match self.form {
+            MatmulForm::Transposed => [self.n, self.m],
+            _ => [self.m, self.n],
+        }
+    }
+
     fn check(&self) -> Result<(), KernelError> {
         let invalid = |param, expected| Err(KernelError::InvalidParam { op: OP, param, expected });
         if [self.batch, self.m, self.n, self.k].contains(&0) {
@@ -119,10 +144,14 @@ impl MatmulParams {
         }
         let a_width = if self.a_transposed { self.m } else { self.k };
         let b_width = if self.b_transposed { self.k } else { self.n };
-        if self.a_row < a_width || self.c_row < self.n || self.b_row < b_width {
+        let [c_rows, c_width] = self.c_size();
+        if self.a_row < a_width || self.c_row < c_width || self.b_row < b_width {
             return invalid("row stride", "at least the row length");
         }
-        let c_size = self.m.checked_mul(self.c_row).ok_or(KernelError::TooLarge { op: OP })?;
+        if self.form == MatmulForm::Transposed && self.epilogue.residual {
+            return Err(KernelError::Unsupported { op: OP, what: "a residual of a transposed C" });
+        }
+        let c_size = c_rows.checked_mul(self.c_row).ok_or(KernelError::TooLarge { op: OP })?;
         if self.batch > 1 && self.c_batch < c_size {
             return invalid("c_batch", "at least the size of one C");
         }
@@ -152,6 +181,8 @@ pub struct MatmulPlan {
     pub(crate) activation: TileActivation,
     /// The activation, if the tiles do not do it in registers.
     pub(crate) post: Option<UnaryKernel>,
+    /// Whether the rows of a panel of a plain B can wait in the first-level cache where they lie.
+    pub(crate) near: bool,
     lens: [usize; 3],
     /// Elements of one packed B.
     pub(crate) packed: usize,
@@ -194,17 +225,15 @@ impl MatmulPlan {
         let lens = check(isa, params)?;
         let [one, rows, columns] = choice.tile;
         let lanes = kernels(isa)[0].info.c_ob / kernels(isa)[0].info.c_vec;
-        let algorithm = match choice.algorithm {
-            Algorithm::Direct => !params.a_transposed,
-            Algorithm::Packed => true,
-            _ => false,
-        };
+        let algorithm = matches!(choice.algorithm, Algorithm::Direct | Algorithm::Packed);
         let tile = one == 1
             && exists(kernels(isa), rows, columns)
             && rows <= params.m
             && columns <= params.n.next_multiple_of(lanes);
         let Choice { chunk, block, .. } = *choice;
-        let chunk = chunk == params.k || (16..params.k).contains(&chunk) && chunk % 16 == 0;
+        // Partial sums lie in C, so a transposed one has none.
+        let cut = params.form != MatmulForm::Transposed && (16..params.k).contains(&chunk);
+        let chunk = chunk == params.k || cut && chunk % 16 == 0;
         if !(algorithm && tile && chunk && (1..=params.m).contains(&block)) {
             let expected = "one of the candidates of this product";
             return Err(KernelError::InvalidParam { op: OP, param: "choice", expected });
@@ -226,18 +255,20 @@ impl MatmulPlan {
         // Panel by panel, if then A is packed once and comes from the L3 cache at worst.
         let again = choice.algorithm == Algorithm::Packed && choice.chunk < p.k;
         let small = !again && p.m.saturating_mul(p.k) <= PLAIN_A;
-        let group = if small { 1 } else { (GROUP / choice.chunk / columns).max(1) };
+        let elements = if small { SMALL_GROUP } else { GROUP };
+        let group = (elements / choice.chunk / columns).max(1);
         let activation = p.epilogue.activation.in_tile().unwrap_or(TileActivation::None);
         Ok(Self {
             kernels,
             copies: layout::kernels(isa),
             choice: *choice,
             block,
-            plain_block: if group == 1 { tiling.count() } else { block },
+            plain_block: if small { tiling.count() } else { block },
             group,
             parts: PARTS.div_ceil(p.batch * tiling.panels.len()).min(tiling.count()),
             activation,
             post: post_kernel(isa, p.epilogue.activation)?,
+            near: near(p, choice.chunk, columns),
             lens,
             packed,
             tiling,
@@ -277,19 +308,32 @@ impl MatmulPlan {
 
     /// Elements of the packed bias.
     pub fn bias_len(&self) -> usize {
-        self.packed / self.params.k
+        match self.params.form {
+            MatmulForm::RowBias => self.params.m,
+            _ => self.packed / self.params.k,
+        }
     }
 
     /// Elements of scratch memory that each thread needs to [`run`](Self::run).
     pub fn scratch_len(&self) -> usize {
-        self.packed_a_len(self.block)
+        self.packed_a_len(self.block) + self.turned_len(self.block)
     }
 
     /// Elements of scratch memory that each thread needs to [`run_plain`](Self::run_plain).
     pub fn plain_scratch_len(&self) -> usize {
         let panels = self.group.min(self.tiling.panels.len());
-        let widest = self.tiling.panels.iter().map(|panel| panel.width).max().unwrap_or(0);
-        self.packed_a_len(self.plain_block) + panels * widest * self.choice.chunk + AHEAD
+        let others = self.packed_a_len(self.plain_block) + self.turned_len(self.plain_block);
+        others + panels * self.widest() * self.choice.chunk + AHEAD
+    }
+
+    fn widest(&self) -> usize {
+        self.tiling.panels.iter().map(|panel| panel.width).max().unwrap_or(0)
+    }
+
+    /// Elements of the results of so many tiles of a panel, if they are transposed.
+    pub(crate) fn turned_len(&self, tiles: usize) -> usize {
+        let rows = tiles.saturating_mul(self.choice.tile[1]).min(self.params.m);
+        if self.params.form == MatmulForm::Transposed { rows * self.widest() } else { 0 }
     }
 
     /// Elements of so many packed tiles of A.
@@ -350,14 +394,15 @@ impl MatmulPlan {
         }
     }
 
-    /// Copies the bias `[n]` and fills it up with zeros. An empty `src` means no bias.
+    /// Copies the bias, `[n]` or as [`MatmulForm`] says, and fills it up with zeros. An empty `src` means no bias.
     ///
     /// # Errors
     ///
     /// [`KernelError::InvalidLength`] if `src` or `dst` is too short.
     pub fn pack_bias(&self, src: &[f32], dst: &mut [f32]) -> Result<(), KernelError> {
         check_len(OP, "packed bias", self.bias_len(), dst.len())?;
-        let n = if src.is_empty() { 0 } else { self.params.n };
+        let n = if self.params.form == MatmulForm::RowBias { self.params.m } else { self.params.n };
+        let n = if src.is_empty() { 0 } else { n };
         check_len(OP, "bias", n, src.len())?;
         dst[..n].copy_from_slice(&src[..n]);
         dst[n..self.bias_len()].fill(0.0);
@@ -408,6 +453,7 @@ fn check(isa: Isa, p: &MatmulParams) -> Result<[usize; 3], KernelError> {
             one.and_then(|one| one.checked_add(all)).ok_or(KernelError::TooLarge { op: OP })?;
         checked_len(OP, &[len])
     };
+    let [c_rows, c_width] = p.c_size();
     let turned =
         |transposed, rows, columns| if transposed { (columns, rows) } else { (rows, columns) };
     let (a_rows, a_width) = turned(p.a_transposed, p.m, p.k);
@@ -419,6 +465,6 @@ fn check(isa: Isa, p: &MatmulParams) -> Result<[usize; 3], KernelError> {
     Ok([
         matrix(a_rows, p.a_row, a_width, p.a_batch)?,
         matrix(b_rows, p.b_row, b_width, p.b_batch)?,
-        matrix(p.m, p.c_row, p.n, p.c_batch)?,
+        matrix(c_rows, p.c_row, c_width, p.c_batch)?,
     ])
 }

@@ -1,7 +1,7 @@
 //! How a product is cut into tiles, and which ways of computing it there are.
 
 use super::conv_geometry::{cost, cut};
-use super::matmul::MatmulParams;
+use super::matmul::{MatmulForm, MatmulParams};
 use super::matmul_tile::MatmulKernel;
 use crate::{Algorithm, Choice};
 use alloc::{vec, vec::Vec};
@@ -150,9 +150,11 @@ fn panels(p: &MatmulParams, kernels: &[MatmulKernel], widths: &[usize], main: us
 const CHUNKS: [usize; 3] = [2048, 1024, 512];
 /// Elements of A that stay in the L2 cache while panels of B pass.
 const BLOCK: usize = 96 * 1024;
+/// Rows of a panel of C that wait in the L1 cache until they are transposed.
+const TURNED: usize = 256;
 /// Longest row of A that is read where it lies; beyond, rows of one tile evict each other from the L1
 /// cache.
-const DIRECT: usize = 800;
+const DIRECT: usize = 1024;
 
 /// Rows so many elements apart begin at the same set of the L1 cache (of 4 KiB per way, as x86 has
 /// them), which holds so many of them.
@@ -188,14 +190,21 @@ pub(crate) fn candidates(p: &MatmulParams, kernels: &[MatmulKernel]) -> Vec<Choi
 
     let mut list = Vec::new();
     for &(_, columns, rows) in &by_width {
-        let choice = |algorithm, most| {
+        // Nor can it be if C, where the partial sums lie, is transposed.
+        let turned = p.form == MatmulForm::Transposed;
+        let choice = |algorithm, longest| {
             // A few rows of A read B once, so that nothing is gained by cutting it.
-            let chunk = if p.m <= rows { p.k } else { even(p.k, most, 16) };
-            let block = even(p.m, (BLOCK / chunk).max(rows), 1);
+            let chunk = if p.m <= rows || turned { p.k } else { even(p.k, longest, 16) };
+            let most = match (turned, algorithm) {
+                (true, Algorithm::Direct) => TURNED,
+                (true, _) => TURNED.min(BLOCK / chunk),
+                _ => BLOCK / chunk,
+            };
+            let block = even(p.m, most.max(rows), 1);
             Choice { algorithm, tile: [1, rows, columns], chunk, block }
         };
         let packed = CHUNKS.map(|most| choice(Algorithm::Packed, most));
-        if p.a_transposed {
+        if p.a_transposed && !turned {
             list.extend(packed);
             continue;
         }
@@ -203,7 +212,9 @@ pub(crate) fn candidates(p: &MatmulParams, kernels: &[MatmulKernel]) -> Vec<Choi
         let few = p.k <= DIRECT || p.m <= rows || p.n <= columns;
         let [first, second] = if few { [direct, packed] } else { [packed, direct] };
         list.extend([first[0], second[0], first[1], first[2]]);
-        list.push(Choice { block: p.m, ..first[0] });
+        if p.form != MatmulForm::Transposed {
+            list.push(Choice { block: p.m, ..first[0] });
+        }
     }
     let mut seen = Vec::new();
     list.retain(|choice| {
@@ -226,4 +237,17 @@ pub(crate) fn blocks(tiles: Range<usize>, per_block: usize) -> impl Iterator<Ite
     let (start, count) = (tiles.start, tiles.len());
     let blocks = count.div_ceil(per_block);
     (0..blocks).map(move |i| start + i * count / blocks..start + (i + 1) * count / blocks)
+}
+
+/// Whether so many rows of a panel of a plain B stay in the L1 cache where they lie, beside what passes
+/// through it: they are whole cache lines, not too many, and spread over its sets.
+pub(crate) fn near(p: &MatmulParams, rows: usize, columns: usize) -> bool {
+    const LINE: usize = 16;
+    let (lines, sets) = (columns.div_ceil(LINE), SET / LINE);
+    let step = p.b_row / LINE;
+    // Rows begin at so many sets.
+    let starts = sets >> step.trailing_zeros().min(sets.trailing_zeros());
+    p.b_row.is_multiple_of(LINE)
+        && rows * columns <= SET * WAYS / 2
+        && rows * lines <= (starts * lines).min(sets) * (WAYS - 2)
 }

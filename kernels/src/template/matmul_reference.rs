@@ -1,9 +1,10 @@
 //! The matrix product from its definition, in `f64`.
 
-use super::matmul::MatmulParams;
+use super::matmul::{MatmulForm, MatmulParams};
 use alloc::{vec, vec::Vec};
 
-/// `C = A * B + bias` (no epilogue) of all products, dense `[batch, m, n]`; `bias` `[n]` or empty.
+/// `C = A * B + bias` (no epilogue) of all products, dense `[batch, m, n]` whatever the form; `bias`
+/// `[n]` (by rows `[m]`) or empty.
 ///
 /// Shares no code with the kernels; they are tested against it.
 ///
@@ -14,7 +15,8 @@ pub fn reference(p: &MatmulParams, a: &[f32], b: &[f32], bias: &[f32]) -> Vec<f6
     let mut c = vec![0.0; p.batch * p.m * p.n];
     for (i, c) in c.iter_mut().enumerate() {
         let (batch, row, column) = (i / p.n / p.m, i / p.n % p.m, i % p.n);
-        *c = bias.get(column).map_or(0.0, |&b| f64::from(b));
+        let of = if p.form == MatmulForm::RowBias { row } else { column };
+        *c = bias.get(of).map_or(0.0, |&b| f64::from(b));
         for k in 0..p.k {
             let at = if p.b_transposed { column * p.b_row + k } else { k * p.b_row + column };
             let a_at = if p.a_transposed { k * p.a_row + row } else { row * p.a_row + k };

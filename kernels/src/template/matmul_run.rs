@@ -1,7 +1,7 @@
 //! The loops of the matrix product around its microkernels.
 
 use super::layout::Job;
-use super::matmul::MatmulPlan;
+use super::matmul::{MatmulForm, MatmulPlan};
 use super::matmul_cut::{Panel, blocks};
 use super::matmul_tile::TileArgs;
 use crate::Algorithm;
@@ -10,8 +10,8 @@ use core::ops::Range;
 /// Elements of a row of A that lie together when it is packed: a cache line.
 const RUN: usize = 16;
 
-/// A plain B is read in place where its rows are this short: in the L1 cache rows of other lengths get
-/// into each other's way.
+/// A plain B is read in place where its rows are this short, or where `near` says so: in the L1 cache
+/// other rows get into each other's way.
 const IN_PLACE_ROW: usize = 64;
 
 /// The operands of a run.
@@ -136,7 +136,8 @@ impl MatmulPlan {
         };
         // One block of A that is packed once serves all groups.
         let once = tiles.len() <= block && chunk >= p.k;
-        let b_scratch = x.scratch.wrapping_add(self.packed_a_len(block));
+        let turned = x.scratch.wrapping_add(self.packed_a_len(block));
+        let b_scratch = turned.wrapping_add(self.turned_len(block));
         for first in panels.clone().step_by(group) {
             let group = first..panels.end.min(first + group);
             let column = self.tiling.panels[first].column;
@@ -151,6 +152,9 @@ impl MatmulPlan {
                     // for `group` panels of `chunk` rows after A's part.
                     unsafe { self.pack_b(x.b, dst, ks.clone(), panels) };
                 }
+                // Rows of the next group that are asked for after each tile of this one.
+                let per_tile = ks.len().div_ceil((group.len() * tiles.len()).max(1));
+                let mut fetched = if plain.is_some() { ks.start } else { ks.end };
                 for block in blocks(tiles.clone(), block) {
                     let row = self.tiling.tiles[block.start];
                     let kc = ks.len().next_multiple_of(RUN);
@@ -177,21 +181,61 @@ impl MatmulPlan {
                         // the kernel overlap with its arithmetic, and find it in the cache again.
                         let packs = packs_now && !p.a_transposed && i == first;
                         let plain_a = packs || !packs_a;
+                        let (c, c_row) = self.result(x.c, turned, row, panel);
+                        let (a_row, a_run, a_step) = match plain_a {
+                            true if p.a_transposed => (1, 1, p.a_row),
+                            true => (p.a_row, ks.len(), 0),
+                            false => (RUN, RUN, 0),
+                        };
+                        let mut args = TileArgs {
+                            a: x.a,
+                            b,
+                            bias: x.bias.wrapping_add(panel.column),
+                            row_bias: p.form == MatmulForm::RowBias,
+                            residual: core::ptr::null(),
+                            o: c,
+                            a_row,
+                            a_run,
+                            a_step,
+                            b_row,
+                            o_row: c_row,
+                            k: ks.len(),
+                            tail: panel.tail,
+                            first: ks.start == 0,
+                            last: ks.end == p.k,
+                            activation: self.activation,
+                        };
                         for tile in block.clone() {
                             let from = self.tiling.tiles[tile];
                             let packed = x.scratch.wrapping_add((from - row) * kc);
-                            let a = match plain_a {
+                            args.a = match plain_a {
+                                true if p.a_transposed => x.a.wrapping_add(k * p.a_row + from),
                                 true => x.a.wrapping_add(from * p.a_row + k),
-                                false => packed.cast_const(),
+                                false => {
+                                    args.a_step = self.tiling.height(tile) * RUN;
+                                    packed.cast_const()
+                                }
                             };
-                            let b = (b, b_row);
                             // SAFETY: `a` and `b` are the tile's rows of A and the panel's columns of
-                            // B over this block of K, as they lie or as they were packed.
-                            unsafe { self.run_tile(x, panel, tile, (a, plain_a), b, ks.clone()) };
+                            // B over this block of K, as they lie or as they were packed; `c` is where
+                            // the tile's results belong, or their place in the scratch memory.
+                            unsafe { self.run_tile(x, panel, tile, &mut args, c) };
                             if packs && i + 1 < panels.end {
                                 // SAFETY: as for a transposed A.
                                 unsafe { self.pack_a(x.a, packed, ks.clone(), tile) };
                             }
+                            if fetched < ks.end && group.end < panels.end {
+                                let rows = fetched..ks.end.min(fetched + per_tile);
+                                fetched = rows.end;
+                                let next = group.end..panels.end.min(group.end + group.len());
+                                // SAFETY: the ISA is that of the plan.
+                                unsafe { self.fetch_b(x.b, rows, next) };
+                            }
+                        }
+                        if p.form == MatmulForm::Transposed {
+                            let rows = row..self.tiling.tiles[block.end];
+                            // SAFETY: the scratch memory has the panel's results of these rows.
+                            unsafe { self.turn(turned, x.c, rows, panel) };
                         }
                     }
                 }
@@ -199,63 +243,96 @@ impl MatmulPlan {
         }
     }
 
+    /// Where a tile of a panel writes, as if from row 0 on, and the distance of rows: C, or the scratch
+    /// memory `turned` that begins with row `row`.
+    fn result(
+        &self,
+        c: *mut f32,
+        turned: *mut f32,
+        row: usize,
+        panel: &Panel,
+    ) -> (*mut f32, usize) {
+        match self.params.form {
+            MatmulForm::Transposed => (turned.wrapping_sub(row * panel.width), panel.width),
+            _ => (c.wrapping_add(panel.column), self.params.c_row),
+        }
+    }
+
+    /// Writes a panel's results of some rows, `[row][columns of the panel]`, to a transposed C.
+    ///
+    /// # Safety
+    ///
+    /// `from` has these results; the rows and columns exist in `c`, which is writable there.
+    unsafe fn turn(&self, from: *const f32, c: *mut f32, rows: Range<usize>, panel: &Panel) {
+        let p = &self.params;
+        let (x, cols) = (panel.width, panel.width.min(p.n - panel.column));
+        let job = Job { rows: rows.len(), cols, out: rows.len(), x, y: p.c_row };
+        let to = c.wrapping_add(panel.column * p.c_row + rows.start);
+        // SAFETY: the caller's duties.
+        unsafe { (self.copies.transpose)(from, to, &job) };
+    }
+
+    /// Asks for some rows of the next panels of a plain B, which lie far apart.
+    ///
+    /// # Safety
+    ///
+    /// The CPU has the instructions of the plan.
+    unsafe fn fetch_b(&self, b: *const f32, rows: Range<usize>, panels: Range<usize>) {
+        let p = &self.params;
+        if p.b_transposed {
+            return;
+        }
+        let list = &self.tiling.panels[panels];
+        let cols = list.iter().map(|panel| panel.width).sum();
+        let job = Job { rows: rows.len(), cols, out: 0, x: p.b_row, y: 0 };
+        let at = rows.start * p.b_row + list[0].column;
+        // SAFETY: the ISA is the plan's, and a prefetch may name any address.
+        unsafe { (self.copies.fetch)(b.wrapping_add(at), &job) };
+    }
+
     /// Whether a panel of a plain B is read where it lies.
     fn in_place(&self, panel: usize) -> bool {
         let (p, panel) = (&self.params, &self.tiling.panels[panel]);
         let whole = panel.column + panel.width <= p.n;
         // What one tile of rows reads once is not worth packing.
-        let pays = p.b_row > IN_PLACE_ROW && self.tiling.count() > 1;
+        let pays = p.b_row > IN_PLACE_ROW && self.tiling.count() > 1 && !self.near;
         whole && !pays && !p.b_transposed
     }
 
-    /// One tile of one panel over one block of K.
+    /// One tile of one panel over one block of K. What is the same for all tiles is in `args`, so that
+    /// little is done between two tiles: it would not fit into the shadow of their multiply-adds.
     ///
     /// # Safety
     ///
-    /// That of [`run_units`](Self::run_units), for operands that begin at one product; `a` are the
-    /// rows of the tile, plain or packed, and `b` the columns of the panel, in rows of the given
-    /// distance, both from the start of the block on.
+    /// That of [`run_units`](Self::run_units), for operands that begin at one product; `args.a` are
+    /// the rows of the tile and `args.b` the columns of the panel, from the start of the block on, at
+    /// the distances that `args` says; `c` is the panel's result as if from the first row of the
+    /// product on.
     unsafe fn run_tile(
         &self,
         x: &Operands,
         panel: &Panel,
         tile: usize,
-        (a, plain_a): (*const f32, bool),
-        (b, b_row): (*const f32, usize),
-        ks: Range<usize>,
+        args: &mut TileArgs,
+        c: *mut f32,
     ) {
         let p = &self.params;
-        let (row, height) = (self.tiling.tiles[tile], self.tiling.height(tile));
-        let (a_row, a_run, a_step) = match plain_a {
-            true => (p.a_row, ks.len(), 0),
-            false => (RUN, RUN, height * RUN),
-        };
+        let (row, a) = (self.tiling.tiles[tile], args.a);
         for &(first, kernel) in self.tiling.pieces(panel, tile) {
-            let out = first * p.c_row + panel.column;
-            let added = p.epilogue.residual.then(|| x.residual.wrapping_add(out));
-            let args = TileArgs {
-                a: a.wrapping_add((first - row) * a_row),
-                b,
-                bias: x.bias.wrapping_add(panel.column),
-                residual: added.unwrap_or(core::ptr::null()),
-                o: x.c.wrapping_add(out),
-                a_row,
-                a_run,
-                a_step,
-                b_row,
-                o_row: p.c_row,
-                k: ks.len(),
-                tail: panel.tail,
-                first: ks.start == 0,
-                last: ks.end == p.k,
-                activation: self.activation,
-            };
+            args.a = a.wrapping_add((first - row) * args.a_row);
+            args.o = c.wrapping_add(first * args.o_row);
+            if args.row_bias {
+                args.bias = x.bias.wrapping_add(first);
+            }
+            if p.epilogue.residual {
+                args.residual = x.residual.wrapping_add(first * p.c_row + panel.column);
+            }
             let kernel = &self.kernels[kernel];
             // SAFETY: the piece's rows and columns exist in A, B and C, and `check` found the ISA.
-            unsafe { (kernel.run)(&args) };
+            unsafe { (kernel.run)(args) };
             let Some(post) = self.post.as_ref().filter(|_| args.last) else { continue };
             for i in 0..kernel.info.w_ob {
-                let o = args.o.wrapping_add(i * p.c_row);
+                let o = args.o.wrapping_add(i * args.o_row);
                 // SAFETY: this is a row of the piece just written.
                 unsafe { post.call(o, o, panel.width.min(p.n - panel.column)) };
             }

@@ -1,6 +1,6 @@
 //! Conformance of the matrix product kernels, for every row of the table.
 
-use super::matmul::{MatmulParams, MatmulPlan, reference};
+use super::matmul::{MatmulForm, MatmulParams, MatmulPlan, reference};
 use super::matmul_tile::kernels;
 use crate::testing::{Guarded, Numbers, Place, activation_error, assert_close, skip, tolerance};
 use crate::{Activation, Algorithm, Choice, Dtype, Epilogue, Isa, KernelError};
@@ -23,13 +23,12 @@ fn choices(isa: Isa, p: &MatmulParams) -> Vec<Choice> {
     let mut list = MatmulPlan::candidates(isa, p).unwrap();
     let first = list[0];
     for algorithm in [Algorithm::Direct, Algorithm::Packed] {
-        if p.k > 16 {
+        if p.k > 16 && p.form != MatmulForm::Transposed {
             list.push(Choice { algorithm, chunk: 16, ..first });
             list.push(Choice { algorithm, chunk: p.k.min(32), block: p.m.div_ceil(3), ..first });
         }
         list.push(Choice { algorithm, chunk: p.k, block: 1, ..first });
     }
-    list.retain(|choice| choice.algorithm == Algorithm::Packed || !p.a_transposed);
     list
 }
 
@@ -38,7 +37,7 @@ fn check(isa: Isa, p: &MatmulParams, place: Place, exact: bool, all: bool) {
     let plan = MatmulPlan::new(isa, p).unwrap();
     let mut numbers = Numbers::new((p.m * 31 + p.n * 7 + p.k) as u64);
     let mut some = |len| if exact { numbers.integers(len) } else { numbers.floats(len) };
-    let (a, b, bias) = (some(plan.a_len()), some(plan.b_len()), some(p.n));
+    let (a, b, bias) = (some(plan.a_len()), some(plan.b_len()), some(p.n.max(p.m)));
     let residual = some(plan.c_len());
     let expected = reference(p, &a, &b, &bias);
     let [a, b, residual] = [a, b, residual].map(|x| Guarded::new(&x, place));
@@ -71,7 +70,11 @@ fn check_plan(
     let allowed = if exact && !costly { 0.0 } else { tolerance(Dtype::F32, p.k + 2) };
     let mut written = vec![false; plan.c_len()];
     for (i, exact) in expected.iter().enumerate() {
-        let at = i / p.n / p.m * p.c_batch + i / p.n % p.m * p.c_row + i % p.n;
+        let (row, column) = match p.form {
+            MatmulForm::Transposed => (i % p.n, i / p.n % p.m),
+            _ => (i / p.n % p.m, i % p.n),
+        };
+        let at = i / p.n / p.m * p.c_batch + row * p.c_row + column;
         let sum = exact + if p.epilogue.residual { f64::from(residual[at]) } else { 0.0 };
         assert_close(
             c[at],
@@ -185,6 +188,23 @@ fn epilogues(isa: Isa) {
     }
 }
 
+fn forms(isa: Isa) {
+    for (m, n) in [(1, 1), (1, 40), (5, 3), (14, 33), (30, 100), (70, 20)] {
+        let p = MatmulParams::new(m, 21, n).batch(2);
+        check_both(isa, &MatmulParams { form: MatmulForm::RowBias, ..p.clone() });
+        let activation = Activation::Tanh;
+        let p = p.epilogue(Epilogue { activation, residual: false });
+        let turned = MatmulParams { form: MatmulForm::Transposed, c_row: m + 3, ..p };
+        let turned = MatmulParams { c_batch: n * (m + 3) + 1, ..turned };
+        check_both(isa, &turned);
+        check_both(isa, &MatmulParams { a_row: m, a_transposed: true, ..turned });
+    }
+    let p = MatmulParams { form: MatmulForm::Transposed, ..MatmulParams::new(3, 4, 3) };
+    let residual = p.epilogue(Epilogue { residual: true, ..Epilogue::default() });
+    let found = MatmulPlan::new(isa, &residual).map(|plan| plan.choice());
+    assert!(matches!(found, Err(KernelError::Unsupported { .. })), "{found:?}");
+}
+
 fn specials(isa: Isa) {
     for special in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         for (m, at) in [(5, 7), (1, 18)] {
@@ -245,7 +265,7 @@ fn random_shapes(isa: Isa) {
 
 macro_rules! conformance {
     ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
-        conformance! { @ $id $isa sizes blocks strides_and_batches epilogues specials random_shapes }
+        conformance! { @ $id $isa sizes blocks strides_and_batches epilogues forms specials random_shapes }
     };
     (@ $id:ident $isa:ident $($test:ident)*) => {
         mod $id {
@@ -307,7 +327,6 @@ fn choices_that_do_not_fit_are_refused() {
         refused(&p, Choice { block, ..good });
     }
     refused(&p, Choice { algorithm: Algorithm::Winograd2, ..good });
-    refused(&p.a_transposed(), Choice { algorithm: Algorithm::Direct, ..good });
 }
 
 /// For Miri, which is some thousand times slower: every border and tail once.

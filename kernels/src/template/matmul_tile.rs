@@ -15,8 +15,10 @@ pub(crate) struct TileArgs {
     pub(crate) a: *const f32,
     /// The panel's first row of B, `V * LANES` elements.
     pub(crate) b: *const f32,
-    /// Bias of the panel's columns, `V * LANES` elements.
+    /// Bias of the panel's columns, `V * LANES` elements; or of the rows, `W` elements.
     pub(crate) bias: *const f32,
+    /// Whether it is that of the rows.
+    pub(crate) row_bias: bool,
     /// Residual at the first output, or null; its rows are `o_row` apart.
     pub(crate) residual: *const f32,
     /// First output.
@@ -50,7 +52,8 @@ pub(crate) struct TileArgs {
 /// * The CPU has the instructions of the kernel's ISA.
 /// * Element `c` of row `i` of A is readable at `a + i * a_row + c / a_run * a_step + c % a_run`, for
 ///   `i < W`, `c < k`.
-/// * Each of `k` rows of B, `b_row` apart from `b` on, has `V * LANES` readable elements, as has `bias`.
+/// * Each of `k` rows of B, `b_row` apart from `b` on, has `V * LANES` readable elements, as has `bias`
+///   (if it is that of rows, `W`).
 /// * Each of `W` rows at `o` has `(V - 1) * LANES + tail` writable elements that no other thread
 ///   uses (readable too unless `first`), and so many are readable at `residual` unless it is null.
 pub(crate) type TileFn = unsafe fn(&TileArgs);
@@ -100,13 +103,24 @@ macro_rules! matmul_kernel {
             const ALL: u32 = (1 << $w) - 1;
             const LANES: usize = tile!(LANES);
             const NR: usize = $v * LANES;
+            const DRAIN: usize = $crate::template::drain_steps!($tile $w * $v);
             let (o_row, tail, b_row) = (args.o_row, args.tail, args.b_row);
             let (o, bias, residual) = (args.o, args.bias, args.residual);
             let (mut run, mut b) = (args.a, args.b);
             let mut left = args.k;
+            // Runs of one element are one run in steps.
+            let (a_run, a_next) = if args.a_run == 1 { (left, args.a_step) } else { (args.a_run, 1) };
+            let activation = if args.last { args.activation } else { TileActivation::None };
+            let simple = DRAIN > 0
+                && args.first
+                && tail == LANES
+                && residual.is_null()
+                && !matches!(activation, TileActivation::Leaky { .. });
             tile!(STEP a_row <- args.a_row);
             tile!(DEF t [1 x $w x $v]);
-            if args.first {
+            if args.first && args.row_bias {
+                tilewright_intrinsics::count!(i in $w { t[i] = [tile!(VSPLAT bias, i); $v]; });
+            } else if args.first {
                 tile!(BIAS t [1 x $w x $v] <- bias);
             } else {
                 // By the time it is added, the output is in the L1 cache.
@@ -115,22 +129,37 @@ macro_rules! matmul_kernel {
                 }); });
             }
             while left > 0 {
-                let mut k = left.min(args.a_run);
+                let mut k = left.min(a_run);
                 left -= k;
                 tile!(POINT p [1 x $w] <- run[0, a_row]);
-                if b_row == NR {
-                    while k >= $u {
+                let drains = simple && left == 0 && k >= DRAIN;
+                let keep = if drains { DRAIN } else { 0 };
+                if b_row == NR && a_next == 1 {
+                    while k >= $u + keep {
                         tile!(COMPUTE conv t [1 x $w x $v x $u] += p[a_row] * b if ALL);
                         tile!(ADVANCE p [1 x $w] by $u);
                         b = b.wrapping_add($u * NR);
                         k -= $u;
                     }
                 }
-                while k > 0 {
-                    tile!(COMPUTE conv t [1 x $w x $v x 1] += p[a_row] * b if ALL);
-                    tile!(ADVANCE p [1 x $w] by 1);
+                if b_row == NR {
+                    while k > keep {
+                        tile!(COMPUTE conv t [1 x $w x $v x 1] += p[a_row] * b if ALL);
+                        tile!(ADVANCE p [1 x $w] by a_next);
+                        b = b.wrapping_add(b_row);
+                        k -= 1;
+                    }
+                }
+                while k > keep {
+                    tile!(COMPUTE near t [1 x $w x $v] += p[a_row] * b);
+                    tile!(ADVANCE p [1 x $w] by a_next);
                     b = b.wrapping_add(b_row);
                     k -= 1;
+                }
+                if drains {
+                    $crate::template::drain_tile! { tile t [1 x $w x $v] += p[a_row, a_next] * b[b_row],
+                        activation -> o[0, o_row, 16] }
+                    return;
                 }
                 run = run.wrapping_add(args.a_step);
             }
@@ -178,7 +207,10 @@ macro_rules! row_kernel {
             tilewright_intrinsics::each!(i in $s { tilewright_intrinsics::each!(j in $v {
                 if i > 0 { t[0][j] = tile!(VADD t[0][j], t[i][j]); }
             }); });
-            if args.first {
+            if args.first && args.row_bias {
+                let bias = tile!(VSPLAT bias, 0);
+                tilewright_intrinsics::count!(j in $v { t[0][j] = tile!(VADD t[0][j], bias); });
+            } else if args.first {
                 tile!(ADD t [1 x 1 x $v] += bias[0, 0, 16]);
             } else {
                 tile!(ADD t [1 x $v; tail] += o[o_row]);

@@ -5,14 +5,27 @@
 //! each with its own range of units; no two units write the same bytes, and the result does not
 //! depend on the split.
 
+pub mod attention;
+mod attention_decode;
+pub(crate) mod attention_layout;
+mod attention_prefill;
+#[cfg(test)]
+mod attention_reference;
+mod attention_store;
+#[cfg(test)]
+mod attention_tests;
+mod attention_tile;
+mod attention_unpack;
 pub mod binary;
 mod binary_pow;
 #[cfg(test)]
 mod binary_tests;
+pub mod block;
 pub mod conv;
 mod conv_direct;
 mod conv_geometry;
 mod conv_pack;
+pub mod conv_pool;
 mod conv_reference;
 #[cfg(test)]
 mod conv_tests;
@@ -21,11 +34,15 @@ pub mod depthwise;
 mod dot;
 mod dot_convert;
 mod dot_tile;
+pub mod glu;
+#[cfg(test)]
+mod glu_tests;
 pub mod half_matmul;
 mod half_matmul_reference;
 #[cfg(test)]
 mod half_matmul_tests;
 pub mod layout;
+pub mod layout_bytes;
 #[cfg(test)]
 mod layout_tests;
 pub mod matmul;
@@ -35,22 +52,42 @@ mod matmul_run;
 #[cfg(test)]
 mod matmul_tests;
 mod matmul_tile;
+pub mod norm;
+#[cfg(test)]
+mod norm_tests;
 pub mod plane;
+pub(crate) mod plane_direct;
 #[cfg(test)]
 mod plane_tests;
 pub(crate) mod plane_tile;
+pub mod pointwise;
+#[cfg(test)]
+mod pointwise_tests;
 pub mod pool;
 pub mod qconv;
 mod qconv_reference;
 #[cfg(test)]
 mod qconv_tests;
+pub mod qdepthwise;
+pub(crate) mod qdepthwise_dot;
+pub mod qelement;
+#[cfg(test)]
+mod qelement_tests;
 pub mod qmatmul;
 mod qmatmul_reference;
 #[cfg(test)]
 mod qmatmul_tests;
+pub mod qpool;
+mod qwindow_reference;
+#[cfg(test)]
+mod qwindow_tests;
 pub mod reduce;
 #[cfg(test)]
 mod reduce_tests;
+pub mod rope;
+#[cfg(test)]
+mod rope_tests;
+pub mod separable;
 pub mod softmax;
 pub mod unary;
 mod unary_list;
@@ -163,3 +200,44 @@ macro_rules! c_ob {
     };
 }
 pub(crate) use c_ob;
+
+/// The end of a tile in one piece: the last `DRAIN_STEPS` reduction steps pixel by pixel, each
+/// activated and stored at once. The choice of the activation stands outside, so that the code is
+/// straight; a leaky one is for the caller to refuse.
+macro_rules! drain_tile {
+    ($tile:ident $t:ident [$r:tt x $w:tt x $v:tt] += $p:ident[$s:ident, $next:expr] * $b:ident[$b_row:expr],
+     $activation:ident -> $o:ident[$row:expr, $step:expr, $plane:expr]) => {
+        match $activation {
+            TileActivation::Relu => {
+                $tile!(DRAIN "relu" $t [$r x $w x $v] += $p[$s, $next] * $b[$b_row], y i one => {
+                    let o = $o.wrapping_add(y * $row + i * $step);
+                    $tile!(RELU one [1 x 1 x $v]);
+                    $tile!(STORE one [1 x 1 x $v] -> o[0, 0, $plane]);
+                });
+            }
+            TileActivation::Clamp { lo, hi } => {
+                $tile!(DRAIN "clamp" $t [$r x $w x $v] += $p[$s, $next] * $b[$b_row], y i one => {
+                    let o = $o.wrapping_add(y * $row + i * $step);
+                    $tile!(CLAMP one [1 x 1 x $v] lo, hi);
+                    $tile!(STORE one [1 x 1 x $v] -> o[0, 0, $plane]);
+                });
+            }
+            _ => {
+                $tile!(DRAIN "plain" $t [$r x $w x $v] += $p[$s, $next] * $b[$b_row], y i one => {
+                    let o = $o.wrapping_add(y * $row + i * $step);
+                    $tile!(STORE one [1 x 1 x $v] -> o[0, 0, $plane]);
+                });
+            }
+        }
+    };
+}
+pub(crate) use drain_tile;
+
+/// Steps of the reduction that a tile of so many vectors leaves for [`drain_tile!`]: none if its stores
+/// are few anyway.
+macro_rules! drain_steps {
+    ($tile:ident $vectors:expr) => {
+        if $vectors >= 16 { tilewright_intrinsics::$tile!(DRAIN_STEPS) } else { 0 }
+    };
+}
+pub(crate) use drain_steps;

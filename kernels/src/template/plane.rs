@@ -1,13 +1,14 @@
 //! Depthwise convolution and max pooling of plain tensors, `[n, c, h, w]`.
 //!
-//! The kernels of blocked tensors are faster, but where a network's input or output is next to such
-//! an op, two conversions cost more than the op itself. Here the vectors run along the rows of one
-//! channel. Some input rows at a time are copied into scratch memory with their padding, and those
-//! of stride 2 into two halves, so that all taps of neighbouring pixels are neighbours; the copies
-//! stay in the first-level cache. A tile is several output rows high, since a row that was loaded
-//! serves up to three of them.
+//! Where a network's input or output is next to such an op, two conversions to blocks and back cost
+//! more than the op itself. Here the vectors run along the rows of one channel. The usual windows
+//! have kernels that read the rows where they lie (`plane_direct`). For all others some input rows
+//! at a time are copied into scratch memory with their padding (`plane_tile`), and those of stride 2
+//! into two halves, so that all taps of neighbouring pixels are neighbours; the copies stay in the
+//! first-level cache.
 
 use super::depthwise::DepthwiseParams;
+use super::plane_direct;
 use super::plane_tile::{PlaneArgs, PlaneKernel, PlaneKernels, kernels};
 use super::pool::{PoolOp, PoolParams};
 use super::unary::{self, UnaryKernel, UnaryOp};
@@ -20,12 +21,18 @@ use alloc::{vec, vec::Vec};
 use core::ops::Range;
 
 const OP: &str = "plane";
-/// Elements of the copied rows of a block: half of a usual first-level cache.
+/// Elements of the copied rows of a block, about: half of a usual first-level cache.
 const BLOCK: usize = 6 * 1024;
-/// Widest copied row.
+/// Output columns from which on copying pays.
+const COPY_WIDTH: usize = 32;
+/// Widest row, with its padding.
 const MAX_ROW: usize = 16 * 1024;
 /// Output elements of a unit, about.
 const UNIT: usize = 8 * 1024;
+/// Output rows of a block if nothing is copied, and its elements, about: what stays in the
+/// first-level cache while strips of it are computed side by side.
+const DIRECT_ROWS: usize = 56;
+const DIRECT_BLOCK: usize = 4096;
 
 /// A depthwise convolution or max pooling of fixed sizes on plain tensors.
 #[derive(Clone, Debug)]
@@ -43,19 +50,23 @@ pub struct PlanePlan {
     y_len: usize,
 }
 
-/// What is the same for all tiles. Distances are in elements.
+/// What is the same for all tiles.
 #[derive(Clone, Debug)]
 pub(crate) struct PlaneShape {
     pub(crate) sizes: WindowSizes,
+    pub(crate) copies: Copies,
+    pub(crate) activation: TileActivation,
+}
+
+/// Where copied rows lie; nothing if a kernel copies none. Distances are in elements.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Copies {
     /// Between two copied rows.
     pub(crate) row: usize,
     /// Between the halves of a copied row, if the stride is 2.
     pub(crate) phase: usize,
     /// Offset of each filter column in a copied row.
     pub(crate) taps: Box<[usize]>,
-    /// What stands for padding.
-    pub(crate) outside: f32,
-    pub(crate) activation: TileActivation,
 }
 
 impl PlanePlan {
@@ -63,7 +74,7 @@ impl PlanePlan {
     ///
     /// # Errors
     ///
-    /// [`KernelError::Unsupported`] for averages and for what [`supports`](Self::supports) denies,
+    /// [`KernelError::Unsupported`] for averages, horizontal strides above 2 and very long rows,
     /// [`KernelError::InvalidParam`] if a size is 0 or the output size is not what the others give,
     /// [`KernelError::TooLarge`], [`KernelError::IsaUnavailable`].
     pub fn max_pool(isa: Isa, p: &PoolParams) -> Result<Self, KernelError> {
@@ -72,7 +83,7 @@ impl PlanePlan {
         }
         let sizes = WindowSizes::from(p);
         let none = Epilogue::default();
-        Self::new(isa, sizes, true, f32::NEG_INFINITY, none, |all| all.max)
+        Self::new(isa, sizes, false, none, |all| all.max)
     }
 
     /// Plans a depthwise convolution.
@@ -82,31 +93,33 @@ impl PlanePlan {
     /// As [`max_pool`](Self::max_pool); [`KernelError::Unsupported`] for a residual.
     pub fn depthwise(isa: Isa, p: &DepthwiseParams) -> Result<Self, KernelError> {
         let sizes = WindowSizes::from(p);
-        let usual = p.kernel == [3, 3] && p.stride == [1, 1] && p.dilation == [1, 1];
-        Self::new(isa, sizes, false, 0.0, p.epilogue, |all| if usual { all.dw3 } else { all.dw })
+        Self::new(isa, sizes, true, p.epilogue, |all| all.dw)
     }
 
-    /// Whether there are kernels for windows at this horizontal stride on rows of this width.
-    pub fn supports(stride: [usize; 2], w_in: usize, pads: [usize; 4], reach: usize) -> bool {
-        let wide = w_in.saturating_add(pads[1]).saturating_add(pads[3]).saturating_add(reach);
-        matches!(stride[1], 1 | 2) && wide <= MAX_ROW
+    /// Whether a max pooling of plain tensors is faster here than between two conversions, on the
+    /// kernels of blocks.
+    pub fn max_pool_pays(p: &PoolParams) -> bool {
+        p.op == PoolOp::Max && pays(&WindowSizes::from(p), false)
+    }
+
+    /// The same of a depthwise convolution.
+    pub fn depthwise_pays(p: &DepthwiseParams) -> bool {
+        !p.epilogue.residual && pays(&WindowSizes::from(p), true)
     }
 
     fn new(
         isa: Isa,
         sizes: WindowSizes,
-        ceil: bool,
-        outside: f32,
+        weighted: bool,
         epilogue: Epilogue,
         family: impl Fn(&'static PlaneKernels) -> &'static [PlaneKernel],
     ) -> Result<Self, KernelError> {
         isa.require()?;
-        // The same sizes make sense as on blocked tensors.
-        Window::new(OP, sizes, ceil, 1)?;
+        // The same sizes make sense as on blocked tensors; those of a pooling may be rounded up.
+        Window::new(OP, sizes, !weighted, 1)?;
         let s = &sizes;
         let unsupported = |what| Err(KernelError::Unsupported { op: OP, what });
-        let reach = s.dilation[1] * (s.kernel[1] - 1) + 1;
-        if !Self::supports(s.stride, s.input[1], s.pads, reach) {
+        if !supports(s) {
             return unsupported("a horizontal stride above 2 or rows this long");
         }
         if epilogue.residual {
@@ -114,33 +127,18 @@ impl PlanePlan {
         }
         let x_len = checked_len(OP, &[s.n, s.c, s.input[0], s.input[1]])?;
         let y_len = checked_len(OP, &[s.n, s.c, s.output[0], s.output[1]])?;
-
-        let list = family(kernels(isa));
         let [h, w] = s.output;
-        // The widest tile that the map fills, of as many rows as there are.
-        let fits = |k: &&PlaneKernel| h >= k.info.w_ob && (w > k.lanes() || k.info.c_vec == 1);
-        let kernel = *list.iter().find(fits).unwrap_or(&list[list.len() - 1]);
-
-        // Tap `k` of pixel `i` is element `i * stride + k * dilation` of the padded row, which is
-        // element `i + that / stride` of the half that its remainder names.
-        let stride = s.stride[1];
-        let offsets = (0..s.kernel[1]).map(|k| k * s.dilation[1]);
-        let last = (reach - 1) / stride;
-        let phase = w.next_multiple_of(kernel.info.c_ob) + last;
-        // A row that is a multiple of 4 KiB would fall on the cache sets of the one before.
-        let phase = phase.next_multiple_of(16) + 16;
-        let taps = offsets.map(|o| o % stride * phase + o / stride).collect();
-        let row = phase * stride;
-        let span = s.dilation[0] * (s.kernel[0] - 1) + 1;
-        let input_rows = |rows: usize| (rows - 1) * s.stride[0] + span;
-        let step = kernel.info.w_ob;
-        let mut block = step;
-        while block + step <= h && input_rows(block + step) * row <= BLOCK {
-            block += step;
-        }
-        // Equal blocks, none lower than the tile.
-        let blocks = h.div_ceil(block).min(h / step);
-        checked_len(OP, &[input_rows(h.div_ceil(blocks)), row])?;
+        let direct = plane_direct::kernels(isa).of(s, weighted);
+        let (kernel, copies, blocks) = match direct {
+            Some(kernel) => {
+                let rows = (DIRECT_BLOCK / w).clamp(1, DIRECT_ROWS);
+                (kernel, None, h.div_ceil(rows))
+            }
+            None => {
+                let (kernel, copies, blocks) = Copies::new(s, family(kernels(isa)))?;
+                (kernel, Some(copies), blocks)
+            }
+        };
         let planes_per_unit = (UNIT / (h * w)).clamp(1, s.n * s.c);
 
         let in_tile = epilogue.activation.in_tile();
@@ -150,8 +148,7 @@ impl PlanePlan {
         };
         let after = after.map(|op| unary::kernel(isa, op));
         let activation = in_tile.unwrap_or(TileActivation::None);
-        let weighted = outside == 0.0;
-        let shape = PlaneShape { sizes, row, phase, taps, outside, activation };
+        let shape = PlaneShape { sizes, copies: copies.unwrap_or_default(), activation };
         Ok(Self { isa, kernel, shape, blocks, planes_per_unit, after, weighted, x_len, y_len })
     }
 
@@ -188,7 +185,7 @@ impl PlanePlan {
 
     /// Elements of scratch memory that each thread needs.
     pub fn scratch_len(&self) -> usize {
-        self.input_rows(self.shape.sizes.output[0].div_ceil(self.blocks)) * self.shape.row
+        self.input_rows(self.shape.sizes.output[0].div_ceil(self.blocks)) * self.shape.copies.row
     }
 
     /// Independent units of work.
@@ -203,8 +200,7 @@ impl PlanePlan {
     }
 
     fn input_rows(&self, rows: usize) -> usize {
-        let s = &self.shape.sizes;
-        (rows - 1) * s.stride[0] + s.dilation[0] * (s.kernel[0] - 1) + 1
+        input_rows(&self.shape.sizes, rows)
     }
 
     /// Computes units `units`.
@@ -229,16 +225,21 @@ impl PlanePlan {
         let s = &self.shape.sizes;
         let (h, w) = (s.output[0], s.output[1]);
         let shared = self.shared();
+        // Copied rows are those of one plane; kernels that copy none take several small ones at once.
+        let most = if self.shape.copies.row == 0 { DIRECT_BLOCK / 2 / (h * w) } else { 1 };
         for unit in units {
             let (group, part) = (unit / shared, unit % shared);
             let first = group * self.planes_per_unit;
+            let end = (first + self.planes_per_unit).min(s.n * s.c);
             let blocks = if shared == 1 { 0..self.blocks } else { part..part + 1 };
-            for plane in first..(first + self.planes_per_unit).min(s.n * s.c) {
+            let mut plane = first;
+            while plane < end {
                 let channel = plane % s.c;
+                let planes = most.clamp(1, (end - plane).min(s.c - channel));
                 for block in blocks.clone() {
                     let rows = block * h / self.blocks..(block + 1) * h / self.blocks;
-                    let out = y.wrapping_add((plane * h + rows.start) * w);
                     let args = PlaneArgs {
+                        planes,
                         x: x.wrapping_add(plane * s.input[0] * s.input[1]),
                         weights: weights.wrapping_add(channel * s.kernel[0] * s.kernel[1]),
                         bias: bias.wrapping_add(channel),
@@ -246,14 +247,17 @@ impl PlanePlan {
                         scratch,
                         rows: rows.clone(),
                     };
-                    // SAFETY: the ISA is available; plane, channel and rows lie in the operands
+                    // SAFETY: the ISA is available; planes, channels and rows lie in the operands
                     // that the caller vouches for, and the scratch memory has the rows of a block.
                     unsafe { (self.kernel.run)(&self.shape, &args) };
-                    if let Some(after) = &self.after {
+                    let Some(after) = &self.after else { continue };
+                    for plane in plane..plane + planes {
+                        let out = y.wrapping_add((plane * h + rows.start) * w);
                         // SAFETY: the rows just written; in place.
                         unsafe { after.call(out, out, rows.len() * w) };
                     }
                 }
+                plane += planes;
             }
         }
     }
@@ -283,6 +287,59 @@ impl PlanePlan {
         // SAFETY: the lengths were checked; slices do not overlap; this thread runs all units.
         unsafe { self.run(x, w, b, y, scratch, 0..self.units()) };
         Ok(())
+    }
+}
+
+/// Whether there are kernels for these windows.
+fn supports(s: &WindowSizes) -> bool {
+    let reach = s.dilation[1].saturating_mul(s.kernel[1]);
+    let wide = [s.pads[1], s.pads[3], reach].iter().fold(s.input[1], |n, &m| n.saturating_add(m));
+    matches!(s.stride[1], 1 | 2) && wide <= MAX_ROW
+}
+
+/// Whether they beat conversions and the kernels of blocks. Those that copy do so in long rows: in
+/// others the cost of preparing a row shows.
+fn pays(s: &WindowSizes, convolution: bool) -> bool {
+    !s.output.contains(&0)
+        && supports(s)
+        && (s.output[1] >= COPY_WIDTH || plane_direct::is_there(s, convolution))
+}
+
+/// Input rows that a block of output rows reads.
+fn input_rows(s: &WindowSizes, rows: usize) -> usize {
+    (rows - 1) * s.stride[0] + s.dilation[0] * (s.kernel[0] - 1) + 1
+}
+
+impl Copies {
+    /// Chooses a kernel that copies, where it copies to, and the number of blocks of rows.
+    fn new(
+        s: &WindowSizes,
+        list: &'static [PlaneKernel],
+    ) -> Result<(PlaneKernel, Self, usize), KernelError> {
+        let [h, w] = s.output;
+        // The widest tile that the map fills, of as many rows as there are.
+        let fits = |k: &&PlaneKernel| h >= k.info.w_ob && (w > k.lanes() || k.info.c_vec == 1);
+        let kernel = *list.iter().find(fits).unwrap_or(&list[list.len() - 1]);
+
+        // Tap `k` of pixel `i` is element `i * stride + k * dilation` of the padded row, which is
+        // element `i + that / stride` of the half that its remainder names.
+        let stride = s.stride[1];
+        let offsets = (0..s.kernel[1]).map(|k| k * s.dilation[1]);
+        let last = s.dilation[1] * (s.kernel[1] - 1) / stride;
+        let phase = w.next_multiple_of(kernel.info.c_ob) + last;
+        // A row that is a multiple of 4 KiB would fall on the cache sets of the one before.
+        let phase = phase.next_multiple_of(16) + 16;
+        let taps = offsets.map(|o| o % stride * phase + o / stride).collect();
+        let row = phase * stride;
+        let step = kernel.info.w_ob;
+        let mut block = step;
+        while block + step <= h && input_rows(s, block + step) * row <= BLOCK {
+            block += step;
+        }
+        // Equal blocks, none lower than the tile.
+        let blocks = h.div_ceil(block).min(h / step);
+        checked_len(OP, &[input_rows(s, h.div_ceil(blocks)), row])?;
+        Ok((kernel, Self { row, phase, taps }, blocks))
     }
 }
 

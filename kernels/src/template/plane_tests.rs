@@ -212,11 +212,40 @@ fn blocks(isa: Isa) {
     assert!(plan.units() > 1);
 }
 
+/// The windows that are read in place: every width up to several vectors, every combination of pads.
+fn in_place(isa: Isa) {
+    for w in 1..=130 {
+        let (h, i) = (w * 7 % 10 + 1, w % 16);
+        let pads = [i & 1, i >> 1 & 1, i >> 2 & 1, i >> 3];
+        for (pads, place) in [(pads, Place::PageEnd), ([1; 4], Place::ALL[w % 3])] {
+            let shape = Shape { input: [h, w], c: 1 + w % 3, pads, ..USUAL };
+            let fits = |k: usize, axis: usize| shape.input[axis] + pads[axis] + pads[axis + 2] >= k;
+            if fits(3, 0) && fits(3, 1) {
+                check_depthwise(isa, shape, Activation::Relu, place);
+                check_max(isa, Shape { stride: [2, 2], ..shape }, place);
+                check_max(isa, Shape { stride: [2, 2], up: true, ..shape }, place);
+            }
+            let two = Shape { stride: [2, 2], kernel: [2, 2], ..shape };
+            if fits(2, 0) && fits(2, 1) {
+                check_max(isa, two, place);
+                check_max(isa, Shape { up: true, ..two }, place);
+            }
+            if h >= 2 && w >= 2 {
+                check_max(isa, Shape { pads: [0; 4], ..two }, place);
+            }
+        }
+    }
+    let usual = USUAL.depthwise(Activation::None);
+    assert!(PlanePlan::depthwise_pays(&usual));
+    assert_eq!(PlanePlan::depthwise(isa, &usual).unwrap().scratch_len(), 0);
+    assert!(!PlanePlan::depthwise_pays(&DepthwiseParams { pads: [2, 1, 0, 1], ..usual }));
+}
+
 macro_rules! suite {
     ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
         mod $id {
             use super::*;
-            suite! { tests $isa windows attributes epilogues blocks }
+            suite! { tests $isa windows attributes epilogues blocks in_place }
         }
     };
     (tests $isa:ident $($name:ident)*) => { $(

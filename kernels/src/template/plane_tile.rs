@@ -5,15 +5,17 @@ use crate::epilogue::TileActivation;
 use crate::{Dtype, Isa, KernelInfo};
 use core::ops::Range;
 
-/// A block of output rows of one plane.
+/// A block of output rows of some planes.
 pub(crate) struct PlaneArgs {
-    /// The input plane, `[h, w]`.
+    /// How many planes there are, one after the other: 1 for kernels that copy rows.
+    pub(crate) planes: usize,
+    /// The first input plane, `[h, w]`.
     pub(crate) x: *const f32,
-    /// The filter of the channel.
+    /// The filter of its channel; those of the others follow.
     pub(crate) weights: *const f32,
-    /// The bias of the channel.
+    /// The bias of its channel, and so on.
     pub(crate) bias: *const f32,
-    /// The output plane.
+    /// The first output plane.
     pub(crate) y: *mut f32,
     /// Where rows are copied to.
     pub(crate) scratch: *mut f32,
@@ -28,7 +30,7 @@ pub(crate) struct PlaneArgs {
 /// * The CPU has the instructions of the kernel's ISA.
 /// * The planes have the sizes that the shape says; `x` is readable, `y` writable in the rows of
 ///   the call, which no other thread writes; a convolution's `weights` and `bias` are readable.
-/// * `scratch` is writable for the input rows of the block times the shape's `row`.
+/// * `scratch` is writable for the input rows of the block times the distance of copied rows.
 pub(crate) type PlaneFn = unsafe fn(&PlaneShape, &PlaneArgs);
 
 /// A microkernel and what it is.
@@ -43,17 +45,15 @@ pub(crate) struct PlaneKernel {
 pub(crate) struct PlaneKernels {
     pub(crate) max: &'static [PlaneKernel],
     pub(crate) dw: &'static [PlaneKernel],
-    /// For 3 x 3 filters at stride 1.
-    pub(crate) dw3: &'static [PlaneKernel],
 }
 
 /// Copies the row of the input at `from` to `to`, with its padding.
 macro_rules! plane_copy {
-    ($tile:ident $g:ident $inside:ident $from:ident $to:ident) => {
+    ($tile:ident $g:ident $outside:expr; $inside:ident $from:ident $to:ident) => {
         const LANES_IN: usize = $tile!(LANES);
-        let outside = $tile!(VSET $g.outside);
+        let outside = $tile!(VSET $outside);
         // Rows are as long as whole vectors of any instruction set.
-        for i in 0..$g.row / LANES_IN {
+        for i in 0..$g.copies.row / LANES_IN {
             $tile!(VSTORE $to, i, outside);
         }
         if $inside {
@@ -71,7 +71,7 @@ macro_rules! plane_copy {
                 }
             } else {
                 // The half that has the first column, and the other.
-                let (first, second) = if left % 2 == 0 { (0, $g.phase) } else { ($g.phase, 0) };
+                let (first, second) = if left % 2 == 0 { (0, $g.copies.phase) } else { ($g.copies.phase, 0) };
                 let a = $to.wrapping_add(first + left / 2);
                 let b = $to.wrapping_add(second + left.div_ceil(2));
                 let (whole, rest) = (width / (2 * LANES_IN), width % (2 * LANES_IN));
@@ -102,9 +102,8 @@ macro_rules! plane_row {
         mod $id {
             use super::*;
             pub(super) const KERNELS: PlaneKernels = PlaneKernels {
-                max: plane_kernels!(max "max_plane" any, $tile $isa $isa_name $l $feat, [4 2] [8 1] [4 1] [1 1]),
-                dw: plane_kernels!(dw "depthwise_plane" any, $tile $isa $isa_name $l $feat, [4 2] [8 1] [4 1] [1 1]),
-                dw3: plane_kernels!(dw "depthwise_plane" k3s1, $tile $isa $isa_name $l $feat, [4 2] [8 1] [4 1] [1 1]),
+                max: plane_kernels!(max "max_plane", $tile $isa $isa_name $l $feat, [4 2] [8 1] [4 1] [1 1]),
+                dw: plane_kernels!(dw "depthwise_plane", $tile $isa $isa_name $l $feat, [4 2] [8 1] [4 1] [1 1]),
             };
         }
     };
@@ -112,13 +111,12 @@ macro_rules! plane_row {
 
 /// A list of kernels, for tiles of `[rows vectors]`.
 macro_rules! plane_kernels {
-    ($mode:ident $op:literal $taps:ident, $tile:ident $isa:ident $isa_name:ident $l:tt $feat:tt, $([$r:tt $v:tt])*) => {
+    ($mode:ident $op:literal, $tile:ident $isa:ident $isa_name:ident $l:tt $feat:tt, $([$r:tt $v:tt])*) => {
         &[$({
-            plane_kernel! { $mode $taps $tile $feat $r $v }
+            plane_kernel! { $mode $tile $feat $r $v }
             PlaneKernel {
                 info: KernelInfo {
-                    name: concat!($op, "_f32_", $r, "x", $v, "x", $l, "_", stringify!($taps), "_",
-                        stringify!($isa_name)),
+                    name: concat!($op, "_f32_", $r, "x", $v, "x", $l, "_", stringify!($isa_name)),
                     op: $op,
                     isa: Isa::$isa,
                     dtype: Dtype::F32,
@@ -136,7 +134,7 @@ macro_rules! plane_kernels {
 
 /// One microkernel: its name is `kernel`, to be put in a block of its own.
 macro_rules! plane_kernel {
-    ($mode:ident $taps:ident $tile:ident [$($f:tt)*] $r:tt $v:tt) => {
+    ($mode:ident $tile:ident [$($f:tt)*] $r:tt $v:tt) => {
         $(#[target_feature(enable = $f)])*
         unsafe fn kernel(g: &PlaneShape, args: &PlaneArgs) {
             use tilewright_intrinsics::$tile as tile;
@@ -151,11 +149,11 @@ macro_rules! plane_kernel {
                 let y = first + i as isize;
                 let inside = y >= 0 && y < h_in as isize;
                 let from = args.x.wrapping_offset(y * w_in as isize);
-                let to = args.scratch.wrapping_add(i * g.row);
-                plane_copy!(tile g inside from to);
+                let to = args.scratch.wrapping_add(i * g.copies.row);
+                plane_copy!(tile g plane_outside!($mode); inside from to);
             }
             let start = plane_start!($mode tile args);
-            let (row_step, filter_step) = (s.stride[0] * g.row, s.dilation[0] * g.row);
+            let (row_step, filter_step) = (s.stride[0] * g.copies.row, s.dilation[0] * g.copies.row);
             // The last tiles overlap those before them, down and across.
             let last_row = args.rows.len().saturating_sub($r);
             let last_column = w_out.saturating_sub(WIDE);
@@ -168,7 +166,7 @@ macro_rules! plane_kernel {
                     let (a, o) = (a.wrapping_add(x), out.wrapping_add(x));
                     tile!(DEF t [1 x $r x $v]);
                     tile!(FILL t [1 x $r x $v] start);
-                    plane_reduce!($mode $taps tile t $r $v, a g args row_step filter_step);
+                    plane_reduce!($mode tile t $r $v, a g args row_step filter_step);
                     match g.activation {
                         TileActivation::None => {}
                         TileActivation::Relu => { tile!(RELU t [1 x $r x $v]); }
@@ -196,6 +194,16 @@ macro_rules! plane_kernel {
     };
 }
 
+/// What stands for padding.
+macro_rules! plane_outside {
+    (max) => {
+        f32::NEG_INFINITY
+    };
+    (dw) => {
+        0.0f32
+    };
+}
+
 /// What each pixel starts from.
 macro_rules! plane_start {
     (max $tile:ident $args:ident) => {
@@ -209,43 +217,13 @@ macro_rules! plane_start {
 
 /// The reduction over the window. `a` is the first copied row of the tile, at its first column.
 macro_rules! plane_reduce {
-    // Each vector of the six rows serves up to three output rows.
-    (dw k3s1 $tile:ident $t:ident $r:tt $v:tt, $a:ident $g:ident $args:ident $row_step:ident $filter_step:ident) => {
-        let _ = ($row_step, $filter_step);
-        let weights = $args.weights;
-        let mut w = [$tile!(VZERO); 9];
-        tilewright_intrinsics::each!(k in 9 { w[k] = $tile!(VSPLAT weights, k); });
-        plane_rows!(r in $r {
-            let row = $a.wrapping_add(r * $g.row);
-            tilewright_intrinsics::each!(s in 3 { tilewright_intrinsics::each!(j in $v {
-                let x = $tile!(VLOAD row.wrapping_add(s), j);
-                tilewright_intrinsics::each!(k in 3 { if r >= k && r < k + $r {
-                    let i = r.wrapping_sub(k) % $r;
-                    $t[i][j] = $tile!(VFMA x, w[k * 3 + s], $t[i][j]);
-                } });
-            }); });
-        });
-    };
-    ($mode:ident $taps:ident $tile:ident $t:ident $r:tt $v:tt, $a:ident $g:ident $args:ident $row_step:ident $filter_step:ident) => {
+    ($mode:ident $tile:ident $t:ident $r:tt $v:tt, $a:ident $g:ident $args:ident $row_step:ident $filter_step:ident) => {
         for k in 0..$g.sizes.kernel[0] {
-            for (s, tap) in $g.taps.iter().enumerate() {
+            for (s, tap) in $g.copies.taps.iter().enumerate() {
                 let a = $a.wrapping_add(k * $filter_step + tap);
-                plane_tap!($mode $tile $t $r $v a ($args.weights.wrapping_add(k * $g.taps.len() + s)) $row_step);
+                plane_tap!($mode $tile $t $r $v a ($args.weights.wrapping_add(k * $g.copies.taps.len() + s)) $row_step);
             }
         }
-    };
-}
-
-/// The input rows of a tile of `r` output rows and a filter of three.
-macro_rules! plane_rows {
-    ($i:ident in 1 $body:tt) => {
-        tilewright_intrinsics::each! { $i in 3 $body }
-    };
-    ($i:ident in 4 $body:tt) => {
-        tilewright_intrinsics::each! { $i in 6 $body }
-    };
-    ($i:ident in 8 $body:tt) => {
-        tilewright_intrinsics::each! { $i in 10 $body }
     };
 }
 

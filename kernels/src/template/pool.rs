@@ -3,7 +3,7 @@
 //! See `window.rs` for the tiles. A window that is the whole image, giving one pixel, has kernels
 //! of its own, with eight partial results.
 
-use super::window::{Window, WindowArgs, WindowKernel, WindowSizes};
+use super::window::{ByteWindow, Window, WindowArgs, WindowKernel, WindowSizes};
 use super::window_kernel::*;
 use crate::error::check_len;
 use crate::{C_BLOCK, Dtype, Isa, KernelError, KernelInfo};
@@ -176,6 +176,7 @@ impl PoolPlan {
                 y: y.wrapping_add(plane * y_plane),
                 rows,
                 run: 0,
+                bytes: ByteWindow::default(),
             };
             // SAFETY: the ISA is available; planes and rows lie in the operands, which the caller
             // owns, by construction of the units.
@@ -267,11 +268,11 @@ macro_rules! global_kernel {
                 tile!(DEF t [1 x 8 x 1]);
                 tile!(FILL t [1 x 8 x 1] $start);
                 for _ in 0..pixels / 8 {
-                    window_tap!($mode t 8 a step a 0, 8);
+                    window_tap!($mode t 8 x a step a 0, 8);
                     a = a.wrapping_add(8 * C_BLOCK);
                 }
                 let rest = pixels % 8;
-                window_tap!($mode t 8 a step a 0, rest);
+                window_tap!($mode t 8 x a step a 0, rest);
                 each!(i in 4 { let ($t, $x) = (t[i][0], t[i + 4][0]); t[i][0] = $join; });
                 each!(i in 2 { let ($t, $x) = (t[i][0], t[i + 2][0]); t[i][0] = $join; });
                 let ($t, $x) = (t[0][0], t[1][0]);

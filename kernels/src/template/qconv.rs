@@ -7,6 +7,9 @@
 //! memory with a margin of zero points. The same pass converts activations that the instruction set
 //! cannot multiply as they are; without either it does not take place.
 //!
+//! An image of few channels, such as a network's input, may be interleaved, `[n, h, w, c]`: the pass
+//! widens its pixels to whole groups of 4 channels, instead of the 16 of a block.
+//!
 //! Weights are packed less their zero points. Where those do not fit a signed byte they are sums of
 //! several that do, and the reduction is as many times longer.
 
@@ -26,10 +29,21 @@ pub use super::qconv_reference::reference;
 
 const OP: &str = "qconv";
 
+/// Most channels of an interleaved input.
+const FEW: usize = 12;
+
+/// Channels to which those of an interleaved input are filled up, where kernels take one word at a time:
+/// words hold up to as many.
+const QUAD: usize = 4;
+
+/// Pixels of an interleaved input that are widened at a time.
+const PIXELS: usize = 64;
+
 /// Sizes, types and attributes of a convolution of bytes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QconvParams {
-    /// Sizes and attributes: blocked, not transposed, groups of whole blocks of channels. The epilogue
+    /// Sizes and attributes: blocked, or interleaved with up to 12 channels of one group; not
+    /// transposed, groups of whole blocks of channels. The epilogue
     /// has no residual; for [`QuantOutput::F32`] its activation may be ReLU, clip or leaky ReLU.
     pub conv: ConvParams,
     /// Type of the input: [`Dtype::I8`] or [`Dtype::U8`].
@@ -68,8 +82,8 @@ impl QconvParams {
         if c.transposed {
             return unsupported("a transposed convolution");
         }
-        if c.input != InputLayout::Blocked {
-            return unsupported("an interleaved input");
+        if c.input == InputLayout::Interleaved && (c.groups != 1 || c.c_in > FEW) {
+            return unsupported("an interleaved input of groups or of more than 12 channels");
         }
         let channels = [c.c_in / c.groups, c.c_out / c.groups];
         if c.groups > 1 && channels.iter().any(|n| !n.is_multiple_of(C_BLOCK)) {
@@ -94,6 +108,26 @@ impl QconvParams {
     }
 }
 
+/// Pixels of `lanes` bytes as ones of `block`, whose last bytes may be anything: their weights are 0.
+fn widen(from: &[u8], lanes: usize, to: &mut [u8], block: usize) {
+    fn all<const LANES: usize>(from: &[u8], to: &mut [u8], block: usize) {
+        for (to, from) in to.chunks_exact_mut(block).zip(from.as_chunks::<LANES>().0) {
+            to[..LANES].copy_from_slice(from);
+        }
+    }
+    // Of the usual numbers copies are a few instructions.
+    match lanes {
+        1 => all::<1>(from, to, block),
+        3 => all::<3>(from, to, block),
+        4 => all::<4>(from, to, block),
+        _ => {
+            for (to, from) in to.chunks_exact_mut(block).zip(from.chunks_exact(lanes)) {
+                to[..lanes].copy_from_slice(from);
+            }
+        }
+    }
+}
+
 /// A convolution of bytes ready to run, in two steps as [`QmatmulPlan`](crate::QmatmulPlan).
 #[derive(Clone, Debug)]
 pub struct QconvPlan {
@@ -106,6 +140,8 @@ pub struct QconvPlan {
     segments: Vec<isize>,
     /// Words per segment.
     words: usize,
+    /// Channels of a block of the input as the kernels read it.
+    c_block: usize,
     /// Words from a pixel to its right neighbour, to the one below, to its next channel block.
     x_step: [usize; 3],
     /// Output rows and pixels per row, as the tiles see them.
@@ -131,19 +167,24 @@ impl QconvPlan {
         let c = &params.conv;
         let row = row(isa, Dtype::I8);
         let blocks = |n: usize| n.div_ceil(C_BLOCK);
-        let x_len = checked_len(OP, &[c.n, blocks(c.c_in), C_BLOCK, c.h_in, c.w_in])?;
+        let interleaved = c.input == InputLayout::Interleaved;
+        let c_block =
+            if interleaved { c.c_in.next_multiple_of(QUAD * row.word.step()) } else { C_BLOCK };
+        let lanes = if interleaved { c.c_in } else { C_BLOCK * blocks(c.c_in) };
+        let x_len = checked_len(OP, &[c.n, lanes, c.h_in, c.w_in])?;
         let y_len = checked_len(OP, &[c.n, blocks(c.c_out), C_BLOCK, c.h_out, c.w_out])?;
         let padded = |i: usize, n: usize| n.checked_add(c.pads[i])?.checked_add(c.pads[i + 2]);
         let too_large = || KernelError::TooLarge { op: OP };
         let (h, w) = padded(0, c.h_in).zip(padded(1, c.w_in)).ok_or_else(too_large)?;
 
         let narrow = !row.word.is_wide();
-        let direct = narrow && c.pads == [0; 4] && left_shift(params.x, row.word) == 0;
-        let pixel = C_BLOCK / row.word.group();
+        let direct =
+            narrow && !interleaved && c.pads == [0; 4] && left_shift(params.x, row.word) == 0;
+        let pixel = c_block / row.word.group();
         let x_step = [pixel, w * pixel, h * w * pixel];
         checked_len(OP, &[c.n, blocks(c.c_in), h, w, C_BLOCK])?;
         let [f_h, f_w] = c.kernel;
-        let per_group = [blocks(c.c_in / c.groups), blocks(c.c_out / c.groups)];
+        let per_group = [(c.c_in / c.groups).div_ceil(c_block), blocks(c.c_out / c.groups)];
         let passes = if narrow { params.terms } else { 1 };
         let all = [c.groups, per_group[0], per_group[1] + 8, 16 * 16, f_h, f_w, passes];
         checked_len(OP, &all)?;
@@ -179,6 +220,7 @@ impl QconvPlan {
             columns,
             segments,
             words,
+            c_block,
             x_step,
             out,
             parts,
@@ -216,7 +258,7 @@ impl QconvPlan {
     /// Words of the padded or converted input, 0 if it is read where it lies.
     pub fn scratch_len(&self) -> usize {
         let c = &self.params.conv;
-        let words = c.n * c.c_in.div_ceil(C_BLOCK) * self.x_step[2];
+        let words = c.n * self.in_blocks() * self.x_step[2];
         if self.converts { words } else { 0 }
     }
 
@@ -229,13 +271,18 @@ impl QconvPlan {
     /// Independent units of converting the input: channel blocks.
     pub fn convert_units(&self) -> usize {
         let c = &self.params.conv;
-        if self.converts { c.n * c.c_in.div_ceil(C_BLOCK) } else { 0 }
+        if self.converts { c.n * self.in_blocks() } else { 0 }
     }
 
     /// The microkernel that does most of the work.
     pub fn kernel_name(&self) -> &'static str {
         let tiles = &self.groups[0].tiles;
         self.row.kernels[tiles[tiles.len() / 2].1].info.name
+    }
+
+    /// Blocks of channels of an image.
+    fn in_blocks(&self) -> usize {
+        self.params.conv.c_in.div_ceil(self.c_block)
     }
 
     /// Words of a reduction.
@@ -319,8 +366,9 @@ impl QconvPlan {
                 for (pass, words) in words.chunks_exact_mut(words.len() / passes).enumerate() {
                     // Words hold neighbouring channels of one tap.
                     let places = (0..k_words / passes).map(|word| {
-                        let (at, channel) = (word * parts / C_BLOCK, word * parts % C_BLOCK);
-                        let channel = at / taps * C_BLOCK + channel;
+                        let (at, channel) =
+                            (word * parts / self.c_block, word * parts % self.c_block);
+                        let channel = at / taps * self.c_block + channel;
                         let left = c_group.saturating_sub(channel).min(parts);
                         (first * all + channel * taps + at % taps, left)
                     });
@@ -434,14 +482,17 @@ impl QconvPlan {
         let [top, left, _, right] = c.pads;
         let zero = [p.x_zero_point as u8; C_BLOCK];
         let dst = scratch.cast::<f32>();
+        let interleaved = c.input == InputLayout::Interleaved;
+        let lanes = if interleaved { c.c_in } else { C_BLOCK };
         for unit in units {
-            let (mut x, mut to) = (x.wrapping_add(unit * c.h_in * c.w_in * C_BLOCK), unit * plane);
+            let (mut x, mut to) = (x.wrapping_add(unit * c.h_in * c.w_in * lanes), unit * plane);
             let end = to + plane;
             // SAFETY: the places from `to` on lie in this unit's plane of the scratch memory, and
             // the rows read in its plane of the input; `new` checked the ISA.
             let mut put = |to: usize, x: *const u8, n: usize| unsafe {
-                (self.row.convert)(p.x, x, dst.add(to), n * C_BLOCK, false);
+                (self.row.convert)(p.x, x, dst.add(to), n * self.c_block, false);
             };
+            let mut wide = [0u8; PIXELS * C_BLOCK];
             let margin = |put: &mut dyn FnMut(usize, *const u8, usize), range: Range<usize>| {
                 range.step_by(pixel).for_each(|to| put(to, zero.as_ptr(), 1));
             };
@@ -449,11 +500,23 @@ impl QconvPlan {
             to += top * row_words;
             for _ in 0..c.h_in {
                 margin(&mut put, to..to + left * pixel);
-                put(to + left * pixel, x, c.w_in);
+                if interleaved {
+                    for first in (0..c.w_in).step_by(PIXELS) {
+                        let count = PIXELS.min(c.w_in - first);
+                        // SAFETY: these pixels lie in a row of the unit's image.
+                        let from = unsafe {
+                            core::slice::from_raw_parts(x.add(first * lanes), count * lanes)
+                        };
+                        widen(from, lanes, &mut wide, self.c_block);
+                        put(to + (left + first) * pixel, wide.as_ptr(), count);
+                    }
+                } else {
+                    put(to + left * pixel, x, c.w_in);
+                }
                 let after = to + (left + c.w_in) * pixel;
                 margin(&mut put, after..after + right * pixel);
                 to += row_words;
-                x = x.wrapping_add(c.w_in * C_BLOCK);
+                x = x.wrapping_add(c.w_in * lanes);
             }
             margin(&mut put, to..end);
         }
@@ -483,7 +546,7 @@ impl QconvPlan {
         debug_assert!(units.end <= self.units());
         let c = &self.params.conv;
         let x: *const f32 = if self.converts { scratch.cast() } else { x.cast() };
-        let (in_blocks, out_blocks) = (c.c_in.div_ceil(C_BLOCK), c.c_out.div_ceil(C_BLOCK));
+        let (in_blocks, out_blocks) = (self.in_blocks(), c.c_out.div_ceil(C_BLOCK));
         let plane = c.h_out * c.w_out * C_BLOCK;
         let [pixel, row_words, x_plane] = self.x_step;
         for unit in units {

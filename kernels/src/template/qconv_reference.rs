@@ -1,5 +1,6 @@
 //! The convolution of bytes from its definition, in `i64`.
 
+use super::conv::InputLayout;
 use super::qconv::QconvParams;
 use super::qmatmul_reference::finish;
 use crate::pack::blocked_index;
@@ -7,7 +8,7 @@ use crate::quant::{Bytes, QuantColumns};
 use alloc::{vec, vec::Vec};
 
 /// The results, plain `[n, c_out, h_out, w_out]`, before an activation; bytes and sums exactly, `f32`
-/// as its value. `x` is blocked, `w` and its zero points are as for the plan.
+/// as its value. `x` is in its layout, `w` and its zero points are as for the plan.
 ///
 /// Shares no code with the kernels; they are tested against it.
 ///
@@ -42,8 +43,16 @@ pub fn reference(
                 continue;
             }
             let channel = k / k_group * c_group + tap / c.kernel[1] / c.kernel[0];
-            let shape = [c.n, c.c_in, c.h_in, c.w_in];
-            let at = blocked_index(shape, [image, channel, h as usize, w_at as usize]);
+            let (h, w_at) = (h as usize, w_at as usize);
+            let at = match c.input {
+                InputLayout::Interleaved => {
+                    ((image * c.h_in + h) * c.w_in + w_at) * c.c_in + channel
+                }
+                InputLayout::Blocked => {
+                    let shape = [c.n, c.c_in, c.h_in, c.w_in];
+                    blocked_index(shape, [image, channel, h, w_at])
+                }
+            };
             let weight = w.get(k * c_group * c.kernel[0] * c.kernel[1] + tap);
             sum += i64::from(x.get(at) - p.x_zero_point)
                 * i64::from(weight - one_or_own(w_zero_points));

@@ -110,6 +110,11 @@ fn shapes(isa: Isa) {
         check(conv.clone().pads([2, 2, 2, 2]).dilation([2, 2]));
         check(conv.pads([1, 2, 3, 0]).stride([1, 3]));
     }
+    for (c_in, w) in [(1, 10), (3, 70), (4, 9), (5, 11), (12, 8)] {
+        let conv = ConvParams::new([2, c_in, 9, w], 40, [3, 3]).pads([1, 0, 1, 2]).interleaved();
+        check(conv.clone());
+        check(conv.stride([2, 2]));
+    }
     check(ConvParams::new([1, 20, 12, 10], 24, [10, 4]).pads([4, 1, 5, 1]).stride([2, 2]));
     check(ConvParams::new([1, 20, 7, 9], 33, [1, 1]).stride([2, 2]));
     check(ConvParams::new([2, 64, 5, 6], 32, [3, 3]).pads([1; 4]).groups(2));
@@ -160,7 +165,7 @@ fn wrong_parameters_are_named() {
         assert!(matches!(found, KernelError::Unsupported { .. }), "{found}");
     };
     unsupported(conv.clone().transposed());
-    unsupported(conv.clone().interleaved());
+    unsupported(ConvParams::new([1, 13, 5, 5], 8, [1, 1]).interleaved());
     unsupported(conv.groups(2));
     let plan = QconvPlan::new(Isa::Scalar, &p).unwrap();
     let mut w = vec![0; plan.weights_len()];

@@ -100,8 +100,9 @@ impl QmatmulPlan {
         let sums = params.b_zero_point || params.b == Dtype::U8;
         // Whole rows of words, which the kernels may read where they are. Rows a multiple of 4 KiB
         // apart share the sets of the L1 cache: it pays to copy them.
-        let dense = [s.k, s.a_row, s.a_batch].iter().all(|n| n.is_multiple_of(4));
-        let bytes = matches!(row.word, Word::U8x4 | Word::S8x4);
+        let whole = s.k.is_multiple_of(4 * row.word.step());
+        let dense = whole && [s.a_row, s.a_batch].iter().all(|n| n.is_multiple_of(4));
+        let bytes = matches!(row.word, Word::U8x4 | Word::U8x4Pairs | Word::S8x4);
         let apart = s.m < 8 || !s.a_row.is_multiple_of(4096);
         let direct = bytes && dense && apart && !sums && left_shift(params.a, row.word) == 0;
         let activation = s.epilogue.activation.in_tile().unwrap_or(TileActivation::None);
@@ -189,6 +190,14 @@ impl QmatmulPlan {
         check_type(OP, "type of b", p.b, b.dtype())?;
         check_len(OP, "b", self.b_len(), b.len())?;
         check_len(OP, "packed b", self.weights_len(), dst.len())?;
+        self.check_zeros(zero_points)?;
+        // SAFETY: the lengths were checked, and `dst` is borrowed mutably.
+        unsafe { self.run_pack(b.as_ptr(), zero_points, dst.as_mut_ptr(), 0..self.pack_units()) };
+        Ok(())
+    }
+
+    fn check_zeros(&self, zero_points: &[i32]) -> Result<(), KernelError> {
+        let p = &self.params;
         if zero_points.len() > 1 {
             check_len(OP, "zero points of b", p.sizes.n, zero_points.len())?;
         }
@@ -197,9 +206,23 @@ impl QmatmulPlan {
             let (param, expected) = ("zero point of b", "0 unless it is announced");
             return Err(KernelError::InvalidParam { op: OP, param, expected });
         }
-        // SAFETY: the lengths were checked, and `dst` is borrowed mutably.
-        unsafe { self.run_pack(b.as_ptr(), zero_points, dst.as_mut_ptr(), 0..self.pack_units()) };
         Ok(())
+    }
+
+    /// Checks what [`run_pack`](Self::run_pack) and [`run_columns`](Self::run_columns) are going to get.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`pack_weights`](Self::pack_weights) and [`pack_columns`](Self::pack_columns) about zero
+    /// points and columns.
+    pub fn check_run(
+        &self,
+        zero_points: &[i32],
+        columns: &QuantColumns<'_>,
+    ) -> Result<(), KernelError> {
+        let p = &self.params;
+        self.check_zeros(zero_points)?;
+        check_columns(OP, p.sizes.n, p.output, p.a, columns)
     }
 
     /// Packs some panels of the plain B: for a B that is known only at run time.
@@ -208,7 +231,7 @@ impl QmatmulPlan {
     ///
     /// * `b` is readable for [`b_len`](Self::b_len) bytes, `dst` writable and aligned for
     ///   [`weights_len`](Self::weights_len) words, and they do not overlap.
-    /// * `zero_points` are in the range of B's type, one per column, one for all or none.
+    /// * [`check_run`](Self::check_run) accepts `zero_points`.
     /// * `units` lies in `0..self.pack_units()`, and no other thread packs one of them.
     pub unsafe fn run_pack(
         &self,
@@ -277,11 +300,46 @@ impl QmatmulPlan {
         check_len(OP, "packed b", self.weights_len(), weights.len())?;
         check_len(OP, "columns", self.columns_len(), dst.len())?;
         check_columns(OP, p.sizes.n, p.output, p.a, columns)?;
+        // SAFETY: the lengths were checked, and `dst` is borrowed mutably.
+        unsafe {
+            let batches = 0..self.product.b_count();
+            self.run_columns(weights.as_ptr(), columns, dst.as_mut_ptr(), batches);
+        }
+        Ok(())
+    }
+
+    /// Products with a B of their own: 1 if all share one. Each has as many of the units of packing.
+    pub fn b_count(&self) -> usize {
+        self.product.b_count()
+    }
+
+    /// Prepares what follows the sums of some products: for a B that is known only at run time.
+    ///
+    /// # Safety
+    ///
+    /// * `weights` is readable for [`weights_len`](Self::weights_len) words, those of `batches` packed by
+    ///   this plan, `dst` writable for [`columns_len`](Self::columns_len) words; both are aligned and do
+    ///   not overlap.
+    /// * [`check_run`](Self::check_run) accepts `columns`.
+    /// * `batches` lies in `0..self.b_count()`, and no other thread prepares one of them.
+    pub unsafe fn run_columns(
+        &self,
+        weights: *const i32,
+        columns: &QuantColumns<'_>,
+        dst: *mut i32,
+        batches: Range<usize>,
+    ) {
+        debug_assert!(batches.end <= self.b_count());
+        let (p, count) = (&self.params, self.product.columns);
         let zero = columns.zero_point + left_shift(p.a, self.product.row.word);
-        let count = self.product.columns;
-        for batch in 0..self.product.b_count() {
-            let sums = &weights[batch * self.b_words() + self.product.packed()..];
-            let dst = &mut dst[batch * 3 * count..];
+        for batch in batches {
+            let sums = weights.wrapping_add(batch * self.b_words() + self.product.packed());
+            let dst = dst.wrapping_add(batch * 3 * count);
+            // SAFETY: behind the panels of each packed B there are the sums and the offsets of its
+            // columns; each product has three words per column.
+            let (sums, dst) = unsafe {
+                (slice::from_raw_parts(sums, 2 * count), slice::from_raw_parts_mut(dst, 3 * count))
+            };
             for n in 0..count {
                 let bias = columns.bias.get(n).copied().unwrap_or(0);
                 // offset = -zb', so K za' zb' is -K za' offset. Modulo 2^32, as the sums are.
@@ -290,6 +348,22 @@ impl QmatmulPlan {
                 let (scale, shift) = column(columns, n);
                 dst[count + n] = scale.to_bits() as i32;
                 dst[2 * count + n] = shift.to_bits() as i32;
+            }
+        }
+    }
+
+    /// Multiplies the factors of prepared columns by one that is known only at run time, with which A
+    /// was quantised. Allocates nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::InvalidLength`] for an operand that is too short.
+    pub fn scale_columns(&self, factor: f32, columns: &mut [i32]) -> Result<(), KernelError> {
+        check_len(OP, "columns", self.columns_len(), columns.len())?;
+        let count = self.product.columns;
+        for part in columns[..self.columns_len()].chunks_exact_mut(3 * count) {
+            for word in &mut part[count..2 * count] {
+                *word = (f32::from_bits(*word as u32) * factor).to_bits() as i32;
             }
         }
         Ok(())

@@ -8,7 +8,7 @@
 
 use crate::epilogue::TileActivation;
 use crate::error::checked_len;
-use crate::{C_BLOCK, KernelError, KernelInfo};
+use crate::{C_BLOCK, Dtype, KernelError, KernelInfo, QuantOutput};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -181,7 +181,10 @@ impl Window {
     }
 
     /// The kernels of the two runs of tiles: made for the filter if there are such.
-    pub(crate) fn kernels(&self, all: &'static [&'static [WindowKernel]]) -> [WindowKernel; 2] {
+    pub(crate) fn kernels<T: Copy>(
+        &self,
+        all: &'static [&'static [WindowKernel<T>]],
+    ) -> [WindowKernel<T>; 2] {
         let s = &self.sizes;
         let square = s.kernel[0] == s.kernel[1] && s.dilation[1] == 1;
         self.runs.map(|run| {
@@ -193,7 +196,7 @@ impl Window {
             let near = left >= -edge && right <= s.input[1] as isize + edge;
             // The last kernel of each width takes any window.
             let list = all[run.width - 1];
-            let fits = |k: &&WindowKernel| {
+            let fits = |k: &&WindowKernel<T>| {
                 square && near && k.made_for == Some([s.kernel[1], s.stride[1]])
             };
             *list.iter().find(fits).unwrap_or(&list[list.len() - 1])
@@ -206,7 +209,7 @@ impl Window {
     /// # Safety
     ///
     /// That of [`WindowFn`], for the tiles of both runs.
-    pub(crate) unsafe fn run(&self, kernels: &[WindowKernel; 2], mut args: WindowArgs) {
+    pub(crate) unsafe fn run<T>(&self, kernels: &[WindowKernel<T>; 2], mut args: WindowArgs<T>) {
         let end = args.rows.end;
         let step = if self.runs[0].count == 0 { end } else { 4 };
         for y in args.rows.step_by(step) {
@@ -222,21 +225,62 @@ impl Window {
 }
 
 /// What one call of a kernel works on: tiles of one width in some rows of a plane.
-pub(crate) struct WindowArgs {
+pub(crate) struct WindowArgs<T = f32> {
     /// The input plane, `[h, w, 16]`.
-    pub(crate) x: *const f32,
+    pub(crate) x: *const T,
     /// Weights of the channel block, `[f_h, f_w, 16]`.
     pub(crate) weights: *const f32,
-    /// Bias of the channel block.
+    /// Bias of the channel block; of bytes, what `qdepthwise` prepares.
     pub(crate) bias: *const f32,
     /// The plane that is added, or null.
     pub(crate) residual: *const f32,
     /// The output plane.
-    pub(crate) y: *mut f32,
+    pub(crate) y: *mut T,
     /// Output rows.
     pub(crate) rows: Range<usize>,
     /// Which of the two runs of tiles.
     pub(crate) run: usize,
+    /// Of bytes: how they are read and written.
+    pub(crate) bytes: ByteWindow,
+}
+
+/// The least float whose last bit is 1, and its bits.
+const UNIT: (i32, u32) = (1 << 23, 0x4b00_0000);
+
+/// How a windowed op reads and writes bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct ByteWindow {
+    /// What `VLOAD8` takes: the bits that are flipped, and the subtrahend.
+    pub(crate) read: [f32; 2],
+    /// Of an average: the scale of the input over that of the output.
+    pub(crate) scale: f32,
+    /// Bounds of a result before its zero point is added.
+    pub(crate) bounds: [f32; 2],
+    /// The zero point of the output.
+    pub(crate) zero: f32,
+}
+
+impl ByteWindow {
+    /// What makes unsigned bytes of those read by flipping bits, and the zero point as it is read, in all
+    /// four bytes of the bits of a number.
+    #[cfg_attr(not(all(feature = "avx512vnni", target_arch = "x86_64")), allow(dead_code))]
+    pub(crate) fn masks(&self) -> [f32; 2] {
+        let flip = self.read[0].to_bits() as u8;
+        let pad = (self.read[1] as i32 - UNIT.0) as u8 ^ flip;
+        [flip, pad].map(|byte| f32::from_bits(u32::from_ne_bytes([byte; 4])))
+    }
+
+    /// For bytes of a type with a zero point; `None` if the output is not bytes.
+    pub(crate) fn new(x: Dtype, zero: i32, scale: f32, output: QuantOutput) -> Option<Self> {
+        let flip = if x == Dtype::I8 { 128 } else { 0 };
+        let [y_zero, min, max] = output.range()?;
+        Some(Self {
+            read: [f32::from_bits(UNIT.1 | flip as u32), (UNIT.0 + flip + zero) as f32],
+            scale,
+            bounds: [(min - y_zero) as f32, (max - y_zero) as f32],
+            zero: y_zero as f32,
+        })
+    }
 }
 
 /// A microkernel.
@@ -248,13 +292,13 @@ pub(crate) struct WindowArgs {
 ///   unless null, `weights` and `bias`) are readable, `y` is writable in the rows of the call and
 ///   the columns of its tiles, and no other thread writes there.
 /// * The tiles of the run have the kernel's width; its taps and step are the window's.
-pub(crate) type WindowFn = unsafe fn(&Window, &WindowArgs);
+pub(crate) type WindowFn<T = f32> = unsafe fn(&Window, &WindowArgs<T>);
 
 /// A microkernel and what it is.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct WindowKernel {
+pub(crate) struct WindowKernel<T: 'static = f32> {
     pub(crate) info: KernelInfo,
     /// Rows and columns of the (square) filter and the column stride it is made for; `None` if any.
     pub(crate) made_for: Option<[usize; 2]>,
-    pub(crate) run: WindowFn,
+    pub(crate) run: WindowFn<T>,
 }

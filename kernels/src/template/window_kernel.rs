@@ -1,5 +1,6 @@
 //! The template of the windowed microkernels: depthwise convolution (`dw`), maximum (`max`) and
-//! average (`accum`).
+//! average (`accum`), and the same of bytes (`qdw`, `qmax`, `qaccum`), which are computed as floats: all their
+//! sums are integers that `f32` holds.
 //!
 //! `window_kernels!` makes, for each width of a tile, one kernel for each (size of a square filter,
 //! column stride) that is common and one for all others. In the former a filter row is
@@ -12,7 +13,7 @@ macro_rules! window_kernels {
         window_widths! { $lanes $mode $op, $tile $isa $isa_name $lanes $feat, [$($sd)* [any any]] }
     };
     (widths $mode:ident $op:literal, $tile:ident $isa:ident $isa_name:ident $lanes:tt $feat:tt, $sd:tt, [$($w:tt)*]) => {
-        pub(super) const KERNELS: &[&[WindowKernel]] =
+        pub(super) const KERNELS: &[&[WindowKernel<window_element!($mode)>]] =
             &[$(window_kernels!(list $mode $op, $tile $isa $isa_name $lanes $feat, $w $sd)),*];
     };
     (list $mode:ident $op:literal, $tile:ident $isa:ident $isa_name:ident $lanes:tt $feat:tt, $w:tt [$([$s:tt $d:tt])*]) => {
@@ -20,11 +21,11 @@ macro_rules! window_kernels {
             window_kernel! { $mode $tile $feat $w $s $d }
             WindowKernel {
                 info: KernelInfo {
-                    name: concat!($op, "_f32_1x", $w, "x", $lanes, "_k", stringify!($s), "s", stringify!($d), "_",
+                    name: concat!($op, window_element!(name $mode), "1x", $w, "x", $lanes, "_k", stringify!($s), "s", stringify!($d), "_",
                         stringify!($isa_name)),
                     op: $op,
                     isa: Isa::$isa,
-                    dtype: Dtype::F32,
+                    dtype: window_element!(dtype $mode),
                     rows: 1,
                     w_ob: $w,
                     c_vec: 1,
@@ -42,10 +43,56 @@ pub(crate) use window_kernels;
 /// The widths of tiles: eight accumulators hide the latency of vector code; where a vector is one
 /// number, the compiler makes vectors of its own from fewer.
 macro_rules! window_widths {
+    (16 qdw $($args:tt)*) => { window_kernels! { widths qdw $($args)*, [1 2 3 4 5 6 7 8] } };
+    // Bytes become floats in registers, of which there must be enough for the columns of a tile.
+    ($lanes:tt qdw $($args:tt)*) => { window_kernels! { widths qdw $($args)*, [1 2 3 4] } };
+    ($lanes:tt qmax $($args:tt)*) => { window_kernels! { widths qmax $($args)*, [1 2 3 4] } };
+    ($lanes:tt qaccum $($args:tt)*) => { window_kernels! { widths qaccum $($args)*, [1 2 3 4] } };
     (1 $($args:tt)*) => { window_kernels! { widths $($args)*, [1 2 3 4] } };
     ($lanes:tt $($args:tt)*) => { window_kernels! { widths $($args)*, [1 2 3 4 5 6 7 8] } };
 }
 pub(crate) use window_widths;
+
+/// The type of an activation, or its name in that of a kernel, or its place in the registry.
+macro_rules! window_element {
+    (name qdw) => {
+        "_i8_"
+    };
+    (name qmax) => {
+        "_i8_"
+    };
+    (name qaccum) => {
+        "_i8_"
+    };
+    (name $mode:ident) => {
+        "_f32_"
+    };
+    (dtype qdw) => {
+        Dtype::I8
+    };
+    (dtype qmax) => {
+        Dtype::I8
+    };
+    (dtype qaccum) => {
+        Dtype::I8
+    };
+    (dtype $mode:ident) => {
+        Dtype::F32
+    };
+    (qdw) => {
+        u8
+    };
+    (qmax) => {
+        u8
+    };
+    (qaccum) => {
+        u8
+    };
+    ($mode:ident) => {
+        f32
+    };
+}
+pub(crate) use window_element;
 
 /// Taps unrolled for a filter row.
 macro_rules! window_taps {
@@ -73,7 +120,7 @@ pub(crate) use window_made_for;
 macro_rules! window_kernel {
     ($mode:ident $tile:ident [$($f:tt)*] $w:tt $s:tt $d:tt) => {
         $(#[target_feature(enable = $f)])*
-        unsafe fn kernel(g: &Window, args: &WindowArgs) {
+        unsafe fn kernel(g: &Window, args: &WindowArgs<window_element!($mode)>) {
             use tilewright_intrinsics::$tile as tile;
             let s = &g.sizes;
             let (x_row, y_row) = (s.input[1] * C_BLOCK, s.output[1] * C_BLOCK);
@@ -93,8 +140,8 @@ macro_rules! window_kernel {
                         tile!(DEF t [1 x $w x 1]);
                         tilewright_intrinsics::each!(i in $w { t[i][0] = first; });
                         window_reduce!($mode t $w $s $d, g args i lane start taps, a a_row);
-                        window_finish!($mode t $w g args residual y (run.first + i * $w));
-                        tile!(STORE t [1 x $w x 1] -> o[0, C_BLOCK, 0]);
+                        window_finish!($mode t $w g args lane residual y (run.first + i * $w));
+                        window_store!($mode t $w args o);
                         a = a.wrapping_add(window_advance!($w $d s.stride[1]) * C_BLOCK);
                         o = o.wrapping_add($w * C_BLOCK);
                         residual = residual.wrapping_add($w * C_BLOCK);
@@ -132,9 +179,9 @@ macro_rules! window_reduce {
                 let a = $a.wrapping_add(r * $a_row + k * s.dilation[1] * C_BLOCK);
                 let b = $args.weights.wrapping_add((r * s.kernel[1] + k) * C_BLOCK + $lane);
                 if lo == 0 && hi == $w {
-                    window_tap!($mode $t $w a step b 0, $w);
+                    window_tap!($mode $t $w $args a step b 0, $w);
                 } else {
-                    window_tap!($mode $t $w a step b lo, hi);
+                    window_tap!($mode $t $w $args a step b lo, hi);
                 }
             }
         }
@@ -146,7 +193,7 @@ macro_rules! window_reduce {
         let (lo, hi) = (-left, $g.sizes.input[1] as isize - left);
         window_rows!($mode $s $d r in $taps {
             let a = $a.wrapping_add(r * $a_row);
-            window_line!($mode $t $w $s $d a ($args.weights.wrapping_add(r * $s * C_BLOCK + $lane)) lo, hi);
+            window_line!($mode $t $w $s $d $args a ($args.weights.wrapping_add(r * $s * C_BLOCK + $lane)) lo, hi);
         });
     };
 }
@@ -166,31 +213,54 @@ pub(crate) use window_rows;
 
 /// One filter row, all taps.
 macro_rules! window_line {
-    (dw $t:ident $w:tt $s:tt $d:tt $a:ident $b:tt $lo:expr, $hi:expr) => {
+    (dw $t:ident $w:tt $s:tt $d:tt $args:ident $a:ident $b:tt $lo:expr, $hi:expr) => {
         let b = $b;
         tile!(COMPUTE dw_row $t [$w x $s / $d] += $a * b if $lo, $hi);
     };
-    (max $t:ident $w:tt $s:tt $d:tt $a:ident $b:tt $lo:expr, $hi:expr) => {
+    (max $t:ident $w:tt $s:tt $d:tt $args:ident $a:ident $b:tt $lo:expr, $hi:expr) => {
         tile!(COMPUTE max_row $t [$w x $s / $d] <- $a if $lo, $hi);
     };
-    (accum $t:ident $w:tt $s:tt $d:tt $a:ident $b:tt $lo:expr, $hi:expr) => {
+    (accum $t:ident $w:tt $s:tt $d:tt $args:ident $a:ident $b:tt $lo:expr, $hi:expr) => {
         tile!(COMPUTE accum_row $t [$w x $s / $d] += $a if $lo, $hi);
+    };
+    (qdw $t:ident $w:tt $s:tt $d:tt $args:ident $a:ident $b:tt $lo:expr, $hi:expr) => {
+        let b = $b;
+        let (mask, zero) = (tile!(VSET $args.bytes.read[0]), tile!(VSET $args.bytes.read[1]));
+        tile!(COMPUTE dw_row $t [$w x $s / $d] += $a as (mask, zero) * b if $lo, $hi);
+    };
+    (qmax $t:ident $w:tt $s:tt $d:tt $args:ident $a:ident $b:tt $lo:expr, $hi:expr) => {
+        let (mask, zero) = (tile!(VSET $args.bytes.read[0]), tile!(VSET $args.bytes.read[1]));
+        tile!(COMPUTE max_row $t [$w x $s / $d] <- $a as (mask, zero) if $lo, $hi);
     };
 }
 pub(crate) use window_line;
 
 /// One tap, for the pixels `lo..hi`.
 macro_rules! window_tap {
-    (dw $t:ident $w:tt $a:ident $step:ident $b:ident $lo:expr, $hi:expr) => {
+    (dw $t:ident $w:tt $args:ident $a:ident $step:ident $b:ident $lo:expr, $hi:expr) => {
         tile!(COMPUTE dw $t [1 x $w x 1] += $a[$step] * $b if $lo, $hi);
     };
-    (max $t:ident $w:tt $a:ident $step:ident $b:ident $lo:expr, $hi:expr) => {
+    (max $t:ident $w:tt $args:ident $a:ident $step:ident $b:ident $lo:expr, $hi:expr) => {
         let _ = $b;
         tile!(COMPUTE max $t [1 x $w x 1] <- $a[$step] if $lo, $hi);
     };
-    (accum $t:ident $w:tt $a:ident $step:ident $b:ident $lo:expr, $hi:expr) => {
+    (accum $t:ident $w:tt $args:ident $a:ident $step:ident $b:ident $lo:expr, $hi:expr) => {
         let _ = $b;
         tile!(COMPUTE accum $t [1 x $w x 1] += $a[$step] if $lo, $hi);
+    };
+    (qdw $t:ident $w:tt $args:ident $a:ident $step:ident $b:ident $lo:expr, $hi:expr) => {
+        let (mask, zero) = (tile!(VSET $args.bytes.read[0]), tile!(VSET $args.bytes.read[1]));
+        tile!(COMPUTE dw $t [1 x $w x 1] += $a[$step] as (mask, zero) * $b if $lo, $hi);
+    };
+    (qmax $t:ident $w:tt $args:ident $a:ident $step:ident $b:ident $lo:expr, $hi:expr) => {
+        let _ = $b;
+        let (mask, zero) = (tile!(VSET $args.bytes.read[0]), tile!(VSET $args.bytes.read[1]));
+        tile!(COMPUTE max $t [1 x $w x 1] <- $a[$step] as (mask, zero) if $lo, $hi);
+    };
+    (qaccum $t:ident $w:tt $args:ident $a:ident $step:ident $b:ident $lo:expr, $hi:expr) => {
+        let _ = $b;
+        let (mask, zero) = (tile!(VSET $args.bytes.read[0]), tile!(VSET $args.bytes.read[1]));
+        tile!(COMPUTE accum $t [1 x $w x 1] += $a[$step] as (mask, zero) if $lo, $hi);
     };
 }
 pub(crate) use window_tap;
@@ -206,12 +276,15 @@ macro_rules! window_start {
     (accum $first:ident $args:ident $lane:ident) => {
         let $first = tile!(VZERO);
     };
+    (qdw $($args:tt)*) => { window_start!(dw $($args)*); };
+    (qmax $($args:tt)*) => { window_start!(max $($args)*); };
+    (qaccum $($args:tt)*) => { window_start!(accum $($args)*); };
 }
 pub(crate) use window_start;
 
 /// The epilogue: residual and clamp, or the division of an average.
 macro_rules! window_finish {
-    (dw $t:ident $w:tt $g:ident $args:ident $residual:ident $y:ident $first:expr) => {
+    (dw $t:ident $w:tt $g:ident $args:ident $lane:ident $residual:ident $y:ident $first:expr) => {
         if !$args.residual.is_null() {
             tile!(ADD $t [1 x $w x 1] += $residual[0, C_BLOCK, 0]);
         }
@@ -225,8 +298,28 @@ macro_rules! window_finish {
             _ => {}
         }
     };
-    (max $t:ident $w:tt $g:ident $args:ident $residual:ident $y:ident $first:expr) => {};
-    (accum $t:ident $w:tt $g:ident $args:ident $residual:ident $y:ident $first:expr) => {
+    (max $t:ident $w:tt $g:ident $args:ident $lane:ident $residual:ident $y:ident $first:expr) => {};
+    // The rest of the bias is a multiple of 256: adding it rounds the sum once.
+    (qdw $t:ident $w:tt $g:ident $args:ident $lane:ident $residual:ident $y:ident $first:expr) => {
+        let rest = tile!(VLOAD $args.bias.wrapping_add(C_BLOCK + $lane), 0);
+        let scale = tile!(VLOAD $args.bias.wrapping_add(2 * C_BLOCK + $lane), 0);
+        tilewright_intrinsics::each!(i in $w {
+            $t[i][0] = tile!(VMUL tile!(VADD $t[i][0], rest), scale);
+        });
+    };
+    (qmax $t:ident $w:tt $g:ident $args:ident $lane:ident $residual:ident $y:ident $first:expr) => {
+        let least = tile!(VSET $args.bytes.bounds[0]);
+        tilewright_intrinsics::each!(i in $w { $t[i][0] = tile!(VMAX least, $t[i][0]); });
+    };
+    (qaccum $t:ident $w:tt $g:ident $args:ident $lane:ident $residual:ident $y:ident $first:expr) => {
+        let rows = $g.divisors[0][$y];
+        let columns = $g.divisors[1][$first..].as_ptr();
+        tilewright_intrinsics::each!(i in $w {
+            let n = tile!(VMUL tile!(VSET rows), tile!(VSPLAT columns, i));
+            $t[i][0] = tile!(VMUL $t[i][0], tile!(VDIV tile!(VSET $args.bytes.scale), n));
+        });
+    };
+    (accum $t:ident $w:tt $g:ident $args:ident $lane:ident $residual:ident $y:ident $first:expr) => {
         let rows = $g.divisors[0][$y];
         let columns = $g.divisors[1][$first..].as_ptr();
         tilewright_intrinsics::each!(i in $w {
@@ -236,3 +329,31 @@ macro_rules! window_finish {
     };
 }
 pub(crate) use window_finish;
+
+/// A product as the byte that it becomes.
+macro_rules! window_requantize {
+    ($args:ident, $x:expr) => {{
+        let (lo, hi) = (tile!(VSET $args.bytes.bounds[0]), tile!(VSET $args.bytes.bounds[1]));
+        let x = tile!(VMIN hi, tile!(VMAX lo, $x));
+        tile!(VADD tile!(VROUND x), tile!(VSET $args.bytes.zero))
+    }};
+}
+pub(crate) use window_requantize;
+
+/// The results, in memory. Of bytes these are products, but for a maximum.
+macro_rules! window_store {
+    (qdw $t:ident $w:tt $args:ident $o:ident) => {
+        let ByteWindow { bounds: [lo, hi], zero, .. } = $args.bytes;
+        tile!(NARROW $t [$w x 1] lo, hi, zero -> $o[C_BLOCK, 0]);
+    };
+    (qmax $t:ident $w:tt $args:ident $o:ident) => {
+        tile!(STORE8 $t [$w x 1] -> $o[C_BLOCK, 0]);
+    };
+    (qaccum $t:ident $w:tt $args:ident $o:ident) => {
+        window_store!(qdw $t $w $args $o);
+    };
+    ($mode:ident $t:ident $w:tt $args:ident $o:ident) => {
+        tile!(STORE $t [1 x $w x 1] -> $o[0, C_BLOCK, 0]);
+    };
+}
+pub(crate) use window_store;

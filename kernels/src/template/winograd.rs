@@ -6,8 +6,7 @@
 //! `conv_tile` into `m`, `[a * a][16 output channels][tile][16]`, which is transformed back and finished.
 //! The packed weights are `[K tile][a * a][input channel][output channel in tile]`.
 //!
-//! Lanes of `v` past the last channel hold what the input has there; the products do not read
-//! them.
+//! Lanes of `v` past the last channel hold what the input has there; no product reads them.
 
 use super::conv::{ConvParams, InputLayout, Operands};
 use super::conv_geometry::{KTile, cost, cut_ends, k_tiles};
@@ -21,12 +20,10 @@ use crate::{Algorithm, C_BLOCK, Choice, Isa, KernelError};
 use alloc::{boxed::Box, vec::Vec};
 use core::ops::Range;
 
-/// Bytes that the transformed input and the products of a block of tiles may take, so that they
-/// and the weights of a K tile share a cache of 1 MiB.
+/// Bytes that transformed input and products of a block of tiles may take, to share 1 MiB with weights.
 const BLOCK_BYTES: usize = 640 << 10;
 
-/// Tiles from which units are tiles; below, they are K tiles, if there are several. Halves of so
-/// many tiles still fill the registers.
+/// Tiles from which units are tiles; below, they are K tiles, if several. Halves still fill registers.
 const SPLIT_TILES: usize = 18;
 
 /// Packed weights above this come from memory, not from a cache.
@@ -349,6 +346,51 @@ impl Winograd {
         let all = 0..self.k_tiles.len();
         let (tiles, k_tiles) =
             if self.splits_tiles() { (units, all) } else { (0..self.tiles, units) };
+        // SAFETY: the caller's promises.
+        unsafe { self.run_tiles(operands, scratch, post, tiles, k_tiles) }
+    }
+
+    pub(crate) fn tile_rows(&self) -> usize {
+        self.geometry.m
+    }
+
+    /// From now on planes of the output have so many rows, a multiple of those of a tile.
+    pub(crate) fn set_rows(&mut self, rows: usize) {
+        self.geometry.y_plane = rows * self.geometry.w_out * C_BLOCK;
+    }
+
+    /// # Safety
+    ///
+    /// As [`ConvPlan::run_rows`](super::conv::ConvPlan::run_rows).
+    pub(crate) unsafe fn run_rows(
+        &self,
+        operands: &Operands,
+        scratch: *mut f32,
+        post: Option<&UnaryKernel>,
+        image: usize,
+        rows: Range<usize>,
+    ) {
+        let g = &self.geometry;
+        let [down, across] = g.tiles;
+        let first = image * g.y_image + rows.start * g.w_out * C_BLOCK;
+        let operands = Operands { y: operands.y.wrapping_sub(first), ..*operands };
+        let tiles = |row: usize| (image * down + row) * across;
+        let tiles = tiles(rows.start / g.m)..tiles(rows.end.div_ceil(g.m));
+        // SAFETY: the caller's promises; these tiles write their rows only, where `y` begins.
+        unsafe { self.run_tiles(&operands, scratch, post, tiles, 0..self.k_tiles.len()) };
+    }
+
+    /// # Safety
+    ///
+    /// As [`run`](Self::run), for the outputs of these tiles and K tiles.
+    unsafe fn run_tiles(
+        &self,
+        operands: &Operands,
+        scratch: *mut f32,
+        post: Option<&UnaryKernel>,
+        tiles: Range<usize>,
+        k_tiles: Range<usize>,
+    ) {
         let m = scratch.wrapping_add(self.positions() * self.geometry.v_step);
         let blocks = tiles.len().div_ceil(self.block);
         for i in 0..blocks {

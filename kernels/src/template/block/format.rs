@@ -1,0 +1,209 @@
+//! Formats of weights: blocks of integers with scales, as GGML lays them out, and floats.
+
+use super::quantize::Record;
+
+/// How the weights of a matrix are stored. Rows are along the reduction, and share no blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum BlockFormat {
+    /// `f32`.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// The upper half of an `f32`.
+    Bf16,
+    /// 32 values of 4 bits, one scale.
+    Q4_0,
+    /// 32 values of 4 bits, a scale and a minimum.
+    Q4_1,
+    /// 32 values of 5 bits, one scale.
+    Q5_0,
+    /// 32 values of 5 bits, a scale and a minimum.
+    Q5_1,
+    /// 32 values of 8 bits, one scale.
+    Q8_0,
+    /// 256 values of 2 bits, 16 with a scale and a minimum of 4 bits.
+    Q2K,
+    /// 256 values of 3 bits, 16 with a scale of 6 bits.
+    Q3K,
+    /// 256 values of 4 bits, 32 with a scale and a minimum of 6 bits.
+    Q4K,
+    /// 256 values of 5 bits, 32 with a scale and a minimum of 6 bits.
+    Q5K,
+    /// 256 values of 6 bits, 16 with a scale of 8 bits.
+    Q6K,
+    /// 32 indices into a table of 16 values, one scale.
+    Iq4Nl,
+}
+
+/// The values of [`BlockFormat::Iq4Nl`].
+pub(super) const IQ4_NL: [i8; 16] =
+    [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+impl BlockFormat {
+    /// Every format.
+    pub const ALL: [Self; 14] = [
+        Self::F32,
+        Self::F16,
+        Self::Bf16,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q8_0,
+        Self::Q2K,
+        Self::Q3K,
+        Self::Q4K,
+        Self::Q5K,
+        Self::Q6K,
+        Self::Iq4Nl,
+    ];
+
+    /// The name, that of the file format in small letters.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::Q4_0 => "q4_0",
+            Self::Q4_1 => "q4_1",
+            Self::Q5_0 => "q5_0",
+            Self::Q5_1 => "q5_1",
+            Self::Q8_0 => "q8_0",
+            Self::Q2K => "q2_k",
+            Self::Q3K => "q3_k",
+            Self::Q4K => "q4_k",
+            Self::Q5K => "q5_k",
+            Self::Q6K => "q6_k",
+            Self::Iq4Nl => "iq4_nl",
+        }
+    }
+
+    /// Values in a block: the size of a row is a multiple of it.
+    pub const fn elements(self) -> usize {
+        match self {
+            Self::F32 | Self::F16 | Self::Bf16 => 1,
+            Self::Q2K | Self::Q3K | Self::Q4K | Self::Q5K | Self::Q6K => 256,
+            _ => 32,
+        }
+    }
+
+    /// Bytes of a block.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+            Self::Q4_0 | Self::Iq4Nl => 18,
+            Self::Q4_1 => 20,
+            Self::Q5_0 => 22,
+            Self::Q5_1 => 24,
+            Self::Q8_0 => 34,
+            Self::Q2K => 84,
+            Self::Q3K => 110,
+            Self::Q4K => 144,
+            Self::Q5K => 176,
+            Self::Q6K => 210,
+        }
+    }
+
+    /// Offsets of the f16 in a block: its scales, its minimum, or the value.
+    pub fn half_offsets(self) -> impl Iterator<Item = usize> {
+        self.halves().iter().map(|&at| usize::from(at))
+    }
+
+    /// What activations become, for an instruction set that takes signed weights of 8 bits plus `bias`.
+    pub(super) const fn record(self, bias: i32) -> Record {
+        match self {
+            Self::F32 | Self::F16 | Self::Bf16 => Record::Float,
+            Self::Q4_0 => Record::Zero(8),
+            Self::Q5_0 => Record::Zero(16),
+            Self::Q8_0 | Self::Iq4Nl => Record::Zero(bias),
+            Self::Q4_1 | Self::Q5_1 | Self::Q4K | Self::Q5K => Record::Sum,
+            Self::Q3K => Record::Zero16(4),
+            Self::Q6K => Record::Zero16(32),
+            Self::Q2K => Record::Sum16,
+        }
+    }
+
+    /// Offsets in a block of the halves that become the first vectors of a packed block.
+    pub(super) const fn halves(self) -> &'static [u16] {
+        match self {
+            Self::F32 => &[],
+            Self::Q4_1 | Self::Q5_1 | Self::Q4K | Self::Q5K => &[0, 2],
+            Self::Q2K => &[80, 82],
+            Self::Q3K => &[108],
+            Self::Q6K => &[208],
+            _ => &[0],
+        }
+    }
+
+    /// Offsets in a block of the words that become the vectors behind those, in the order in which
+    /// kernels use them.
+    pub(super) const fn words(self) -> &'static [u16] {
+        const Q3K: [u16; 27] = {
+            let mut list = [0; 27];
+            let mut i = 0;
+            while i < 27 {
+                list[i] = if i < 3 { 96 + 4 * i as u16 } else { 4 * i as u16 - 12 };
+                i += 1;
+            }
+            list
+        };
+        match self {
+            Self::F16 | Self::Bf16 => &[],
+            Self::F32 => &[0],
+            Self::Q4_0 | Self::Iq4Nl => const { &ascending::<4>(2) },
+            Self::Q4_1 => const { &ascending::<4>(4) },
+            Self::Q5_0 => const { &ascending::<5>(2) },
+            Self::Q5_1 => const { &ascending::<5>(4) },
+            Self::Q8_0 => const { &ascending::<8>(2) },
+            Self::Q2K => const { &ascending::<20>(0) },
+            Self::Q3K => &Q3K,
+            Self::Q4K => const { &ascending::<35>(4) },
+            Self::Q5K => const { &ascending::<43>(4) },
+            Self::Q6K => const { &q6_k() },
+        }
+    }
+
+    /// The word in a block whose bit `j` belongs to value `j`: packed, bit `j` lies at `8 (j % 4) + j / 4`.
+    pub(super) const fn fifth_bits(self) -> Option<u16> {
+        match self {
+            Self::Q5_0 => Some(2),
+            Self::Q5_1 => Some(4),
+            _ => None,
+        }
+    }
+}
+
+/// Offsets of words in a row.
+const fn ascending<const N: usize>(from: u16) -> [u16; N] {
+    let mut list = [from; N];
+    let mut i = 0;
+    while i < N {
+        list[i] = from + 4 * i as u16;
+        i += 1;
+    }
+    list
+}
+
+/// The scales; then for each half of a block, each half of its quarters and each word of those, the upper
+/// bits of all quarters, the lower ones of quarters 0 and 2 and those of quarters 1 and 3.
+const fn q6_k() -> [u16; 52] {
+    let mut list = [0; 52];
+    let mut i = 0;
+    while i < 52 {
+        list[i] = if i < 4 {
+            192 + 4 * i as u16
+        } else {
+            let (word, part) = ((i as u16 - 4) / 3, (i as u16 - 4) % 3);
+            let (h, at) = (word / 8, word % 8 * 4);
+            match part {
+                0 => 128 + 32 * h + at,
+                1 => 64 * h + at,
+                _ => 64 * h + 32 + at,
+            }
+        };
+        i += 1;
+    }
+    list
+}

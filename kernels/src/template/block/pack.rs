@@ -1,0 +1,223 @@
+//! Weights from the order of the file into panels, and rows of panels as numbers.
+
+use super::format::IQ4_NL;
+use super::{BlockFormat, BlockMatmulPlan, OP};
+use crate::KernelError;
+use crate::error::check_len;
+use core::ops::Range;
+use tilewright_intrinsics::soft;
+
+/// Bytes of the largest block.
+const MOST: usize = 256;
+
+impl BlockMatmulPlan {
+    /// Packs some panels: `source` are their rows, [`row_bytes`](Self::row_bytes) each, as the file has
+    /// them, and `dst` their [`panel_bytes`](Self::panel_bytes) each.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::InvalidParam`] if there are no such panels or weights are taken in place,
+    /// [`KernelError::InvalidLength`] if
+    /// `source` or `dst` is too short.
+    pub fn pack(
+        &self,
+        panels: Range<usize>,
+        source: &[u8],
+        dst: &mut [u8],
+    ) -> Result<(), KernelError> {
+        if panels.start > panels.end || panels.end > self.panels() || self.in_place {
+            let (param, expected) = ("panels", "among those of the plan");
+            return Err(KernelError::InvalidParam { op: OP, param, expected });
+        }
+        let lanes = self.panel_rows();
+        let rows =
+            (panels.end * lanes).min(self.params().n) - (panels.start * lanes).min(self.params().n);
+        let (row_bytes, panel_bytes) = (self.row_bytes(), self.panel_bytes());
+        check_len(OP, "source", rows * row_bytes, source.len())?;
+        check_len(OP, "packed weights", panels.len() * panel_bytes, dst.len())?;
+        let sources = source[..rows * row_bytes].chunks(panel_bytes);
+        for (source, dst) in sources.zip(dst.chunks_exact_mut(panel_bytes)) {
+            self.pack_one(source, dst);
+        }
+        Ok(())
+    }
+
+    /// One panel of the rows that `source` has.
+    pub(super) fn pack_one(&self, source: &[u8], dst: &mut [u8]) {
+        match self.panel_rows() {
+            16 => self.pack_panel::<16>(source, dst),
+            8 => self.pack_panel::<8>(source, dst),
+            4 => self.pack_panel::<4>(source, dst),
+            _ => self.pack_panel::<1>(source, dst),
+        }
+    }
+
+    /// One panel of as many rows as `source` has; those that it has not are zero.
+    fn pack_panel<const LANES: usize>(&self, source: &[u8], dst: &mut [u8]) {
+        let format = self.params().format;
+        let (bytes, row_bytes) = (format.bytes(), self.row_bytes());
+        let (flip, fifth) = (self.flip(), format.fifth_bits());
+        let missing = [0; MOST];
+        for (b, dst) in dst.chunks_exact_mut(bytes * LANES).enumerate() {
+            let rows: [&[u8]; LANES] = core::array::from_fn(|r| {
+                let block = source.get(r * row_bytes + b * bytes..);
+                block.and_then(|block| block.get(..bytes)).unwrap_or(&missing[..bytes])
+            });
+            let (halves, words) = dst.split_at_mut(2 * LANES * format.halves().len());
+            for (&at, to) in
+                format.halves().iter().zip(halves.as_chunks_mut::<2>().0.chunks_exact_mut(LANES))
+            {
+                for (to, row) in to.iter_mut().zip(rows) {
+                    to.copy_from_slice(&row[usize::from(at)..][..2]);
+                }
+            }
+            for (&at, to) in
+                format.words().iter().zip(words.as_chunks_mut::<4>().0.chunks_exact_mut(LANES))
+            {
+                for (to, row) in to.iter_mut().zip(rows) {
+                    *to = (word(row, at) ^ flip).to_le_bytes();
+                }
+                if Some(at) == fifth {
+                    for to in to {
+                        *to = bits_apart(u32::from_le_bytes(*to)).to_le_bytes();
+                    }
+                }
+            }
+        }
+    }
+
+    /// What turns a word of the file into a packed one: signed bytes into those plus 128.
+    fn flip(&self) -> u32 {
+        if self.params().format == BlockFormat::Q8_0 && self.row.bias != 0 {
+            0x8080_8080
+        } else {
+            0
+        }
+    }
+
+    /// The numbers of a row of the packed weights.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::InvalidParam`] if there is no such row, [`KernelError::InvalidLength`] if `packed` or
+    /// `out`, which takes `k` numbers, is too short.
+    pub fn row(&self, packed: &[u8], row: usize, out: &mut [f32]) -> Result<(), KernelError> {
+        let (params, lanes) = (self.params(), self.panel_rows());
+        if row >= params.n {
+            let (param, expected) = ("row", "less than n");
+            return Err(KernelError::InvalidParam { op: OP, param, expected });
+        }
+        check_len(OP, "packed weights", self.packed_bytes(), packed.len())?;
+        check_len(OP, "row", params.k, out.len())?;
+        if self.in_place {
+            let blocks = packed[row * self.row_bytes()..].chunks_exact(params.format.bytes());
+            for (block, out) in
+                blocks.zip(out[..params.k].chunks_exact_mut(params.format.elements()))
+            {
+                params.format.dequantize(block, out);
+            }
+            return Ok(());
+        }
+        let (format, r) = (params.format, row % lanes);
+        let panel = &packed[row / lanes * self.panel_bytes()..][..self.panel_bytes()];
+        let (flip, fifth) = (self.flip(), format.fifth_bits());
+        let blocks = panel.chunks_exact(format.bytes() * lanes);
+        for (packed, out) in blocks.zip(out[..params.k].chunks_exact_mut(format.elements())) {
+            let mut block = [0; MOST];
+            let (halves, words) = packed.split_at(2 * lanes * format.halves().len());
+            for (i, &at) in format.halves().iter().enumerate() {
+                let from = (i * lanes + r) * 2;
+                block[usize::from(at)..][..2].copy_from_slice(&halves[from..from + 2]);
+            }
+            for (i, &at) in format.words().iter().enumerate() {
+                let word = word(words, (i * lanes + r) as u16 * 4) ^ flip;
+                let word = if Some(at) == fifth { bits_together(word) } else { word };
+                block[usize::from(at)..][..4].copy_from_slice(&word.to_le_bytes());
+            }
+            format.dequantize(&block, out);
+        }
+        Ok(())
+    }
+}
+
+/// The word at an offset.
+fn word(bytes: &[u8], at: u16) -> u32 {
+    let mut word = [0; 4];
+    word.copy_from_slice(&bytes[usize::from(at)..][..4]);
+    u32::from_le_bytes(word)
+}
+
+/// Bit `j` to where kernels have it: `8 (j % 4) + j / 4`.
+fn bits_apart(word: u32) -> u32 {
+    (0..32).fold(0, |bits, j| bits | (word >> j & 1) << (j % 4 * 8 + j / 4))
+}
+
+/// The opposite.
+fn bits_together(word: u32) -> u32 {
+    (0..32).fold(0, |bits, j| bits | (word >> (j % 4 * 8 + j / 4) & 1) << j)
+}
+
+impl BlockFormat {
+    /// The numbers of a block of the file.
+    fn dequantize(self, block: &[u8], out: &mut [f32]) {
+        let half = |at: usize| soft::f32_from_f16(u16::from_le_bytes([block[at], block[at + 1]]));
+        let word = |at: usize| word(block, at as u16);
+        let nibble = |at: usize, j: usize| f32::from(block[at + j % 16] >> (j / 16 * 4) & 15);
+        let fifth = |at: usize, j: usize| (word(at) >> j & 1) as f32 * 16.0;
+        // Scale and minimum of group `g` of 32.
+        let six = |g: usize| {
+            let b = |i: usize| block[4 + i];
+            if g < 4 {
+                return (f32::from(b(g) & 63), f32::from(b(g + 4) & 63));
+            }
+            let scale = b(g + 4) & 15 | b(g - 4) >> 6 << 4;
+            (f32::from(scale), f32::from(b(g + 4) >> 4 | b(g) >> 6 << 4))
+        };
+        for (j, out) in out.iter_mut().enumerate() {
+            let (h, t) = (j / 128, j % 128);
+            let two = |at: usize| block[at + 32 * h + t % 32] >> (2 * (t / 32)) & 3;
+            *out = match self {
+                Self::F32 => f32::from_bits(word(0)),
+                Self::F16 => half(0),
+                Self::Bf16 => {
+                    f32::from_bits(u32::from(u16::from_le_bytes([block[0], block[1]])) << 16)
+                }
+                Self::Q4_0 => half(0) * (nibble(2, j) - 8.0),
+                Self::Q4_1 => half(0) * nibble(4, j) + half(2),
+                Self::Q5_0 => half(0) * (nibble(6, j) + fifth(2, j) - 16.0),
+                Self::Q5_1 => half(0) * (nibble(8, j) + fifth(4, j)) + half(2),
+                Self::Q8_0 => half(0) * f32::from(block[2 + j] as i8),
+                Self::Iq4Nl => half(0) * f32::from(IQ4_NL[nibble(2, j) as usize]),
+                Self::Q2K => {
+                    let s = block[j / 16];
+                    half(80) * f32::from(s & 15) * f32::from(two(16)) - half(82) * f32::from(s >> 4)
+                }
+                Self::Q3K => {
+                    let i = j / 16;
+                    let low = block[96 + i % 8] >> (i / 8 * 4) & 15;
+                    let scale = low | (block[104 + i % 4] >> (2 * (i / 4)) & 3) << 4;
+                    let bit = block[j % 32] >> (j / 32) & 1;
+                    let q = i16::from(two(32)) - if bit == 0 { 4 } else { 0 };
+                    half(108) * (f32::from(scale) - 32.0) * f32::from(q)
+                }
+                Self::Q4K | Self::Q5K => {
+                    let (g, l) = (j / 32, j % 32);
+                    let (scale, min) = six(g);
+                    let at = if self == Self::Q4K { 16 } else { 48 };
+                    let mut q = block[at + 32 * (g / 2) + l] >> (g % 2 * 4) & 15;
+                    if self == Self::Q5K {
+                        q |= (block[16 + l] >> g & 1) << 4;
+                    }
+                    half(0) * scale * f32::from(q) - half(2) * min
+                }
+                Self::Q6K => {
+                    let (quarter, l) = (t / 32, t % 32);
+                    let low = block[64 * h + l + 32 * (quarter & 1)] >> (quarter / 2 * 4) & 15;
+                    let q = low | (block[128 + 32 * h + l] >> (2 * quarter) & 3) << 4;
+                    let scale = block[192 + 8 * h + l / 16 + 2 * quarter] as i8;
+                    half(208) * f32::from(scale) * (f32::from(q) - 32.0)
+                }
+            };
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! One step of the reduction for each kind of weights.
+
+/// Adds a block of all columns to the sums `f`. `tile!` and `LANES` are those of the kernel around it.
+///
+/// | kind | weights of a vector of rows |
+/// |---|---|
+/// | `q8_0`, `q4_0` | packed blocks of 32 |
+/// | `g32`, `g32m` | unpacked: a scale (and a minimum) as floats, eight words of bytes |
+/// | `g16`, `g16m` | unpacked: two scales (and two minima) of 16 bytes each, eight words |
+/// | `q4_k`, `q6_k` | packed blocks of 256; one vector, one column |
+/// | `f32`, `f16`, `bf16` | a vector of floats |
+macro_rules! block_step {
+    (q8_0 [$v:tt x $c:tt] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
+        let mut s = [tile!(VZERO); $v];
+        each!(j in $v { s[j] = block_step! { half $w[j] }; });
+        block_step! { ahead $w[0], $far }
+        block_step! { starts a [$v x $c] <- $x, 9 }
+        block_step! { words VDOT 0, 2, a [$v x $c] += $w * $x ahead $far }
+        block_step! { words VDOT 4, 2, a [$v x $c] += $w * $x ahead $far }
+        block_step! { scaled $f [$v x $c] += a * s * $x }
+        $x = $x.wrapping_add(10 * $c);
+        for w in &mut $w { *w = w.wrapping_add(34 * LANES); }
+    };
+    (q4_0 [$v:tt x $c:tt] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
+        let mut s = [tile!(VZERO); $v];
+        each!(j in $v { s[j] = block_step! { half $w[j] }; });
+        block_step! { ahead $w[0], $far }
+        block_step! { starts a [$v x $c] <- $x, 9 }
+        let low = tile!(VSETU 0x0f0f_0f0f);
+        each!(g in 4 {
+            let (mut b, mut h) = ([tile!(VZERO); $v], [tile!(VZERO); $v]);
+            each!(j in $v {
+                let word = tile!(VWORDS $w[j].wrapping_add(LANES * (2 + 4 * g)));
+                (b[j], h[j]) = (tile!(VAND word, low), tile!(VAND tile!(VSHR word, 4), low));
+            });
+            block_step! { ahead $w[0].wrapping_add(LANES * (2 + 4 * g)), $far }
+            block_step! { dot VDOTU a [$v x $c] += b * $x, g }
+            block_step! { dot VDOTU a [$v x $c] += h * $x, (g + 4) }
+        });
+        block_step! { scaled $f [$v x $c] += a * s * $x }
+        $x = $x.wrapping_add(10 * $c);
+        for w in &mut $w { *w = w.wrapping_add(18 * LANES); }
+    };
+    (g32 [$v:tt x $c:tt] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
+        block_step! { floats s [$v] <- $w, 0 }
+        block_step! { starts a [$v x $c] <- $x, 9 }
+        block_step! { words VDOT 0, 4, a [$v x $c] += $w * $x ahead $far }
+        block_step! { words VDOT 4, 4, a [$v x $c] += $w * $x ahead $far }
+        block_step! { scaled $f [$v x $c] += a * s * $x }
+        $x = $x.wrapping_add(10 * $c);
+        for w in &mut $w { *w = w.wrapping_add(36 * LANES); }
+    };
+    (g32m [$v:tt x $c:tt] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
+        block_step! { floats s [$v] <- $w, 0 }
+        tile!(DEF a [1 x $c x $v]);
+        block_step! { words VDOTU 0, 8, a [$v x $c] += $w * $x ahead $far }
+        block_step! { words VDOTU 4, 8, a [$v x $c] += $w * $x ahead $far }
+        block_step! { scaled $f [$v x $c] += a * s * $x }
+        block_step! { floats s [$v] <- $w, 1 }
+        block_step! { minima $f [$v x $c] += s * $x, 9 }
+        $x = $x.wrapping_add(10 * $c);
+        for w in &mut $w { *w = w.wrapping_add(40 * LANES); }
+    };
+    (g16 [$v:tt x $c:tt] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
+        each!(h in 2 {
+            block_step! { floats s [$v] <- $w, h }
+            block_step! { starts a [$v x $c] <- $x, (9 + h) }
+            block_step! { words VDOTU (4 * h), 8, a [$v x $c] += $w * $x ahead $far }
+            block_step! { scaled $f [$v x $c] += a * s * $x }
+        });
+        $x = $x.wrapping_add(11 * $c);
+        for w in &mut $w { *w = w.wrapping_add(40 * LANES); }
+    };
+    (g16m [$v:tt x $c:tt] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
+        each!(h in 2 {
+            block_step! { floats s [$v] <- $w, h }
+            tile!(DEF a [1 x $c x $v]);
+            block_step! { words VDOTU (4 * h), 16, a [$v x $c] += $w * $x ahead $far }
+            block_step! { scaled $f [$v x $c] += a * s * $x }
+            block_step! { floats s [$v] <- $w, (2 + h) }
+            block_step! { minima $f [$v x $c] += s * $x, (9 + h) }
+        });
+        $x = $x.wrapping_add(11 * $c);
+        for w in &mut $w { *w = w.wrapping_add(48 * LANES); }
+    };
+    (q4_k [1 x 1] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
+        let p = $w[0];
+        let (d, low) = (block_step! { half p }, tile!(VSETU 0x0f0f_0f0f));
+        let least = tile!(VSUB tile!(VZERO), block_step! { half p.wrapping_add(2 * LANES) });
+        block_step! { ahead p, $far }
+        let (scales, minima) = block_step! { six_bits p.wrapping_add(4 * LANES) };
+        each!(i in 3 { block_step! { ahead p.wrapping_add((4 + 4 * i) * LANES), $far } });
+        each!(q in 4 {
+            let mut a = [tile!(VZERO); 2];
+            each!(g in 8 {
+                let p = p.wrapping_add((16 + 32 * q + 4 * g) * LANES);
+                let word = tile!(VWORDS p);
+                block_step! { ahead p, $far }
+                let y = $x.wrapping_add(20 * q + g);
+                a[0] = tile!(VDOTU tile!(VAND word, low), tile!(VSPLAT y, 0), a[0]);
+                a[1] = tile!(VDOTU tile!(VAND tile!(VSHR word, 4), low), tile!(VSPLAT y, 10), a[1]);
+            });
+            each!(i in 2 {
+                let (g, y) = (2 * q + i, $x.wrapping_add(20 * q + 10 * i));
+                let s = tile!(VMUL block_step! { unsigned scales[g / 4], g % 4 }, d);
+                let m = tile!(VMUL block_step! { unsigned minima[g / 4], g % 4 }, least);
+                $f[0][0] = tile!(VFMA tile!(VITOF a[i]), tile!(VMUL s, tile!(VSPLAT y, 8)), $f[0][0]);
+                $f[0][0] = tile!(VFMA m, tile!(VSPLAT y, 9), $f[0][0]);
+            });
+        });
+        $x = $x.wrapping_add(80);
+        $w[0] = p.wrapping_add(144 * LANES);
+    };
+    (q6_k [1 x 1] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
+        let p = $w[0];
+        // Signed bytes are taken times 2^24.
+        let d = tile!(VMUL block_step! { half p }, tile!(VSET 1.0 / 16_777_216.0));
+        let (low, high) = (tile!(VSETU 0x0f0f_0f0f), tile!(VSETU 0x3030_3030));
+        each!(i in 5 { block_step! { ahead p.wrapping_add(4 * i * LANES), $far } });
+        let mut scales = [tile!(VZERO); 4];
+        each!(i in 4 { scales[i] = tile!(VWORDS p.wrapping_add((2 + 4 * i) * LANES)); });
+        each!(part in 4 {
+            let (h, s) = (part / 2, part % 2);
+            let mut a = [tile!(VZERO); 4];
+            each!(k in 4 { a[k] = tile!(VSPLAT $x, ((4 * h + k) * 11 + 9 + s)); });
+            each!(g in 4 {
+                let p = p.wrapping_add((18 + 12 * (4 * part + g)) * LANES);
+                let bits = tile!(VWORDS p);
+                let (even, odd) = (tile!(VWORDS p.wrapping_add(4 * LANES)), tile!(VWORDS p.wrapping_add(8 * LANES)));
+                each!(i in 3 { block_step! { ahead p.wrapping_add(4 * i * LANES), $far } });
+                let y = $x.wrapping_add(44 * h + 4 * s + g);
+                let w = block_step! { six [bits, even, odd] low, high };
+                each!(k in 4 { a[k] = tile!(VDOTU w[k], tile!(VSPLAT y, (11 * k)), a[k]); });
+            });
+            each!(k in 4 {
+                let at = 8 * h + 2 * k + s;
+                let scale = tile!(VMUL block_step! { signed scales[at / 4], at % 4 }, d);
+                let x = tile!(VSPLAT $x, ((4 * h + k) * 11 + 8));
+                $f[0][0] = tile!(VFMA tile!(VITOF a[k]), tile!(VMUL scale, x), $f[0][0]);
+            });
+        });
+        $x = $x.wrapping_add(88);
+        $w[0] = p.wrapping_add(210 * LANES);
+    };
+    // A single column has a kernel of its own.
+    (f32 $($rest:tt)*) => { block_step! { float f32 4, $($rest)* } };
+    (f16 $($rest:tt)*) => { block_step! { float half 2, $($rest)* } };
+    (bf16 $($rest:tt)*) => { block_step! { float brain 2, $($rest)* } };
+    (float $load:ident $size:tt, [$v:tt x $c:tt] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
+        let mut b = [tile!(VZERO); $v];
+        each!(j in $v { b[j] = block_step! { load $load $w[j] }; });
+        each!(c in $c {
+            let x = tile!(VSPLAT $x, c);
+            each!(j in $v { $f[c][j] = tile!(VFMA x, b[j], $f[c][j]); });
+        });
+        $x = $x.wrapping_add($c);
+        for w in &mut $w { *w = w.wrapping_add($size * LANES); }
+    };
+
+    // The parts of those above.
+    (half $p:expr) => {{ let p: *const u8 = $p; tile!(VLOAD16 p.cast::<u16>()) }};
+    (load half $p:expr) => { block_step! { half $p } };
+    (load brain $p:expr) => {{ let p: *const u8 = $p; tile!(VLOADB16 p.cast::<u16>()) }};
+    (load f32 $p:expr) => { tile!(VWORDS $p) };
+    (floats $s:ident [$v:tt] <- $w:ident, $at:expr) => {
+        let mut $s = [tile!(VZERO); $v];
+        each!(j in $v { $s[j] = tile!(VWORDS $w[j].wrapping_add(4 * LANES * $at)); });
+    };
+    (starts $a:ident [$v:tt x $c:tt] <- $x:ident, $at:expr) => {
+        tile!(DEF $a [1 x $c x $v]);
+        each!(c in $c {
+            let start = tile!(VSPLAT $x, ($at * $c + c));
+            each!(j in $v { $a[c][j] = start; });
+        });
+    };
+    // Four words from `first` on, behind a header of so many bytes of each row.
+    (words $verb:ident $first:expr, $header:tt, $a:ident [$v:tt x $c:tt] += $w:ident * $x:ident ahead $far:tt) => {
+        each!(g in 4 {
+            let at = ($header + 4 * ($first + g)) * LANES;
+            let mut b = [tile!(VZERO); $v];
+            each!(j in $v { b[j] = tile!(VWORDS $w[j].wrapping_add(at)); });
+            block_step! { ahead $w[0].wrapping_add(at), $far }
+            block_step! { dot $verb $a [$v x $c] += b * $x, ($first + g) }
+        });
+    };
+    (dot $verb:ident $a:ident [$v:tt x $c:tt] += $b:ident * $x:ident, $g:expr) => {
+        each!(c in $c {
+            let x = tile!(VSPLAT $x, ($g * $c + c));
+            each!(j in $v { $a[c][j] = tile!($verb $b[j], x, $a[c][j]); });
+        });
+    };
+    (scaled $f:ident [$v:tt x $c:tt] += $a:ident * $s:ident * $x:ident) => {
+        each!(c in $c {
+            let scale = tile!(VSPLAT $x, (8 * $c + c));
+            each!(j in $v {
+                $f[c][j] = tile!(VFMA tile!(VITOF $a[c][j]), tile!(VMUL $s[j], scale), $f[c][j]);
+            });
+        });
+    };
+    (minima $f:ident [$v:tt x $c:tt] += $s:ident * $x:ident, $at:expr) => {
+        each!(c in $c {
+            let sum = tile!(VSPLAT $x, ($at * $c + c));
+            each!(j in $v { $f[c][j] = tile!(VFMA $s[j], sum, $f[c][j]); });
+        });
+    };
+    // Eight scales and eight minima of 6 bits, as bytes of two words each, from three words.
+    (six_bits $p:expr) => {{
+        let p: *const u8 = $p;
+        let (a, b) = (tile!(VWORDS p), tile!(VWORDS p.wrapping_add(4 * LANES)));
+        let c = tile!(VWORDS p.wrapping_add(8 * LANES));
+        let (six, four) = (tile!(VSETU 0x3f3f_3f3f), tile!(VSETU 0x0f0f_0f0f));
+        let two = tile!(VSETU 0x3030_3030);
+        let scales = tile!(VOR tile!(VAND c, four), tile!(VAND tile!(VSHR a, 2), two));
+        let minima = tile!(VOR tile!(VAND tile!(VSHR c, 4), four), tile!(VAND tile!(VSHR b, 2), two));
+        ([tile!(VAND a, six), scales], [tile!(VAND b, six), minima])
+    }};
+    // Byte `i` of each lane as a number; times 2^24 if signed.
+    (unsigned $x:expr, $i:expr) => { tile!(VITOF tile!(VAND tile!(VSHR $x, (8 * ($i) as u32)), tile!(VSETU 0xff))) };
+    (signed $x:expr, $i:expr) => {
+        tile!(VITOF tile!(VAND tile!(VSHL $x, (24 - 8 * ($i) as u32)), tile!(VSETU 0xff00_0000))) };
+    // Words of the four quarters, from two upper bits of all and four lower ones of two each.
+    (six [$bits:expr, $even:expr, $odd:expr] $low:ident, $high:ident) => {[
+        tile!(VOR tile!(VAND $even, $low), tile!(VAND tile!(VSHL $bits, 4), $high)),
+        tile!(VOR tile!(VAND $odd, $low), tile!(VAND tile!(VSHL $bits, 2), $high)),
+        tile!(VOR tile!(VAND tile!(VSHR $even, 4), $low), tile!(VAND $bits, $high)),
+        tile!(VOR tile!(VAND tile!(VSHR $odd, 4), $low), tile!(VAND tile!(VSHR $bits, 2), $high)),
+    ]};
+    (ahead $p:expr, 0) => {};
+    // Between the loads that it stands between: the compiler would gather all prefetches of a block, and
+    // a burst of them is as slow as none.
+    (ahead $p:expr, $far:tt) => {
+        let next: *const f32 = $p.wrapping_add($far).cast();
+        core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst);
+        tile!(VPREFETCH next, 0);
+        core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst);
+    };
+}
+pub(super) use block_step;

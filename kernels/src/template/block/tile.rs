@@ -1,0 +1,249 @@
+//! The microkernels: `V` vectors of rows of weights times `C` columns of activations, in registers.
+//!
+//! # Weights
+//!
+//! A *panel* is as many rows as a vector has lanes, a row per lane. Its blocks follow each other, and
+//! of each block first the scales, as vectors of halves, and then the rest, as vectors of words: four
+//! bytes of each row. Nothing is added to the bytes of the file, and a kernel reads them in ascending
+//! order without a gap, which is what a memory prefetcher follows.
+//!
+//! # Activations
+//!
+//! Columns are quantised to signed bytes in groups of 32 with one scale, and lie in tiles of `C` columns.
+//! [`Record`](super::quantize::Record) says what they look like.
+
+use super::BlockFormat;
+use super::format::IQ4_NL;
+use super::quantize::{PrepareArgs, PrepareFn, prepare};
+use super::step::block_step;
+use super::unpack::{UnpackFn, block_unpack};
+use crate::{Dtype, Isa, KernelInfo};
+use tilewright_intrinsics::each;
+
+/// Operands of one tile.
+pub(crate) struct BlockArgs {
+    /// First panel.
+    pub(crate) w: *const u8,
+    /// Bytes between two panels.
+    pub(crate) panel: usize,
+    /// First record of the tile of activations.
+    pub(crate) x: *const f32,
+    /// Blocks of the reduction, as the kind of weights has them.
+    pub(crate) blocks: usize,
+    /// What is added to each row, or null.
+    pub(crate) bias: *const f32,
+    /// First result: row 0 of the first panel, first column.
+    pub(crate) o: *mut f32,
+    /// Elements between two columns of the result.
+    pub(crate) o_step: usize,
+    /// Columns that exist, at most `C`.
+    pub(crate) columns: usize,
+    /// Rows of the last panel that exist, `1..=LANES`.
+    pub(crate) tail: usize,
+}
+
+/// A microkernel.
+///
+/// # Safety
+///
+/// * The CPU has the instructions of the kernel's ISA.
+/// * `w` is readable for `V` panels of `blocks` blocks, `x` for `blocks` records of a tile of `C`
+///   columns, aligned to 4.
+/// * `bias` is null or readable for `(V - 1) * LANES + tail` elements, aligned.
+/// * `o` is writable for `columns` columns of `(V - 1) * LANES + tail` rows, aligned, and no other
+///   thread uses them.
+pub(crate) type BlockFn = unsafe fn(&BlockArgs);
+
+/// A microkernel and what it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockKernel {
+    pub(crate) info: KernelInfo,
+    pub(crate) run: BlockFn,
+}
+
+/// The kernels of one line of the table. Of each list the tiles are the same: a single column; many
+/// columns of one panel; and perhaps of two.
+#[derive(Debug)]
+pub(crate) struct BlockRow {
+    /// Rows of a panel.
+    pub(crate) lanes: usize,
+    /// What weights of 8 bits are stored plus, `0` or `128`.
+    pub(crate) bias: i32,
+    pub(crate) q8_0: &'static [BlockKernel],
+    pub(crate) q4_0: &'static [BlockKernel],
+    pub(crate) g32: &'static [BlockKernel],
+    pub(crate) g32m: &'static [BlockKernel],
+    pub(crate) g16: &'static [BlockKernel],
+    pub(crate) g16m: &'static [BlockKernel],
+    pub(crate) q4_k: &'static [BlockKernel],
+    pub(crate) q6_k: &'static [BlockKernel],
+    pub(crate) f32: &'static [BlockKernel],
+    pub(crate) f16: &'static [BlockKernel],
+    pub(crate) bf16: &'static [BlockKernel],
+    pub(crate) prepare: PrepareFn,
+    pub(crate) unpack: fn(BlockFormat) -> Option<UnpackFn>,
+}
+
+macro_rules! block_row {
+    ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $lanes:tt,
+     tiles $tiles:tt, floats $floats:tt,
+     ahead [$far8:tt $far4:tt $far_k:tt $far_f:tt]) => {
+        mod $id {
+            use super::*;
+            use tilewright_intrinsics::$tile as tile;
+            const LANES: usize = $lanes;
+            pub(super) const ROW: BlockRow = BlockRow {
+                lanes: LANES,
+                bias: if tile!(BIASED) { 128 } else { 0 },
+                q8_0: block_tiles! { $isa $isa_name $lanes $feat q8_0 $far8 $tiles },
+                q4_0: block_tiles! { $isa $isa_name $lanes $feat q4_0 $far4 $tiles },
+                g32: block_tiles! { $isa $isa_name $lanes $feat g32 0 $tiles },
+                g32m: block_tiles! { $isa $isa_name $lanes $feat g32m 0 $tiles },
+                g16: block_tiles! { $isa $isa_name $lanes $feat g16 0 $tiles },
+                g16m: block_tiles! { $isa $isa_name $lanes $feat g16m 0 $tiles },
+                q4_k: block_tiles! { $isa $isa_name $lanes $feat q4_k $far_k [[1 1]] },
+                q6_k: block_tiles! { $isa $isa_name $lanes $feat q6_k $far_k [[1 1]] },
+                f32: block_tiles! { $isa $isa_name $lanes $feat f32 $far_f $floats },
+                f16: block_tiles! { $isa $isa_name $lanes $feat f16 $far_f $floats },
+                bf16: block_tiles! { $isa $isa_name $lanes $feat bf16 $far_f $floats },
+                prepare: block_fn! { $feat fn columns(args: &PrepareArgs) {
+                    // SAFETY: the duties of the caller are those of this call.
+                    unsafe { prepare(args) }
+                } },
+                unpack: |format| {
+                    Some(match format {
+                        BlockFormat::Q4_1 => block_unpacker! { $feat q4_1 },
+                        BlockFormat::Q5_0 => block_unpacker! { $feat q5_0 },
+                        BlockFormat::Q5_1 => block_unpacker! { $feat q5_1 },
+                        BlockFormat::Q2K => block_unpacker! { $feat q2_k },
+                        BlockFormat::Q3K => block_unpacker! { $feat q3_k },
+                        BlockFormat::Q4K => block_unpacker! { $feat q4_k },
+                        BlockFormat::Q5K => block_unpacker! { $feat q5_k },
+                        BlockFormat::Q6K => block_unpacker! { $feat q6_k },
+                        BlockFormat::Iq4Nl => block_unpacker! { $feat iq4_nl },
+                        _ => return None,
+                    })
+                },
+            };
+        }
+    };
+}
+
+/// A function with target features, as an expression.
+macro_rules! block_fn {
+    ([$($f:tt)*] fn $name:ident($args:ident: $type:ty) $body:block) => {{
+        $(#[target_feature(enable = $f)])*
+        unsafe fn $name($args: $type) $body
+        $name
+    }};
+}
+
+macro_rules! block_unpacker {
+    ([$($f:tt)*] $kind:ident) => {{
+        $(#[target_feature(enable = $f)])*
+        unsafe fn unpack(mut p: *const u8, mut o: *mut f32, blocks: usize) {
+            for _ in 0..blocks {
+                block_unpack! { $kind p -> o }
+            }
+        }
+        unpack as UnpackFn
+    }};
+}
+
+/// The kernels of a kind.
+macro_rules! block_tiles {
+    ($isa:ident $isa_name:ident $lanes:tt $feat:tt $kind:ident $far:tt [$([$v:tt $c:tt])*]) => {
+        &[$(BlockKernel {
+            info: KernelInfo {
+                name: concat!("block_", stringify!($kind), "_", $c, "x", $crate::template::c_ob!($lanes $v),
+                    "_u8_", stringify!($isa_name)),
+                op: "block", isa: Isa::$isa, dtype: Dtype::Block,
+                rows: 1, w_ob: $c, c_vec: $v, c_ob: $v * $lanes, unroll: 8,
+            },
+            // `cargo xtask asm` knows kernels by these names.
+            run: paste::paste! { block_fn! { $feat fn [<tile_ $kind _ $c x $v>](args: &BlockArgs) {
+                block_kernel! { $kind [$v x $c] ahead $far, args }
+            } } },
+        }),*]
+    };
+}
+
+/// The body of a kernel.
+macro_rules! block_kernel {
+    (f32 [1 x 1] ahead $far:tt, $args:ident) => { block_kernel! { chains f32 4, ahead $far, $args } };
+    (f16 [1 x 1] ahead $far:tt, $args:ident) => { block_kernel! { chains half 2, ahead $far, $args } };
+    (bf16 [1 x 1] ahead $far:tt, $args:ident) => { block_kernel! { chains brain 2, ahead $far, $args } };
+    // Sums of every fourth step of the reduction, as one addition would wait for the one before.
+    (chains $load:ident $size:tt, ahead $far:tt, $args:ident) => {
+        let (mut w, mut x, mut k) = ($args.w, $args.x, $args.blocks);
+        tile!(DEF f [1 x 4 x 1]);
+        while k >= 4 {
+            each!(i in 4 {
+                let b = w.wrapping_add($size * i * LANES);
+                if i * $size * LANES % 64 == 0 { block_step! { ahead b, $far } }
+                f[i][0] = tile!(VFMA tile!(VSPLAT x, i), block_step! { load $load b }, f[i][0]);
+            });
+            (w, x, k) = (w.wrapping_add(4 * $size * LANES), x.wrapping_add(4), k - 4);
+        }
+        while k > 0 {
+            f[0][0] = tile!(VFMA tile!(VSPLAT x, 0), block_step! { load $load w }, f[0][0]);
+            (w, x, k) = (w.wrapping_add($size * LANES), x.wrapping_add(1), k - 1);
+        }
+        f[0][0] = tile!(VADD tile!(VADD f[0][0], f[1][0]), tile!(VADD f[2][0], f[3][0]));
+        block_kernel! { store f [1 x 1] $args }
+    };
+    ($kind:ident [$v:tt x $c:tt] ahead $far:tt, $args:ident) => {
+        let mut x = $args.x;
+        let mut w = [$args.w; $v];
+        for (j, w) in w.iter_mut().enumerate() { *w = w.wrapping_add(j * $args.panel); }
+        tile!(DEF f [1 x $c x $v]);
+        for _ in 0..$args.blocks {
+            block_step! { $kind [$v x $c] f += w * x ahead $far }
+        }
+        block_kernel! { store f [$v x $c] $args }
+    };
+    (store $f:ident [$v:tt x $c:tt] $args:ident) => {
+        let (mut o, last) = ($args.o, $args.tail);
+        if !$args.bias.is_null() {
+            each!(j in $v {
+                let bias = $args.bias.wrapping_add(j * LANES);
+                let bias = if j + 1 < $v || last == LANES { tile!(VLOAD bias, 0) } else { tile!(VLOAD_TAIL bias, last) };
+                each!(c in $c { $f[c][j] = tile!(VADD $f[c][j], bias); });
+            });
+        }
+        each!(c in $c { if c < $args.columns {
+            each!(j in $v {
+                let o = o.wrapping_add(j * LANES);
+                if j + 1 < $v || last == LANES { tile!(VSTORE o, 0, $f[c][j]); }
+                else { tile!(VSTORE_TAIL o, last, $f[c][j]); }
+            });
+            o = o.wrapping_add($args.o_step);
+        } });
+        let _ = o;
+    };
+}
+
+tilewright_intrinsics::for_each_tile!(block_row, block);
+
+/// The kernels of an instruction set or of the nearest of its bases.
+pub(crate) fn row(isa: Isa) -> &'static BlockRow {
+    let served = isa.serving(Dtype::Block);
+    macro_rules! row {
+        ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
+            if served == Isa::$isa {
+                return &$id::ROW;
+            }
+        };
+    }
+    tilewright_intrinsics::for_each_tile!(row, block);
+    &scalar_block::ROW
+}
+
+/// The kernels that an instruction set itself has.
+pub(crate) fn own(isa: Isa) -> impl Iterator<Item = KernelInfo> {
+    let row = row(isa);
+    let many =
+        [row.q8_0, row.q4_0, row.g32, row.g32m, row.g16, row.g16m, row.f32, row.f16, row.bf16];
+    let all = many.into_iter().flatten().chain(row.q4_k).chain(row.q6_k);
+    all.map(|k| k.info).filter(move |k| k.isa == isa)
+}

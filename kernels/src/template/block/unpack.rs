@@ -1,0 +1,173 @@
+//! Packed panels into bytes and floats, which few kernels then serve.
+//!
+//! Where there are many columns, taking a panel apart once costs little beside multiplying it; where
+//! there is one, formats that have no kernel of their own are read in this way, too.
+
+/// A function that takes a panel apart: `blocks` packed blocks at the first address into 32 steps of the
+/// reduction each, or 256, at the second: floats of scales and minima, then words.
+///
+/// # Safety
+///
+/// The CPU has the instructions of the row. The first address is readable for the blocks, the second
+/// writable for as many vectors as the kind of the format has, aligned to 4.
+pub(crate) type UnpackFn = unsafe fn(*const u8, *mut f32, usize);
+
+/// Takes a block apart. `$p` is where it lies, `$o` where its vectors go; both move on.
+macro_rules! block_unpack {
+    (q4_1 $p:ident -> $o:ident) => {
+        block_unpack! { halves 2, $p -> $o }
+        block_unpack! { nibbles $p, 4 -> $o, 2 }
+        block_unpack! { next $p, 20 -> $o, 10 }
+    };
+    (q5_0 $p:ident -> $o:ident) => {
+        block_unpack! { halves 1, $p -> $o }
+        block_unpack! { fives $p, 2 -> $o, 1 }
+        block_unpack! { next $p, 22 -> $o, 9 }
+    };
+    (q5_1 $p:ident -> $o:ident) => {
+        block_unpack! { halves 2, $p -> $o }
+        block_unpack! { fives $p, 4 -> $o, 2 }
+        block_unpack! { next $p, 24 -> $o, 10 }
+    };
+    (iq4_nl $p:ident -> $o:ident) => {
+        const TABLE: [u8; 16] = {
+            let (mut table, mut i) = ([0; 16], 0);
+            while i < 16 {
+                table[i] = (IQ4_NL[i] as u8).wrapping_add(if tile!(BIASED) { 128 } else { 0 });
+                i += 1;
+            }
+            table
+        };
+        let low = tile!(VSETU 0x0f0f_0f0f);
+        block_unpack! { halves 1, $p -> $o }
+        each!(g in 4 {
+            let word = tile!(VWORDS $p.wrapping_add((2 + 4 * g) * LANES));
+            tile!(VSTORE $o, (1 + g), tile!(VTABLE &TABLE, tile!(VAND word, low)));
+            tile!(VSTORE $o, (5 + g), tile!(VTABLE &TABLE, tile!(VAND tile!(VSHR word, 4), low)));
+        });
+        block_unpack! { next $p, 18 -> $o, 9 }
+    };
+    (q4_k $p:ident -> $o:ident) => {
+        block_unpack! { six_bits $p -> $o }
+        let low = tile!(VSETU 0x0f0f_0f0f);
+        each!(q in 4 { each!(g in 8 {
+            let word = tile!(VWORDS $p.wrapping_add((16 + 32 * q + 4 * g) * LANES));
+            tile!(VSTORE $o, (20 * q + 2 + g), tile!(VAND word, low));
+            tile!(VSTORE $o, (20 * q + 12 + g), tile!(VAND tile!(VSHR word, 4), low));
+        }); });
+        block_unpack! { next $p, 144 -> $o, 80 }
+    };
+    (q5_k $p:ident -> $o:ident) => {
+        block_unpack! { six_bits $p -> $o }
+        let (low, bit) = (tile!(VSETU 0x0f0f_0f0f), tile!(VSETU 0x0101_0101));
+        each!(g in 8 {
+            let bits = tile!(VWORDS $p.wrapping_add((16 + 4 * g) * LANES));
+            each!(q in 4 {
+                let word = tile!(VWORDS $p.wrapping_add((48 + 32 * q + 4 * g) * LANES));
+                let even = tile!(VSHL tile!(VAND tile!(VSHR bits, (2 * q as u32)), bit), 4);
+                let odd = tile!(VSHL tile!(VAND tile!(VSHR bits, (2 * q as u32 + 1)), bit), 4);
+                tile!(VSTORE $o, (20 * q + 2 + g), tile!(VOR tile!(VAND word, low), even));
+                tile!(VSTORE $o, (20 * q + 12 + g), tile!(VOR tile!(VAND tile!(VSHR word, 4), low), odd));
+            });
+        });
+        block_unpack! { next $p, 176 -> $o, 80 }
+    };
+    (q6_k $p:ident -> $o:ident) => {
+        let d = tile!(VMUL block_step! { half $p }, tile!(VSET 1.0 / 16_777_216.0));
+        each!(i in 16 {
+            let word = tile!(VWORDS $p.wrapping_add((2 + i / 4 * 4) * LANES));
+            let scale = tile!(VMUL block_step! { signed word, i % 4 }, d);
+            tile!(VSTORE $o, (i / 2 * 10 + i % 2), scale);
+        });
+        let (low, high) = (tile!(VSETU 0x0f0f_0f0f), tile!(VSETU 0x3030_3030));
+        each!(h in 2 { each!(g in 8 {
+            let p = $p.wrapping_add((18 + 12 * (8 * h + g)) * LANES);
+            let (even, odd) = (tile!(VWORDS p.wrapping_add(4 * LANES)), tile!(VWORDS p.wrapping_add(8 * LANES)));
+            let w = block_step! { six [tile!(VWORDS p), even, odd] low, high };
+            each!(k in 4 { tile!(VSTORE $o, ((4 * h + k) * 10 + 2 + g), w[k]); });
+        }); });
+        block_unpack! { next $p, 210 -> $o, 80 }
+    };
+    (q2_k $p:ident -> $o:ident) => {
+        let d = block_step! { half $p };
+        let least = tile!(VSUB tile!(VZERO), block_step! { half $p.wrapping_add(2 * LANES) });
+        let (four, two) = (tile!(VSETU 0x0f0f_0f0f), tile!(VSETU 0x0303_0303));
+        each!(i in 16 {
+            let word = tile!(VWORDS $p.wrapping_add((4 + i / 4 * 4) * LANES));
+            let scale = block_step! { unsigned tile!(VAND word, four), i % 4 };
+            let min = block_step! { unsigned tile!(VAND tile!(VSHR word, 4), four), i % 4 };
+            tile!(VSTORE $o, (i / 2 * 12 + i % 2), tile!(VMUL scale, d));
+            tile!(VSTORE $o, (i / 2 * 12 + 2 + i % 2), tile!(VMUL min, least));
+        });
+        each!(h in 2 { each!(g in 8 {
+            let word = tile!(VWORDS $p.wrapping_add((20 + 4 * (8 * h + g)) * LANES));
+            each!(k in 4 {
+                let w = tile!(VAND tile!(VSHR word, (2 * k as u32)), two);
+                tile!(VSTORE $o, ((4 * h + k) * 12 + 4 + g), w);
+            });
+        }); });
+        block_unpack! { next $p, 84 -> $o, 96 }
+    };
+    (q3_k $p:ident -> $o:ident) => {
+        let (d, zero) = (block_step! { half $p }, tile!(VSET 32.0));
+        let (four, two) = (tile!(VSETU 0x0f0f_0f0f), tile!(VSETU 0x0303_0303));
+        let upper = tile!(VWORDS $p.wrapping_add(10 * LANES));
+        each!(i in 16 {
+            let word = tile!(VWORDS $p.wrapping_add((2 + i / 4 % 2 * 4) * LANES));
+            let low = tile!(VAND tile!(VSHR word, (i as u32 / 8 * 4)), four);
+            let high = tile!(VSHL tile!(VAND tile!(VSHR upper, (i as u32 / 4 * 2)), two), 4);
+            let scale = tile!(VSUB block_step! { unsigned tile!(VOR low, high), i % 4 }, zero);
+            tile!(VSTORE $o, (i / 2 * 10 + i % 2), tile!(VMUL scale, d));
+        });
+        let bit = tile!(VSETU 0x0101_0101);
+        each!(h in 2 { each!(g in 8 {
+            let word = tile!(VWORDS $p.wrapping_add((46 + 4 * (8 * h + g)) * LANES));
+            let bits = tile!(VWORDS $p.wrapping_add((14 + 4 * g) * LANES));
+            each!(k in 4 {
+                let low = tile!(VAND tile!(VSHR word, (2 * k as u32)), two);
+                let high = tile!(VSHL tile!(VAND tile!(VSHR bits, (4 * h as u32 + k as u32)), bit), 2);
+                tile!(VSTORE $o, ((4 * h + k) * 10 + 2 + g), tile!(VOR low, high));
+            });
+        }); });
+        block_unpack! { next $p, 110 -> $o, 80 }
+    };
+
+    // The parts of those above.
+    (halves $n:tt, $p:ident -> $o:ident) => {
+        each!(i in $n { tile!(VSTORE $o, i, block_step! { half $p.wrapping_add(2 * i * LANES) }); });
+    };
+    (nibbles $p:ident, $at:tt -> $o:ident, $to:tt) => {
+        let low = tile!(VSETU 0x0f0f_0f0f);
+        each!(g in 4 {
+            let word = tile!(VWORDS $p.wrapping_add(($at + 4 * g) * LANES));
+            tile!(VSTORE $o, ($to + g), tile!(VAND word, low));
+            tile!(VSTORE $o, ($to + 4 + g), tile!(VAND tile!(VSHR word, 4), low));
+        });
+    };
+    (fives $p:ident, $at:tt -> $o:ident, $to:tt) => {
+        let (low, bit) = (tile!(VSETU 0x0f0f_0f0f), tile!(VSETU 0x0101_0101));
+        let bits = tile!(VWORDS $p.wrapping_add($at * LANES));
+        each!(g in 4 {
+            let word = tile!(VWORDS $p.wrapping_add(($at + 4 + 4 * g) * LANES));
+            let first = tile!(VSHL tile!(VAND tile!(VSHR bits, (g as u32)), bit), 4);
+            let second = tile!(VSHL tile!(VAND tile!(VSHR bits, (g as u32 + 4)), bit), 4);
+            tile!(VSTORE $o, ($to + g), tile!(VOR tile!(VAND word, low), first));
+            tile!(VSTORE $o, ($to + 4 + g), tile!(VOR tile!(VAND tile!(VSHR word, 4), low), second));
+        });
+    };
+    // Scales and minima of eight groups of 32.
+    (six_bits $p:ident -> $o:ident) => {
+        let d = block_step! { half $p };
+        let least = tile!(VSUB tile!(VZERO), block_step! { half $p.wrapping_add(2 * LANES) });
+        let (scales, minima) = block_step! { six_bits $p.wrapping_add(4 * LANES) };
+        each!(g in 8 {
+            tile!(VSTORE $o, (10 * g), tile!(VMUL block_step! { unsigned scales[g / 4], g % 4 }, d));
+            tile!(VSTORE $o, (10 * g + 1), tile!(VMUL block_step! { unsigned minima[g / 4], g % 4 }, least));
+        });
+    };
+    (next $p:ident, $bytes:tt -> $o:ident, $vectors:tt) => {
+        $p = $p.wrapping_add($bytes * LANES);
+        $o = $o.wrapping_add($vectors * LANES);
+    };
+}
+pub(super) use block_unpack;
