@@ -4,6 +4,8 @@ use core::fmt;
 
 use crate::graph::GraphError;
 use crate::import::ImportError;
+#[cfg(feature = "llm")]
+use crate::llm::LlmError;
 use crate::tensor::{DType, TensorError};
 use tilewright_kernels::KernelError;
 
@@ -19,6 +21,9 @@ pub enum Error {
     Kernel(KernelError),
     /// Data do not fit a tensor.
     Tensor(TensorError),
+    /// A language model is not as it should be, or cannot go on.
+    #[cfg(feature = "llm")]
+    Llm(LlmError),
     /// An input that the model does not have.
     UnknownInput {
         /// The name given.
@@ -55,6 +60,8 @@ impl fmt::Display for Error {
             Self::Graph(e) => e.fmt(f),
             Self::Kernel(e) => e.fmt(f),
             Self::Tensor(e) => e.fmt(f),
+            #[cfg(feature = "llm")]
+            Self::Llm(e) => e.fmt(f),
             Self::UnknownInput { name, known } => {
                 write!(f, "the model has no input {name:?} (it has: {})", known.join(", "))
             }
@@ -76,6 +83,8 @@ impl core::error::Error for Error {
             Self::Graph(e) => Some(e),
             Self::Kernel(e) => Some(e),
             Self::Tensor(e) => Some(e),
+            #[cfg(feature = "llm")]
+            Self::Llm(e) => Some(e),
             _ => None,
         }
     }
@@ -87,3 +96,5 @@ macro_rules! from {
     })* };
 }
 from!(ImportError => Import, GraphError => Graph, KernelError => Kernel, TensorError => Tensor);
+#[cfg(feature = "llm")]
+from!(LlmError => Llm);

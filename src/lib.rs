@@ -11,6 +11,8 @@ mod error;
 pub mod graph;
 pub mod import;
 pub mod io;
+#[cfg(feature = "llm")]
+pub mod llm;
 mod session;
 pub mod task;
 pub mod tensor;

@@ -6,12 +6,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::Error;
-use crate::backend::cpu::{Executor, Plan};
-use crate::graph::{Choices, ConstCache, Context, passes};
-use crate::import::onnx::{OnnxModel, ValueInfo};
+use crate::backend::cpu::{Executor, Inputs, Plan, available_memory};
+use crate::graph::{Choices, ConstCache, Context, GraphError, Op, TensorId, passes};
+use crate::import::onnx::{After, OnnxModel, ValueInfo};
 use crate::tensor::{DType, Tensor};
 use crate::tune::{Table, TableError, Tuning};
+use staged::{StageRunner, Stages};
 use tilewright_kernels::{Isa, Workload};
+
+mod staged;
 
 /// Plans a session keeps, one per combination of input shapes; the one unused longest goes first.
 const MAX_PLANS: usize = 16;
@@ -93,6 +96,9 @@ pub struct SessionOptions {
     pub profile: bool,
     /// Table that says how operations are computed best.
     pub tuning: Tuning,
+    /// Bytes that a run may take for intermediate tensors, results and packed weights; `None` for
+    /// 80 % of what the machine has free when the session is made.
+    pub memory_limit: Option<usize>,
 }
 
 /// Runs a model. A session keeps threads, memory and a plan for each combination of input shapes
@@ -116,15 +122,19 @@ pub struct Session {
     profile: bool,
     table_problem: Option<TableError>,
     plans: VecDeque<Entry>,
+    /// Of a model whose shapes depend on what it computes, what comes after the plans.
+    stages: Stages,
 }
 
 struct Entry {
     shapes: Vec<Vec<usize>>,
-    /// Values of the inputs that decide about shapes.
-    known: Vec<Tensor>,
+    /// Number and value of the inputs that decide about shapes.
+    known: Vec<(usize, Tensor)>,
     plan: Plan,
     /// For each leaf of the plan, the model input it is.
     order: Vec<usize>,
+    /// What comes after the plan; `None` if its results are those of the model.
+    after: Option<Arc<After>>,
     times: Vec<Duration>,
     runs: u64,
 }
@@ -138,10 +148,21 @@ pub struct PlanInfo {
     pub macs: u64,
     /// Bytes that inputs and intermediate tensors take.
     pub arena_bytes: usize,
+    /// The largest sum of tensors of the arena that must exist at one time: no arena is smaller.
+    pub arena_bound: usize,
     /// Bytes of the constants in use, before packing.
     pub weight_bytes: usize,
+    /// Bytes of the packed weights of the model.
+    pub packed_bytes: usize,
+    /// Bytes of constants that were computed or copied out of the file.
+    pub constant_bytes: usize,
+    /// Most bytes that a run takes: arena, scratch memory of all threads, results, packed weights and
+    /// the other constants; not the mapped file.
+    pub peak_bytes: usize,
     /// Elements of the model's float constants.
     pub parameters: usize,
+    /// Nodes of the file that no plan has yet, because shapes depend on what a run computes.
+    pub waiting: usize,
 }
 
 /// One operation of a plan.
@@ -161,6 +182,10 @@ pub struct NodeInfo {
     pub dims: Vec<usize>,
     /// Multiply-adds.
     pub macs: u64,
+    /// Bytes of operands and result, each counted once.
+    pub bytes: usize,
+    /// Operations of the plan whose results it reads.
+    pub inputs: Vec<usize>,
     /// Threads that share it.
     pub threads: usize,
     /// What a tuner can measure, if there is more than one way of computing it.
@@ -205,10 +230,13 @@ impl Session {
                 None => (None, None),
             },
         };
+        let most = || available_memory().map_or(usize::MAX, |free| free / 5 * 4);
         let executor = Executor::new(isa, options.threads.unwrap_or_else(cores))?
+            .with_memory_limit(options.memory_limit.unwrap_or_else(most))
             .with_choices(table.map(|table| table as Arc<dyn Choices>));
         let profile = options.profile;
-        Ok(Self { model, executor, profile, table_problem, plans: VecDeque::new() })
+        let (plans, stages) = (VecDeque::new(), Stages::default());
+        Ok(Self { model, executor, profile, table_problem, plans, stages })
     }
 
     /// Why the user's tuning table is not used, if it cannot be.
@@ -237,24 +265,102 @@ impl Session {
     /// Inputs that are unknown, missing or do not fit; what planning and the operators refuse.
     pub fn run(&mut self, inputs: &[(&str, Tensor)]) -> Result<Vec<(String, Tensor)>, Error> {
         let given = self.in_model_order(inputs)?;
-        let entry = self.entry(&given)?;
-        let leaves: Vec<&Tensor> = entry.order.iter().map(|&i| given[i]).collect();
-        let entry = self.plans.front_mut().expect("just planned");
-        let times = self.profile.then_some(&mut entry.times[..]);
-        let results = self.executor.run(&entry.plan, &leaves, times)?;
-        entry.runs += 1;
+        let mut results = self.executor.spare();
+        self.run_given(&given, &mut results)?;
+        if self.plans.front().is_some_and(|e| e.after.is_none()) {
+            self.executor.keep(&results);
+        }
         Ok(self.model.outputs().iter().map(|o| o.name.clone()).zip(results).collect())
     }
 
-    /// Plans the model for the shapes of these inputs without running it.
+    /// As [`Session::run`], for callers to whom each microsecond counts: `inputs` in the order of
+    /// [`Model::inputs`], `results` in that of [`Model::outputs`]. Memory of tensors in `results` that
+    /// have the right type and shape, and of which there is no clone, is written again. So a run with
+    /// the shapes and the `results` of the run before allocates nothing and takes no lock, unless
+    /// shapes depend on what the model computes.
+    ///
+    /// ```no_run
+    /// # use std::sync::Arc;
+    /// # use tilewright::{DType, Model, Session, SessionOptions, Tensor};
+    /// # let model = Arc::new(Model::load("model.onnx")?);
+    /// # let mut session = Session::new(model, SessionOptions::default())?;
+    /// let mut x = Tensor::zeros(DType::F32, &[1, 16])?;
+    /// let mut results = Vec::new();
+    /// loop {
+    ///     x.bytes_mut().expect("there is no clone").fill(0);
+    ///     session.run_into(&[&x], &mut results)?;
+    /// }
+    /// # #[allow(unreachable_code)]
+    /// # Ok::<(), tilewright::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Session::run`]; what `results` hold is then unspecified.
+    pub fn run_into(&mut self, inputs: &[&Tensor], results: &mut Vec<Tensor>) -> Result<(), Error> {
+        let known = self.model.inputs();
+        if inputs.len() > known.len() {
+            let name = format!("number {}", known.len() + 1);
+            let known = known.iter().map(|k| k.name.clone()).collect();
+            return Err(Error::UnknownInput { name, known });
+        }
+        for (i, info) in known.iter().enumerate() {
+            check_type(info, inputs.get(i).copied())?;
+        }
+        self.run_given(inputs, results)
+    }
+
+    /// Runs the model on its inputs in order, which have its types.
+    fn run_given(&mut self, given: &[&Tensor], results: &mut Vec<Tensor>) -> Result<(), Error> {
+        self.entry(given)?;
+        let Entry { plan, order, after, times, runs, .. } = &mut self.plans[0];
+        let times = self.profile.then_some(&mut times[..]);
+        *runs += 1;
+        match plan.outputs() {
+            // Nothing may come before the first stage that needs data.
+            0 => results.clear(),
+            _ => self.executor.run_into(
+                plan,
+                Inputs { given, order: Some(order) },
+                results,
+                times,
+            )?,
+        }
+        if let Some(after) = after.clone() {
+            self.stages.begin();
+            let mut runner = StageRunner {
+                executor: &mut self.executor,
+                stages: &mut self.stages,
+                cache: &self.model.cache,
+                profile: self.profile,
+            };
+            let first = core::mem::take(results);
+            *results = self.model.onnx.resume(&mut runner, given, first, &after)?;
+        }
+        Ok(())
+    }
+
+    /// Plans the model for the shapes of these inputs without running it. Where shapes depend on
+    /// what a run computes, what is planned is the part before, and what the last run met after it.
     ///
     /// # Errors
     /// As [`Session::run`].
     pub fn prepare(&mut self, inputs: &[(&str, Tensor)]) -> Result<PlanInfo, Error> {
         let given = self.in_model_order(inputs)?;
         let parameters = self.model.parameters();
-        let plan = &self.entry(&given)?.plan;
-        let nodes = plan.nodes().map(|n| NodeInfo {
+        self.entry(&given)?;
+        let waiting = self.plans[0].after.as_ref().map_or(0, |a| a.waiting());
+        let plans: Vec<&Plan> = self.used().map(|(plan, ..)| plan).collect();
+        let packed_bytes = self.model.cache.packed_bytes();
+        let constant_bytes = self.model.cache.folded_bytes();
+        let threads = self.executor.threads();
+        let run_bytes = plans.iter().map(|p| p.run_bytes(threads)).max().unwrap_or(0);
+        let mut first = 0;
+        let nodes = plans.iter().flat_map(|p| {
+            let from = first;
+            first += p.nodes().count();
+            p.nodes().map(move |n| (from, n))
+        });
+        let nodes = nodes.map(|(from, n)| NodeInfo {
             name: n.name.clone(),
             op: n.op.clone(),
             kernel: n.kernel.clone(),
@@ -262,28 +368,70 @@ impl Session {
             layout: n.info.layout.to_string(),
             dims: n.info.dims.clone(),
             macs: n.macs,
+            bytes: n.bytes,
+            inputs: n.inputs.iter().map(|i| i + from).collect(),
             threads: n.threads,
             workload: n.workload.clone(),
         });
         Ok(PlanInfo {
             nodes: nodes.collect(),
-            macs: plan.macs(),
-            arena_bytes: plan.arena_bytes(),
-            weight_bytes: plan.weight_bytes(),
+            macs: plans.iter().map(|p| p.macs()).sum(),
+            arena_bytes: plans.iter().map(|p| p.arena_bytes()).max().unwrap_or(0),
+            arena_bound: plans.iter().map(|p| p.arena_bound()).max().unwrap_or(0),
+            weight_bytes: plans.iter().map(|p| p.weight_bytes()).sum(),
+            packed_bytes,
+            constant_bytes,
+            peak_bytes: run_bytes.saturating_add(packed_bytes).saturating_add(constant_bytes),
             parameters,
+            waiting,
         })
     }
 
-    /// Time per operation of the plan used last, in its order; empty unless the session profiles.
+    /// The operations of the model for the shapes of these inputs, as they were read and before any
+    /// pass: what depends on constants only is folded already. Where shapes depend on what a run
+    /// computes, those before.
+    ///
+    /// # Errors
+    /// As [`Session::run`].
+    pub fn graph(&self, inputs: &[(&str, Tensor)]) -> Result<Vec<NodeInfo>, Error> {
+        let given = self.in_model_order(inputs)?;
+        let dims: Vec<Vec<usize>> = given.iter().map(|t| t.dims()).collect();
+        let known = self.model.inputs();
+        let named: Vec<(&str, &[usize])> =
+            known.iter().zip(&dims).map(|(i, s)| (i.name.as_str(), &s[..])).collect();
+        let decides =
+            |i: &usize| self.model.onnx.needs_value(*i) && given[*i].bytes().len() <= MAX_KNOWN;
+        let values: Vec<(&str, &Tensor)> =
+            (0..given.len()).filter(decides).map(|i| (known[i].name.as_str(), given[i])).collect();
+        let mut cx = Context::with_cache(self.model.cache.clone());
+        cx.keep_quantized();
+        let stage = self.model.onnx.begin(&mut cx, &named, &values)?;
+        Ok(described(&cx, &cx.build_forward(&stage.outputs)?))
+    }
+
+    /// The plan used last, and if it is only the beginning, those of the stages of the last run; with
+    /// the times of their operations and the number of runs.
+    fn used(&self) -> impl Iterator<Item = (&Plan, &[Duration], u64)> {
+        let first = self.plans.front();
+        let staged = first.is_some_and(|e| e.after.is_some());
+        let more = self.stages.last_run().filter(move |_| staged);
+        let more = more.map(|e| (&e.plan, &e.times[..], e.runs));
+        first.map(|e| (&e.plan, &e.times[..], e.runs)).into_iter().chain(more)
+    }
+
+    /// Time per operation of the plan used last, in its order, and of the stages after it; empty
+    /// unless the session profiles.
     pub fn profile(&self) -> Vec<ProfileRow> {
-        let Some(entry) = self.plans.front().filter(|_| self.profile) else { return Vec::new() };
-        let rows = entry.plan.nodes().zip(&entry.times).map(|(n, time)| ProfileRow {
-            name: n.name.clone(),
-            op: n.op.clone(),
-            kernel: n.kernel.clone(),
-            seconds: time.as_secs_f64(),
-            calls: entry.runs,
-            macs: n.macs,
+        let used = self.used().filter(|_| self.profile);
+        let rows = used.flat_map(|(plan, times, calls)| {
+            plan.nodes().zip(times).map(move |(n, time)| ProfileRow {
+                name: n.name.clone(),
+                op: n.op.clone(),
+                kernel: n.kernel.clone(),
+                seconds: time.as_secs_f64(),
+                calls,
+                macs: n.macs,
+            })
         });
         rows.collect()
     }
@@ -303,71 +451,117 @@ impl Session {
         known
             .iter()
             .map(|info| {
-                let (_, value) =
-                    inputs.iter().find(|(name, _)| *name == info.name).ok_or_else(|| {
-                        Error::MissingInput {
-                            name: info.name.clone(),
-                            dtype: info.dtype,
-                            shape: info.shape_text(),
-                        }
-                    })?;
-                if value.dtype() != info.dtype {
-                    return Err(Error::InputType {
-                        name: info.name.clone(),
-                        expected: info.dtype,
-                        found: value.dtype(),
-                    });
-                }
-                Ok(value)
+                let given = inputs.iter().find(|(name, _)| *name == info.name);
+                check_type(info, given.map(|(_, value)| value))
             })
             .collect()
     }
 
     /// The plan for the shapes of `given`, moved or put to the front.
     fn entry(&mut self, given: &[&Tensor]) -> Result<&Entry, Error> {
-        let shapes: Vec<Vec<usize>> = given.iter().map(|t| t.dims()).collect();
-        let onnx = &self.model.onnx;
-        let decides = |i: usize| onnx.needs_value(i) && given[i].bytes().len() <= MAX_KNOWN;
-        let known: Vec<usize> = (0..given.len()).filter(|&i| decides(i)).collect();
         let same = |e: &Entry| {
-            let mut pairs = e.known.iter().zip(&known);
-            e.shapes == shapes && pairs.all(|(t, &i)| t.bytes() == given[i].bytes())
+            e.shapes.iter().zip(given).all(|(dims, t)| t.shape().has_dims(dims))
+                && e.known.iter().all(|(i, t)| t.bytes() == given[*i].bytes())
         };
-        if let Some(i) = self.plans.iter().position(same) {
-            let entry = self.plans.remove(i).expect("position is inside");
-            self.plans.push_front(entry);
-        } else {
-            let entry = self.plan(shapes, known, given)?;
-            self.plans.truncate(MAX_PLANS - 1);
-            self.plans.push_front(entry);
+        match self.plans.iter().position(same) {
+            Some(0) => {}
+            Some(i) => {
+                let entry = self.plans.remove(i).expect("position is inside");
+                self.plans.push_front(entry);
+            }
+            None => {
+                let entry = self.plan(given)?;
+                self.plans.truncate(MAX_PLANS - 1);
+                self.plans.push_front(entry);
+            }
         }
         Ok(&self.plans[0])
     }
 
-    fn plan(
-        &self,
-        shapes: Vec<Vec<usize>>,
-        known: Vec<usize>,
-        given: &[&Tensor],
-    ) -> Result<Entry, Error> {
-        let inputs = self.model.inputs();
+    fn plan(&self, given: &[&Tensor]) -> Result<Entry, Error> {
+        let (onnx, inputs) = (&self.model.onnx, self.model.inputs());
+        let shapes: Vec<Vec<usize>> = given.iter().map(|t| t.dims()).collect();
+        let decides = |i: &usize| onnx.needs_value(*i) && given[*i].bytes().len() <= MAX_KNOWN;
+        let known: Vec<usize> = (0..given.len()).filter(decides).collect();
         let values: Vec<(&str, &Tensor)> =
             known.iter().map(|&i| (inputs[i].name.as_str(), given[i])).collect();
         let named: Vec<(&str, &[usize])> =
             inputs.iter().zip(&shapes).map(|(i, s)| (i.name.as_str(), &s[..])).collect();
         let mut cx = Context::with_cache(self.model.cache.clone());
-        let mut outputs = self.model.onnx.instantiate(&mut cx, &named, &values)?;
-        for output in &mut outputs {
-            *output = cx.cont(*output)?;
-        }
-        passes::fuse(&mut cx, &outputs)?;
-        let plan = self.executor.plan(&mut cx, &outputs)?;
+        cx.keep_quantized();
+        let stage = onnx.begin(&mut cx, &named, &values)?;
+        let plan = planned(&self.executor, &mut cx, stage.outputs)?;
         let order = plan
             .input_names()
             .map(|name| inputs.iter().position(|i| i.name == name).expect("leaves are inputs"))
             .collect();
         let times = vec![Duration::ZERO; plan.nodes().count()];
-        let known = known.iter().map(|&i| given[i].clone()).collect();
-        Ok(Entry { shapes, known, plan, order, times, runs: 0 })
+        drop(cx);
+        self.model.cache.release();
+        // Copies, so that the caller may write into the tensors again.
+        let copy = |&i: &usize| {
+            let t = given[i];
+            Ok((i, Tensor::from_bytes(t.dtype(), &t.dims(), t.bytes())?))
+        };
+        let known = known.iter().map(copy).collect::<Result<_, GraphError>>()?;
+        let after = stage.after.map(Arc::new);
+        Ok(Entry { shapes, known, plan, order, after, times, runs: 0 })
     }
+}
+
+/// What was given for an input, if it has the declared type.
+fn check_type<'a>(info: &ValueInfo, given: Option<&'a Tensor>) -> Result<&'a Tensor, Error> {
+    let value = given.ok_or_else(|| Error::MissingInput {
+        name: info.name.clone(),
+        dtype: info.dtype,
+        shape: info.shape_text(),
+    })?;
+    if value.dtype() != info.dtype {
+        let (name, expected, found) = (info.name.clone(), info.dtype, value.dtype());
+        return Err(Error::InputType { name, expected, found });
+    }
+    Ok(value)
+}
+
+/// The records of a graph that compute something or look at what does.
+fn described(cx: &Context, order: &[TensorId]) -> Vec<NodeInfo> {
+    let mut number = std::collections::HashMap::new();
+    let mut nodes = Vec::new();
+    for &id in order {
+        let record = cx.record(id);
+        if record.value().is_some() || *record.op() == Op::Leaf {
+            continue;
+        }
+        let src: Vec<_> = record.src().iter().map(|&s| cx.record(s).info()).collect();
+        let info = record.info();
+        let bytes = src.iter().chain([&info]).filter_map(|i| i.stored_bytes()).sum();
+        number.insert(id, nodes.len());
+        nodes.push(NodeInfo {
+            name: record.name().to_owned(),
+            op: record.op().name().to_owned(),
+            kernel: String::new(),
+            dtype: info.dtype,
+            layout: info.layout.to_string(),
+            macs: record.op().operator().map_or(0, |op| op.macs(&src, &info)),
+            dims: info.dims,
+            bytes,
+            inputs: record.src().iter().filter_map(|s| number.get(s).copied()).collect(),
+            threads: 0,
+            workload: None,
+        });
+    }
+    nodes
+}
+
+/// The plan that computes `outputs`.
+fn planned(
+    executor: &Executor,
+    cx: &mut Context,
+    mut outputs: Vec<TensorId>,
+) -> Result<Plan, GraphError> {
+    for output in &mut outputs {
+        *output = cx.cont(*output)?;
+    }
+    passes::optimize(cx, &outputs, executor.threads())?;
+    executor.plan(cx, &outputs)
 }

@@ -1,10 +1,17 @@
 //! What was derived from constants, kept for the next plan of the same model.
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::GraphError;
-use crate::tensor::{AlignedBytes, Storage, Tensor};
+use crate::tensor::{AlignedBytes, DType, Storage, Tensor, TensorError};
+
+/// Folded values of fewer bytes are never released: they are cheaper to keep than to compute again.
+const SMALL: usize = 64 << 10;
+
+/// Least bytes of a buffer for copies of weights.
+const COPY: usize = 1 << 20;
 
 /// Folded constants and packed weights by the identity of what they were derived from.
 ///
@@ -13,25 +20,107 @@ use crate::tensor::{AlignedBytes, Storage, Tensor};
 /// registered with [`ConstCache::keep`] (shapes, scalars that an instantiation makes) are not
 /// kept, so the cache does not grow with the number of plans.
 #[derive(Default)]
-pub struct ConstCache(Mutex<Maps>);
+pub struct ConstCache {
+    maps: Mutex<Maps>,
+    /// Where weights are copied to that do not lie as elements must, until [`ConstCache::release`]: as
+    /// many buffers as threads have needed at one time.
+    copies: Mutex<Vec<AlignedBytes>>,
+    /// Whether weights stay as they are where a kernel can read them so.
+    in_place: AtomicBool,
+    progress: Mutex<Option<Progress>>,
+}
+
+/// Told the bytes of a tensor that was packed.
+type Progress = Box<dyn FnMut(usize) + Send>;
 
 #[derive(Default)]
 struct Maps {
     kept: std::collections::HashSet<u64>,
-    folded: HashMap<(String, Vec<u64>), Tensor>,
+    folded: HashMap<(String, Vec<u64>), Folded>,
     packed: HashMap<(String, u64), Arc<AlignedBytes>>,
+}
+
+/// A folded constant.
+struct Folded {
+    /// Identity of its storage, also of one that is made again.
+    id: u64,
+    /// `None` after a release.
+    value: Option<Tensor>,
 }
 
 impl ConstCache {
     /// Declares that a storage lives as long as the cache, so that what is derived from it may be
     /// kept.
     pub fn keep(&self, storage: &Storage) {
-        self.maps().kept.insert(storage.id());
+        lock(&self.maps).kept.insert(storage.id());
+    }
+
+    /// Declares that weights which kernels can read as they are shall not be packed: results are the
+    /// same, in less memory and more time.
+    pub fn leave_in_place(&self) {
+        self.in_place.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether [`ConstCache::leave_in_place`] was called.
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.in_place.load(Ordering::Relaxed)
+    }
+
+    /// Calls `progress` with the bytes of each tensor that is packed from now on.
+    #[cfg(feature = "llm")]
+    pub(crate) fn report(&self, progress: Option<Progress>) {
+        *lock(&self.progress) = progress;
     }
 
     /// Bytes of packed weights.
     pub fn packed_bytes(&self) -> usize {
-        self.maps().packed.values().map(|p| p.len()).sum()
+        lock(&self.maps).packed.values().map(|p| p.len()).sum()
+    }
+
+    /// Lets go of what only led to packed weights: large folded constants that nobody uses any more,
+    /// and the buffers for copies. Whoever needs such a constant later computes it again; what was
+    /// packed from it is found as before.
+    pub fn release(&self) {
+        lock(&self.copies).clear();
+        for folded in lock(&self.maps).folded.values_mut() {
+            let unused = |t: &Tensor| t.bytes().len() >= SMALL && t.storage().is_unique();
+            if folded.value.as_ref().is_some_and(unused) {
+                folded.value = None;
+            }
+        }
+    }
+
+    /// Bytes of folded constants that are kept.
+    pub fn folded_bytes(&self) -> usize {
+        let maps = lock(&self.maps);
+        maps.folded.values().filter_map(|f| f.value.as_ref()).map(|t| t.bytes().len()).sum()
+    }
+
+    /// Calls `read` with the elements of a tensor. Those that lie in a file where elements cannot are
+    /// copied to a buffer that serves for many of them: new memory for each takes longer than packing.
+    pub(crate) fn with_f32<R>(
+        &self,
+        source: &Tensor,
+        read: impl FnOnce(&[f32]) -> Result<R, GraphError>,
+    ) -> Result<R, GraphError> {
+        let bytes = source.bytes();
+        if source.dtype() != DType::F32 {
+            let (expected, found) = (DType::F32, source.dtype());
+            return Err(TensorError::DType { expected, found }.into());
+        }
+        if let Ok(elements) = bytemuck::try_cast_slice(bytes) {
+            return read(elements);
+        }
+        let free = lock(&self.copies).pop();
+        let mut copy = match free {
+            Some(copy) if copy.len() >= bytes.len() => copy,
+            _ => AlignedBytes::zeroed(bytes.len().max(COPY))?,
+        };
+        let elements = &mut copy[..bytes.len()];
+        elements.copy_from_slice(bytes);
+        let result = read(bytemuck::cast_slice(elements));
+        lock(&self.copies).push(copy);
+        result
     }
 
     /// The result of `make`, or of an earlier call with the same key on the same operands.
@@ -45,16 +134,20 @@ impl ConstCache {
         let shapes: Vec<_> = operands.iter().map(|t| (t.dtype(), t.dims())).collect();
         let key = (format!("{key} {shapes:?}"), ids);
         {
-            let maps = self.maps();
-            if let Some(found) = maps.folded.get(&key) {
+            let maps = lock(&self.maps);
+            if let Some(Folded { value: Some(found), .. }) = maps.folded.get(&key) {
                 return Ok(found.clone());
             }
         }
-        let made = make()?;
-        let mut maps = self.maps();
+        let mut made = make()?;
+        let mut maps = lock(&self.maps);
         if key.1.iter().all(|id| maps.kept.contains(id)) {
-            maps.kept.insert(made.storage().id());
-            maps.folded.insert(key, made.clone());
+            if let Some(released) = maps.folded.get(&key) {
+                made.storage_mut().identify(released.id);
+            }
+            let id = made.storage().id();
+            maps.kept.insert(id);
+            maps.folded.insert(key, Folded { id, value: Some(made.clone()) });
         }
         Ok(made)
     }
@@ -68,19 +161,59 @@ impl ConstCache {
         make: impl FnOnce() -> Result<AlignedBytes, GraphError>,
     ) -> Result<Arc<AlignedBytes>, GraphError> {
         let key = (format, source.id());
-        if let Some(found) = self.maps().packed.get(&key) {
+        if let Some(found) = lock(&self.maps).packed.get(&key) {
             return Ok(found.clone());
         }
         let made = Arc::new(make()?);
-        let mut maps = self.maps();
+        if let Some(progress) = &mut *lock(&self.progress) {
+            progress(source.len());
+        }
+        let mut maps = lock(&self.maps);
         if maps.kept.contains(&source.id()) {
             maps.packed.insert(key, made.clone());
         }
         Ok(made)
     }
+}
 
-    fn maps(&self) -> MutexGuard<'_, Maps> {
-        // The maps are whole between any two statements, so a panic elsewhere does not spoil them.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+/// What is locked here is whole between any two statements, so a panic elsewhere does not spoil it.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_released_comes_back_as_what_it_was() {
+        let cache = ConstCache::default();
+        let source = Tensor::from_slice(&[1], &[2f32]).unwrap();
+        cache.keep(source.storage());
+        let fold = || cache.folded("fill", &[&source], || Ok(Tensor::zeros(DType::F32, &[SMALL])?));
+        let made = fold().unwrap();
+        let id = made.storage().id();
+        cache.release();
+        assert_eq!(cache.folded_bytes(), SMALL * 4, "somebody uses it");
+        drop(made);
+        cache.release();
+        assert_eq!(cache.folded_bytes(), 0);
+        assert_eq!(fold().unwrap().storage().id(), id);
+        assert_eq!(cache.folded_bytes(), SMALL * 4);
+    }
+
+    #[test]
+    fn elements_are_read_wherever_they_lie() {
+        let cache = ConstCache::default();
+        for shift in [0, 1, 2] {
+            let mut raw = vec![0; shift];
+            raw.extend([1f32, 2.0, 3.0].iter().flat_map(|x| x.to_ne_bytes()));
+            let storage = Storage::shared(bytes::Bytes::from(raw).slice(shift..));
+            let tensor = Tensor::from_storage(DType::F32, &[3], storage).unwrap();
+            let found = cache.with_f32(&tensor, |x| Ok(x.to_vec())).unwrap();
+            assert_eq!(found, [1.0, 2.0, 3.0]);
+        }
+        let other = Tensor::from_slice(&[1], &[1i32]).unwrap();
+        assert!(cache.with_f32(&other, |_| Ok(())).is_err());
     }
 }

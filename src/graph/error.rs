@@ -73,6 +73,13 @@ pub enum GraphError {
     Full(usize),
     /// A tensor depends on itself.
     Cycle(String),
+    /// A run would need more memory than it may take.
+    Memory {
+        /// Bytes that it needs.
+        needed: usize,
+        /// Bytes that it may take.
+        limit: usize,
+    },
     /// Data do not fit their tensor.
     Tensor(TensorError),
     /// A kernel refused its parameters.
@@ -110,6 +117,11 @@ impl fmt::Display for GraphError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Shape { op, source } => write!(f, "{op}: {source}"),
+            Self::Memory { needed, limit } => write!(
+                f,
+                "a run needs {needed} bytes of memory, more than the limit of {limit}; make the \
+                 inputs smaller or raise the limit"
+            ),
             Self::Mismatch { op, rule, operands } => {
                 write!(f, "{op}: {rule}, found ")?;
                 for (i, (name, dims)) in operands.iter().enumerate() {

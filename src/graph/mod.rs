@@ -10,8 +10,10 @@
 //! written slowest first.
 
 mod cache;
+pub mod dynamic;
 mod error;
 mod ggml;
+pub mod kv_cache;
 pub mod ops;
 pub mod passes;
 mod record;
@@ -54,6 +56,7 @@ pub struct Context {
     records: Vec<Record>,
     cache: Arc<ConstCache>,
     evaluator: Option<Evaluator>,
+    keep_quantized: bool,
 }
 
 impl Context {
@@ -70,6 +73,12 @@ impl Context {
     /// An empty context that computes each tensor when it is built.
     pub fn immediate(evaluator: Evaluator) -> Self {
         Self { evaluator: Some(evaluator), ..Self::default() }
+    }
+
+    /// From now on, constants that are dequantised stay integers with a scale, for
+    /// [`passes::use_integers`] to find; [`passes::fold_constants`] makes numbers of the rest.
+    pub fn keep_quantized(&mut self) {
+        self.keep_quantized = true;
     }
 
     /// The shared constants.
@@ -114,6 +123,13 @@ impl Context {
     /// Names a tensor.
     pub fn set_name(&mut self, id: TensorId, name: &str) {
         name.clone_into(&mut self.records[id.index()].name);
+    }
+
+    /// Names the tensors made since there were `len` of them, those without a name.
+    pub(crate) fn name_since(&mut self, len: usize, name: &str) {
+        for record in self.records.iter_mut().skip(len).filter(|r| r.name.is_empty()) {
+            name.clone_into(&mut record.name);
+        }
     }
 
     /// A constant. Results that depend on constants only are computed while the graph is built.
@@ -194,7 +210,9 @@ impl Context {
         let infos: Vec<Info> = src.iter().map(|&s| self.record(s).info()).collect();
         let info = operator.infer(&infos)?;
         let shape = Shape::contiguous(info.dtype, &info.dims).map_err(shape_error(op.name()))?;
-        if !src.is_empty() && src.iter().all(|&s| self.record(s).constant) {
+        // Integers with a scale that are constants are weights; passes want to see what they are.
+        let kept = self.keep_quantized && matches!(op, Op::Dequantize(_));
+        if !src.is_empty() && !kept && src.iter().all(|&s| self.record(s).constant) {
             let value = self.fold(&op, &src, &info)?;
             return self.constant(value);
         }

@@ -37,6 +37,25 @@ pub trait Step: Send + Sync {
         false
     }
 
+    /// A step that must be complete before this one begins, and the bytes of its result: it reads the
+    /// same operands, and what it writes is an operand of this step, behind the others. It may have
+    /// one before it in turn, whose result then comes before its own in the operands of both. Asked
+    /// once, when the plan is made.
+    fn before(&self) -> Option<(Box<dyn Step>, usize)> {
+        None
+    }
+
+    /// Whether, as a step before another one, it does most of the work of both.
+    fn is_main(&self) -> bool {
+        false
+    }
+
+    /// For a step before others, whose result depends on operand 0 only: what is computed of it. Records
+    /// with one operand 0 whose steps before them say the same share that step.
+    fn shared(&self) -> Option<String> {
+        None
+    }
+
     /// What a tuner could compute in another way, if there is another.
     fn workload(&self) -> Option<Workload> {
         None
@@ -109,6 +128,29 @@ impl LowerCx<'_> {
         known.and_then(|choice| with_choice(&choice).ok()).map_or_else(otherwise, Ok)
     }
 
+    /// Packs a constant operand into `bytes` bytes with `pack(source, packed)`. `format` tells
+    /// packings of one source apart.
+    ///
+    /// # Errors
+    /// What `pack` refuses, and lack of memory.
+    ///
+    /// # Panics
+    /// If operand `i` is not a constant.
+    pub fn pack(
+        &self,
+        i: usize,
+        format: &str,
+        bytes: usize,
+        pack: impl FnOnce(&Tensor, &mut [u8]) -> Result<(), GraphError>,
+    ) -> Result<Arc<AlignedBytes>, GraphError> {
+        let source = self.values[i].expect("a constant operand");
+        self.cache.packed(format!("{format} {:?} {bytes}", source.dims()), source.storage(), || {
+            let mut out = AlignedBytes::zeroed(bytes)?;
+            pack(source, &mut out)?;
+            Ok(out)
+        })
+    }
+
     /// Packs a constant operand of f32 elements into `len` elements with `pack(source, packed)`.
     /// `format` tells packings of one source apart.
     ///
@@ -124,12 +166,8 @@ impl LowerCx<'_> {
         len: usize,
         pack: impl FnOnce(&[f32], &mut [f32]) -> Result<(), GraphError>,
     ) -> Result<Arc<AlignedBytes>, GraphError> {
-        let source = self.values[i].expect("a constant operand");
-        self.cache.packed(format!("{format} {:?} {len}", source.dims()), source.storage(), || {
-            let mut out = AlignedBytes::zeroed(len * size_of::<f32>())?;
-            let elements = source.as_slice::<f32>()?;
-            pack(&elements, bytemuck::cast_slice_mut(&mut out))?;
-            Ok(out)
+        self.pack(i, format, len * size_of::<f32>(), |source, out| {
+            self.cache.with_f32(source, |from| pack(from, bytemuck::cast_slice_mut(out)))
         })
     }
 }

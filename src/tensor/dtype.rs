@@ -8,6 +8,7 @@ use core::fmt;
 /// other type has blocks of one element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
+#[allow(non_camel_case_types, reason = "names as ggml spells them")]
 pub enum DType {
     /// IEEE single precision.
     F32,
@@ -45,11 +46,23 @@ pub enum DType {
     Q5_1,
     /// 32 eight-bit values with one f16 scale.
     Q8_0,
+    /// 256 two-bit values in groups of 16, each with a four-bit scale and minimum.
+    Q2_K,
+    /// 256 three-bit values in groups of 16, each with a six-bit scale.
+    Q3_K,
+    /// 256 four-bit values in groups of 32, each with a six-bit scale and minimum.
+    Q4_K,
+    /// 256 five-bit values in groups of 32, each with a six-bit scale and minimum.
+    Q5_K,
+    /// 256 six-bit values in groups of 16, each with an eight-bit scale.
+    Q6_K,
+    /// 32 indices into a table of 16 values, with one f16 scale.
+    IQ4_NL,
 }
 
 impl DType {
     /// Every type, in declaration order.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 24] = [
         Self::F32,
         Self::F16,
         Self::BF16,
@@ -68,12 +81,19 @@ impl DType {
         Self::Q5_0,
         Self::Q5_1,
         Self::Q8_0,
+        Self::Q2_K,
+        Self::Q3_K,
+        Self::Q4_K,
+        Self::Q5_K,
+        Self::Q6_K,
+        Self::IQ4_NL,
     ];
 
-    /// Elements in one block: 1, or 32 for the block-quantised types.
+    /// Elements in one block: 1, or 32 or 256 for the block-quantised types.
     pub const fn block_elems(self) -> usize {
         match self {
-            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => 32,
+            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 | Self::IQ4_NL => 32,
+            Self::Q2_K | Self::Q3_K | Self::Q4_K | Self::Q5_K | Self::Q6_K => 256,
             _ => 1,
         }
     }
@@ -85,11 +105,16 @@ impl DType {
             Self::F16 | Self::BF16 | Self::I16 | Self::U16 => 2,
             Self::F32 | Self::I32 | Self::U32 => 4,
             Self::F64 | Self::I64 | Self::U64 => 8,
-            Self::Q4_0 => 18,
+            Self::Q4_0 | Self::IQ4_NL => 18,
             Self::Q4_1 => 20,
             Self::Q5_0 => 22,
             Self::Q5_1 => 24,
             Self::Q8_0 => 34,
+            Self::Q2_K => 84,
+            Self::Q3_K => 110,
+            Self::Q4_K => 144,
+            Self::Q5_K => 176,
+            Self::Q6_K => 210,
         }
     }
 
@@ -112,7 +137,7 @@ impl DType {
         (elements / self.block_elems()).checked_mul(self.block_bytes())
     }
 
-    /// The printable name: `f32`, `i64`, `q4_0`.
+    /// The printable name, that of ggml where it has one: `f32`, `i64`, `q4_0`, `q6_K`, `iq4_nl`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -133,6 +158,12 @@ impl DType {
             Self::Q5_0 => "q5_0",
             Self::Q5_1 => "q5_1",
             Self::Q8_0 => "q8_0",
+            Self::Q2_K => "q2_K",
+            Self::Q3_K => "q3_K",
+            Self::Q4_K => "q4_K",
+            Self::Q5_K => "q5_K",
+            Self::Q6_K => "q6_K",
+            Self::IQ4_NL => "iq4_nl",
         }
     }
 }
@@ -187,6 +218,12 @@ mod tests {
             (DType::Q5_0, 32, 22),
             (DType::Q5_1, 32, 24),
             (DType::Q8_0, 32, 34),
+            (DType::Q2_K, 256, 84),
+            (DType::Q3_K, 256, 110),
+            (DType::Q4_K, 256, 144),
+            (DType::Q5_K, 256, 176),
+            (DType::Q6_K, 256, 210),
+            (DType::IQ4_NL, 32, 18),
         ] {
             assert_eq!((dtype.block_elems(), dtype.block_bytes()), (elems, bytes), "{dtype}");
         }

@@ -4,6 +4,7 @@
 //! views that share data, and checked sizes. [`Tensor`] is what callers hand in and get back; the
 //! graph layer keeps its own records and uses the same [`DType`] and [`Shape`].
 
+pub mod block;
 mod dtype;
 mod shape;
 mod storage;
@@ -51,6 +52,8 @@ pub enum TensorError {
     },
     /// The memory could not be had.
     OutOfMemory(usize),
+    /// The file that has the data cannot be read any more: what the system said.
+    Read(String),
 }
 
 impl fmt::Display for TensorError {
@@ -62,6 +65,7 @@ impl fmt::Display for TensorError {
             }
             Self::DType { expected, found } => write!(f, "expected {expected}, found {found}"),
             Self::OutOfMemory(bytes) => write!(f, "no memory for {bytes} bytes"),
+            Self::Read(reason) => write!(f, "cannot read the file any more: {reason}"),
         }
     }
 }
@@ -142,9 +146,18 @@ impl Tensor {
         &self.storage
     }
 
+    /// The data to be written, if nobody shares them: neither a clone nor a file they lie in.
+    pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        self.storage.unique_mut()
+    }
+
     /// The storage behind the tensor.
     pub fn storage(&self) -> &Storage {
         &self.storage
+    }
+
+    pub(crate) fn storage_mut(&mut self) -> &mut Storage {
+        &mut self.storage
     }
 
     /// The elements; borrowed unless the storage is not aligned for `T` (data inside a mapped

@@ -131,6 +131,11 @@ impl Shape {
         self.ne[..self.rank()].iter().rev().copied().collect()
     }
 
+    /// Whether the extents are these, slowest first.
+    pub fn has_dims(&self, dims: &[usize]) -> bool {
+        self.ne[..self.rank()].iter().rev().eq(dims)
+    }
+
     /// Extent of `axis`, counted from the slowest dimension.
     ///
     /// # Panics

@@ -2,6 +2,7 @@
 
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU64, Ordering};
+use std::fs::File;
 use std::sync::Arc;
 
 use bytemuck::{Pod, Zeroable};
@@ -91,6 +92,17 @@ struct Inner {
 enum Bytes {
     Owned(AlignedBytes),
     Shared(bytes::Bytes),
+    File(FilePart),
+}
+
+/// A part of a file that is mapped too.
+#[derive(Clone)]
+#[cfg_attr(not(unix), allow(dead_code, reason = "only read by `read_at` on Unix"))]
+struct FilePart {
+    mapped: bytes::Bytes,
+    file: Arc<File>,
+    /// Where the part begins in the file.
+    offset: u64,
 }
 
 impl Storage {
@@ -104,11 +116,82 @@ impl Storage {
         Self::new(Bytes::Shared(bytes))
     }
 
-    /// The bytes, if they are owned and nobody else shares them.
-    pub(crate) fn into_unique(self) -> Option<AlignedBytes> {
-        match Arc::try_unwrap(self.0).ok()?.bytes {
-            Bytes::Owned(bytes) => Some(bytes),
-            Bytes::Shared(_) => None,
+    /// Storage over a part of a file: the part as it is mapped, the file, and where in it the part
+    /// begins. [`Storage::read_at`] leaves the mapping alone.
+    pub fn file(mapped: bytes::Bytes, file: Arc<File>, offset: u64) -> Self {
+        Self::new(Bytes::File(FilePart { mapped, file, offset }))
+    }
+
+    /// Copies the bytes from `at` on. Those of a file are read from it: what is mapped of the file
+    /// would count as memory of this program once it is touched, and reading is faster.
+    ///
+    /// # Errors
+    /// [`TensorError::Read`] if the file cannot be read, or has become shorter.
+    ///
+    /// # Panics
+    /// If there are not so many bytes.
+    pub fn read_at(&self, at: usize, out: &mut [u8]) -> Result<(), TensorError> {
+        let inside = &self[at..at + out.len()];
+        #[cfg(unix)]
+        if let Bytes::File(part) = &self.0.bytes {
+            let at = part.offset + at as u64;
+            return std::os::unix::fs::FileExt::read_exact_at(&*part.file, out, at)
+                .map_err(|e| TensorError::Read(e.to_string()));
+        }
+        out.copy_from_slice(inside);
+        Ok(())
+    }
+
+    /// A part of the bytes, without a copy where they are part of something larger already.
+    ///
+    /// # Errors
+    /// [`TensorError::OutOfMemory`] for a copy.
+    ///
+    /// # Panics
+    /// If the range does not lie inside.
+    #[cfg(feature = "llm")]
+    pub(crate) fn part(&self, range: core::ops::Range<usize>) -> Result<Self, TensorError> {
+        match &self.0.bytes {
+            Bytes::Shared(bytes) => Ok(Self::shared(bytes.slice(range))),
+            Bytes::File(part) => {
+                let offset = part.offset + range.start as u64;
+                Ok(Self::file(part.mapped.slice(range), part.file.clone(), offset))
+            }
+            Bytes::Owned(bytes) => {
+                let mut part = AlignedBytes::zeroed(range.len())?;
+                part.copy_from_slice(&bytes[range]);
+                Ok(Self::owned(part))
+            }
+        }
+    }
+
+    /// The bytes to be written anew, if they are owned and nobody else shares them. The storage gets
+    /// another identity.
+    pub fn unique_mut(&mut self) -> Option<&mut [u8]> {
+        let inner = Arc::get_mut(&mut self.0)?;
+        match &mut inner.bytes {
+            Bytes::Owned(bytes) => {
+                inner.id = new_id();
+                Some(bytes)
+            }
+            Bytes::Shared(_) | Bytes::File(_) => None,
+        }
+    }
+
+    /// Whether nobody else shares it.
+    pub(crate) fn is_unique(&self) -> bool {
+        Arc::strong_count(&self.0) == 1
+    }
+
+    /// Whether the bytes are this program's own, not part of a file.
+    pub(crate) fn is_owned(&self) -> bool {
+        matches!(self.0.bytes, Bytes::Owned(_))
+    }
+
+    /// Says that the data are those of identity `id`, unless somebody shares them already.
+    pub(crate) fn identify(&mut self, id: u64) {
+        if let Some(inner) = Arc::get_mut(&mut self.0) {
+            inner.id = id;
         }
     }
 
@@ -118,9 +201,13 @@ impl Storage {
     }
 
     fn new(bytes: Bytes) -> Self {
-        static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self(Arc::new(Inner { id: NEXT.fetch_add(1, Ordering::Relaxed), bytes }))
+        Self(Arc::new(Inner { id: new_id(), bytes }))
     }
+}
+
+fn new_id() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 impl Deref for Storage {
@@ -129,6 +216,38 @@ impl Deref for Storage {
         match &self.0.bytes {
             Bytes::Owned(b) => b,
             Bytes::Shared(b) => b,
+            Bytes::File(part) => &part.mapped,
         }
+    }
+}
+
+#[cfg(all(test, unix))]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn parts_of_files_are_read_from_them() {
+        let path = std::env::temp_dir().join(format!("tilewright-storage-{}", std::process::id()));
+        let mut file = File::options().create(true).read(true).append(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        file.write_all(b"0123456789").unwrap();
+        // Other bytes than in the file, to tell where they come from.
+        let mapped = bytes::Bytes::from_static(b"abcdef");
+        let storage = Storage::file(mapped, Arc::new(file.try_clone().unwrap()), 3);
+        assert_eq!((&storage[..], storage.is_owned()), (&b"abcdef"[..], false));
+        let mut out = [0; 3];
+        storage.read_at(1, &mut out).unwrap();
+        assert_eq!(&out, b"456");
+        #[cfg(feature = "llm")]
+        {
+            storage.part(2..5).unwrap().read_at(0, &mut out).unwrap();
+            assert_eq!(&out, b"567");
+        }
+        file.set_len(5).unwrap();
+        assert!(matches!(storage.read_at(1, &mut out), Err(TensorError::Read(_))));
+        let memory = Storage::shared(bytes::Bytes::from_static(b"abcdef"));
+        memory.read_at(2, &mut out).unwrap();
+        assert_eq!(&out, b"cde");
     }
 }

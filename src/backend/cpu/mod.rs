@@ -1,10 +1,13 @@
 //! The CPU backend: plans of steps, and the executor that walks them.
 
+mod lower;
 mod memory;
 mod plan;
 mod pool;
+mod reference;
 mod trial;
 
+pub use memory::available as available_memory;
 pub use plan::{NodeInfo, Plan};
 pub use trial::Trial;
 
@@ -26,17 +29,65 @@ pub struct Executor {
     arena: AlignedBytes,
     scratch: AlignedBytes,
     operands: Operands,
-    /// Results of the last run. Once the caller has dropped them, their memory serves again.
-    spare: Vec<Storage>,
+    /// Results of the last run that had to make some. Once the caller has dropped them, their memory
+    /// serves again: new memory costs more than many a step that writes it, since the system clears
+    /// each page when it is touched first.
+    spare: Vec<Tensor>,
     choices: Option<Arc<dyn Choices>>,
+    memory_limit: usize,
 }
 
-/// Addresses of the operands of all steps of a plan, one step's after the other's, and of their
-/// results.
+/// What a caller gives to a run.
+#[derive(Clone, Copy, Default)]
+pub struct Inputs<'a> {
+    /// The caller's tensors.
+    pub given: &'a [&'a Tensor],
+    /// For each leaf of the plan, in the order of [`Plan::input_names`], which of `given` it is;
+    /// `None` if they are in that order.
+    pub order: Option<&'a [usize]>,
+}
+
+impl<'a> From<&'a [&'a Tensor]> for Inputs<'a> {
+    fn from(given: &'a [&'a Tensor]) -> Self {
+        Self { given, order: None }
+    }
+}
+
+impl<'a, const N: usize> From<&'a [&'a Tensor; N]> for Inputs<'a> {
+    fn from(given: &'a [&'a Tensor; N]) -> Self {
+        Self { given, order: None }
+    }
+}
+
+impl<'a> From<&'a Vec<&'a Tensor>> for Inputs<'a> {
+    fn from(given: &'a Vec<&'a Tensor>) -> Self {
+        Self { given, order: None }
+    }
+}
+
+impl<'a> Inputs<'a> {
+    /// The tensor for leaf `i`.
+    fn leaf(&self, i: usize) -> &'a Tensor {
+        self.given[self.order.map_or(i, |order| order[i])]
+    }
+
+    fn len(&self) -> usize {
+        self.order.map_or(self.given.len(), <[usize]>::len)
+    }
+
+    fn leaves(&self) -> impl Iterator<Item = &'a Tensor> + use<'a> {
+        let all = *self;
+        (0..all.len()).map(move |i| all.leaf(i))
+    }
+}
+
+/// Addresses of the operands of all steps of a plan, one step's after the other's, of the steps'
+/// results, and of those of the plan.
 #[derive(Default)]
 struct Operands {
     src: Vec<*const u8>,
     dst: Vec<*mut u8>,
+    results: Vec<*mut u8>,
 }
 
 #[allow(unsafe_code)]
@@ -47,17 +98,16 @@ unsafe impl Send for Operands {}
 unsafe impl Sync for Operands {}
 
 impl Operands {
-    fn resolve(
-        &mut self,
-        plan: &Plan,
-        arena: Base,
-        inputs: &[&Tensor],
-        outputs: &mut [AlignedBytes],
-    ) {
+    fn resolve(&mut self, plan: &Plan, arena: Base, inputs: Inputs<'_>, results: &mut [Tensor]) {
+        let start =
+            |t: &mut Tensor| t.bytes_mut().map_or(core::ptr::null_mut(), <[u8]>::as_mut_ptr);
+        self.results.clear();
+        self.results.extend(results.iter_mut().map(start));
+        let results = &self.results;
         self.dst.clear();
         self.dst.extend(plan.steps.iter().map(|step| match &step.dst {
             Place::Arena(offset) => arena.at(*offset),
-            Place::Output { index, offset } => outputs[*index].as_mut_ptr().wrapping_add(*offset),
+            Place::Output { index, offset } => results[*index].wrapping_add(*offset),
             Place::Constant(..) | Place::Input { .. } => unreachable!("steps write results"),
         }));
         self.src.clear();
@@ -65,11 +115,11 @@ impl Operands {
             Place::Arena(offset) => arena.at(*offset).cast_const(),
             Place::Constant(value, offset) => value.bytes().as_ptr().wrapping_add(*offset),
             Place::Input { index, offset, arena: copy } => {
-                let given = inputs[*index].bytes().as_ptr();
+                let given = inputs.leaf(*index).bytes().as_ptr();
                 let start = if aligned(given) { given } else { arena.at(*copy).cast_const() };
                 start.wrapping_add(*offset)
             }
-            Place::Output { index, offset } => outputs[*index].as_ptr().wrapping_add(*offset),
+            Place::Output { index, offset } => results[*index].cast_const().wrapping_add(*offset),
         }));
     }
 }
@@ -161,7 +211,15 @@ impl Executor {
         })?;
         let (arena, scratch) = (AlignedBytes::default(), AlignedBytes::default());
         let (operands, spare) = (Operands::default(), Vec::new());
-        Ok(Self { pool, isa, arena, scratch, operands, spare, choices: None })
+        let (choices, memory_limit) = (None, usize::MAX);
+        Ok(Self { pool, isa, arena, scratch, operands, spare, choices, memory_limit })
+    }
+
+    /// This executor, which refuses plans whose runs take more than `bytes` for intermediate
+    /// tensors, results, scratch memory and packed weights.
+    #[must_use]
+    pub fn with_memory_limit(self, bytes: usize) -> Self {
+        Self { memory_limit: bytes, ..self }
     }
 
     /// This executor, which asks `choices` how to compute ops before it decides by itself.
@@ -183,76 +241,92 @@ impl Executor {
     /// Lays a graph out and plans it for this executor.
     ///
     /// # Errors
-    /// What passes and lowering refuse.
+    /// What passes and lowering refuse; [`GraphError::Memory`].
     pub fn plan(&self, cx: &mut Context, outputs: &[TensorId]) -> Result<Plan, GraphError> {
         let outputs = passes::assign_layouts(cx, outputs)?;
-        Plan::new(cx, &outputs, self.isa, self.threads(), self.choices.as_deref())
+        let plan = Plan::new(cx, &outputs, self.isa, self.threads(), self.choices.as_deref())?;
+        let constants = plan.constant_bytes().saturating_add(cx.cache().packed_bytes());
+        let needed = plan.run_bytes(self.threads()).saturating_add(constants);
+        if needed > self.memory_limit {
+            return Err(GraphError::Memory { needed, limit: self.memory_limit });
+        }
+        Ok(plan)
     }
 
-    /// Runs a plan on `inputs`, in the order of the plan's leaves as given by
-    /// [`Plan::input_names`]; returns the outputs in the order they were asked for. `times` gets
-    /// the time of each step added.
+    /// Runs a plan; gives the outputs in the order they were asked for. `times` gets the time of each
+    /// step added.
     ///
     /// # Errors
-    /// A wrong number, type or shape of inputs, data that an operator refuses, lack of memory.
-    pub fn run(
+    /// As [`Executor::run_into`].
+    pub fn run<'a>(
         &mut self,
         plan: &Plan,
-        inputs: &[&Tensor],
+        inputs: impl Into<Inputs<'a>>,
         times: Option<&mut [Duration]>,
     ) -> Result<Vec<Tensor>, GraphError> {
-        self.check_inputs(plan, inputs)?;
+        let mut results = self.spare();
+        self.run_into(plan, inputs.into(), &mut results, times)?;
+        self.keep(&results);
+        Ok(results)
+    }
+
+    /// Tensors for [`Executor::run_into`] to write results into.
+    pub fn spare(&mut self) -> Vec<Tensor> {
+        core::mem::take(&mut self.spare)
+    }
+
+    /// Makes the memory of `results` serve again once the caller has dropped them.
+    pub fn keep(&mut self, results: &[Tensor]) {
+        self.spare = results.to_vec();
+    }
+
+    /// As [`Executor::run`], with the outputs in place of what `results` held: the memory of tensors
+    /// there that have the right type and shape, and that nobody shares, is written again. A run that
+    /// finds all of them, and whose plan was the last one's too, allocates nothing.
+    ///
+    /// # Errors
+    /// A wrong number, type or shape of inputs, data that an operator refuses, lack of memory. What
+    /// `results` hold is then unspecified.
+    pub fn run_into(
+        &mut self,
+        plan: &Plan,
+        inputs: Inputs<'_>,
+        results: &mut Vec<Tensor>,
+        times: Option<&mut [Duration]>,
+    ) -> Result<(), GraphError> {
+        check_inputs(plan, inputs)?;
         let threads = self.pool.threads();
         grow(&mut self.arena, plan.arena_bytes)?;
         grow(&mut self.scratch, plan.scratch_bytes * threads)?;
-        for (port, input) in plan.inputs.iter().zip(inputs) {
+        for (port, input) in plan.inputs.iter().zip(inputs.leaves()) {
             if let Place::Input { arena, .. } = port.place
                 && !aligned(input.bytes().as_ptr())
             {
                 self.arena[arena..arena + input.bytes().len()].copy_from_slice(input.bytes());
             }
         }
-        let mut spare = core::mem::take(&mut self.spare);
-        let mut buffers = Vec::with_capacity(plan.outputs.len());
+        results.truncate(plan.outputs.len());
         for (i, port) in plan.outputs.iter().enumerate() {
-            buffers.push(match port.place {
-                Place::Output { index, .. } if index == i => buffer(&mut spare, port)?,
-                _ => AlignedBytes::default(),
-            });
-        }
-        self.execute(plan, inputs, &mut buffers, times)?;
-        self.collect(plan, inputs, buffers)
-    }
-
-    fn check_inputs(&self, plan: &Plan, inputs: &[&Tensor]) -> Result<(), GraphError> {
-        if plan.inputs.len() != inputs.len() {
-            return Err(GraphError::OperandCount {
-                op: "run",
-                expected: "as many inputs as the plan has",
-                found: inputs.len(),
-            });
-        }
-        for (port, input) in plan.inputs.iter().zip(inputs) {
-            if input.dtype() != port.info.dtype || input.dims() != port.info.dims {
-                return Err(GraphError::mismatch(
-                    "run",
-                    "an input must have the type and shape it was planned with",
-                    &[(&port.name, &port.info.dims), ("given", &input.dims())],
-                ));
+            match results.get_mut(i) {
+                Some(result) if fits(result, port) => {}
+                Some(result) => *result = result_memory(port)?,
+                None => results.push(result_memory(port)?),
             }
         }
+        self.execute(plan, inputs, results, times)?;
+        self.copy_results(plan, inputs, results);
         Ok(())
     }
 
     fn execute(
         &mut self,
         plan: &Plan,
-        inputs: &[&Tensor],
-        outputs: &mut [AlignedBytes],
+        inputs: Inputs<'_>,
+        results: &mut [Tensor],
         mut times: Option<&mut [Duration]>,
     ) -> Result<(), GraphError> {
         let (arena, scratch) = (Base(self.arena.as_mut_ptr()), Base(self.scratch.as_mut_ptr()));
-        self.operands.resolve(plan, arena, inputs, outputs);
+        self.operands.resolve(plan, arena, inputs, results);
         // A profile wants to know of each step when it was done.
         let single: Vec<Range<usize>> = match times {
             Some(_) => (0..plan.steps.len()).map(|i| i..i + 1).collect(),
@@ -282,58 +356,63 @@ impl Executor {
         failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
 
-    /// The results of a run, whose memory is `buffers` where steps wrote it directly.
-    fn collect(
-        &mut self,
-        plan: &Plan,
-        inputs: &[&Tensor],
-        buffers: Vec<AlignedBytes>,
-    ) -> Result<Vec<Tensor>, GraphError> {
-        let mut results: Vec<Option<Tensor>> = Vec::with_capacity(buffers.len());
-        for (i, (port, bytes)) in plan.outputs.iter().zip(buffers).enumerate() {
-            results.push(match port.place {
-                Place::Output { index, .. } if index == i => {
-                    let storage = Storage::owned(bytes);
-                    self.spare.push(storage.clone());
-                    Some(Tensor::from_storage(port.info.dtype, &port.info.dims, storage)?)
-                }
-                _ => None,
-            });
-        }
+    /// Copies the results that no step has written where the caller gets them.
+    fn copy_results(&self, plan: &Plan, inputs: Inputs<'_>, results: &mut [Tensor]) {
         for (i, port) in plan.outputs.iter().enumerate() {
-            if results[i].is_some() {
-                continue;
-            }
+            let (before, rest) = results.split_at_mut(i);
+            let [result, after @ ..] = rest else { return };
             let (from, offset) = match &port.place {
+                Place::Output { index, .. } if *index == i => continue,
                 Place::Arena(offset) => (&self.arena[..], *offset),
                 Place::Constant(value, offset) => (value.bytes(), *offset),
-                Place::Input { index, offset, .. } => (inputs[*index].bytes(), *offset),
+                Place::Input { index, offset, .. } => (inputs.leaf(*index).bytes(), *offset),
                 Place::Output { index, offset } => {
-                    let other = results[*index].as_ref().expect("it was written directly");
+                    let other = if *index < i { &before[*index] } else { &after[*index - i - 1] };
                     (other.bytes(), *offset)
                 }
             };
-            let bytes = &from[offset..][..port.bytes()];
-            let copy = Tensor::from_bytes(port.info.dtype, &port.info.dims, bytes)?;
-            results[i] = Some(copy);
+            let to = result.bytes_mut().expect("results are nobody else's");
+            to.copy_from_slice(&from[offset..][..to.len()]);
         }
-        Ok(results.into_iter().flatten().collect())
     }
 }
 
-/// Memory for a result: that of an earlier one that nobody uses any more, else new. New memory costs
-/// more than many a step that writes it: the system clears each page when it is touched first.
-fn buffer(spare: &mut Vec<Storage>, port: &Port) -> Result<AlignedBytes, TensorError> {
-    while let Some(at) = spare.iter().position(|s| s.len() == port.bytes()) {
-        if let Some(bytes) = spare.swap_remove(at).into_unique() {
-            return Ok(bytes);
+fn check_inputs(plan: &Plan, inputs: Inputs<'_>) -> Result<(), GraphError> {
+    if plan.inputs.len() != inputs.len() {
+        return Err(GraphError::OperandCount {
+            op: "run",
+            expected: "as many inputs as the plan has",
+            found: inputs.len(),
+        });
+    }
+    for (port, input) in plan.inputs.iter().zip(inputs.leaves()) {
+        if input.dtype() != port.info.dtype || !input.shape().has_dims(&port.info.dims) {
+            return Err(GraphError::mismatch(
+                "run",
+                "an input must have the type and shape it was planned with",
+                &[(&port.name, &port.info.dims), ("given", &input.dims())],
+            ));
         }
     }
-    AlignedBytes::zeroed(port.bytes())
+    Ok(())
+}
+
+/// Whether a result can be written into a tensor that the caller gave.
+fn fits(tensor: &Tensor, port: &Port) -> bool {
+    tensor.dtype() == port.info.dtype
+        && tensor.shape().has_dims(&port.info.dims)
+        && tensor.storage().is_owned()
+        && tensor.storage().is_unique()
+}
+
+/// A tensor for a result.
+fn result_memory(port: &Port) -> Result<Tensor, TensorError> {
+    let bytes = AlignedBytes::zeroed(port.bytes())?;
+    Tensor::from_storage(port.info.dtype, &port.info.dims, Storage::owned(bytes))
 }
 
 impl Plan {
-    /// Names of the leaves that a run needs, in the order [`Executor::run`] takes them.
+    /// Names of the leaves that a run needs, in the order of [`Inputs::order`].
     pub fn input_names(&self) -> impl Iterator<Item = &str> {
         self.inputs.iter().map(|p| p.name.as_str())
     }
@@ -350,7 +429,12 @@ fn grow(memory: &mut AlignedBytes, bytes: usize) -> Result<(), TensorError> {
 
 /// The units of one part: equal parts in order, so that neighbours stay together.
 fn share(units: usize, part: usize, parts: usize) -> Range<usize> {
-    let at = |p: usize| (units as u128 * p as u128 / parts as u128) as usize;
+    if parts == 1 {
+        return 0..units;
+    }
+    // `units * p / parts` without an overflow.
+    let (each, rest) = (units / parts, units % parts);
+    let at = |p: usize| each * p + rest * p / parts;
     at(part)..at(part + 1)
 }
 

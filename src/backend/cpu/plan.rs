@@ -3,18 +3,12 @@
 use core::ops::Range;
 use std::collections::HashMap;
 
-use super::memory::{Span, place};
+use super::lower::{Lowered, estimate, lower_all};
+use super::memory::{Span, bound, place};
 use super::pool::MAX_PARTS;
-use crate::graph::{
-    Choices, ConstCache, Context, GraphError, Info, Layout, LowerCx, Op, Step, TensorId, View,
-    ViewMut,
-};
-use crate::tensor::{Shape, ShapeError, Tensor};
+use crate::graph::{Choices, Context, GraphError, Info, Layout, Op, Step, TensorId};
+use crate::tensor::{DType, ShapeError, Tensor};
 use tilewright_kernels::{Isa, Workload};
-
-/// Least estimated time of a step per thread that takes part in it, in nanoseconds. Sharing costs
-/// a few hundred, and data that change cores as much again.
-const SHARE_NS: u64 = 5_000;
 
 /// Least estimated time of a part of a step, and most parts per thread: several, so that others
 /// can take over from a thread that the system has stopped.
@@ -75,6 +69,10 @@ pub struct NodeInfo {
     pub info: Info,
     /// Multiply-adds.
     pub macs: u64,
+    /// Bytes of operands and result, each counted once.
+    pub bytes: usize,
+    /// Steps whose results it reads.
+    pub inputs: Vec<usize>,
     /// Threads that share it.
     pub threads: usize,
     /// What can be tuned, if there is more than one way of computing it.
@@ -87,6 +85,8 @@ pub struct Plan {
     pub(super) inputs: Vec<Port>,
     pub(super) outputs: Vec<Port>,
     pub(super) arena_bytes: usize,
+    arena_bound: usize,
+    constant_bytes: usize,
     pub(super) scratch_bytes: usize,
     weight_bytes: usize,
     /// Steps that run one after the other without a meeting of all threads.
@@ -107,15 +107,7 @@ impl Plan {
         choices: Option<&dyn Choices>,
     ) -> Result<Self, GraphError> {
         let order = cx.build_forward(outputs)?;
-        let mut lowered = HashMap::new();
-        for &id in &order {
-            let record = cx.record(id);
-            if record.value().is_none() && record.op().operator().is_some() {
-                let step = lower(cx, id, isa, threads, choices).map_err(|e| e.at(record.name()))?;
-                lowered.insert(id, step);
-            }
-        }
-        let slots = Slots::new(cx, &order, outputs, &lowered)?;
+        let mut lowered = lower_all(cx, &order, isa, threads, choices)?;
         let is_input =
             |id: &TensorId| *cx.record(*id).op() == Op::Leaf && cx.record(*id).value().is_none();
         let leaves = order.iter().copied().filter(is_input).enumerate();
@@ -131,6 +123,7 @@ impl Plan {
                 direct.entry(root).or_insert(index);
             }
         }
+        let slots = Slots::new(cx, &order, outputs, &lowered, &direct)?;
         let mut constants = HashMap::new();
         let mut place = |id: TensorId| -> Result<Place, GraphError> {
             let (root, offset) = root(cx, id);
@@ -145,7 +138,8 @@ impl Plan {
                     let aligned = match constants.entry(root) {
                         std::collections::hash_map::Entry::Occupied(e) => e.into_mut(),
                         std::collections::hash_map::Entry::Vacant(e) => {
-                            e.insert(value.to_aligned()?)
+                            let copy = || Ok(value.to_aligned()?);
+                            e.insert(cx.cache().folded("aligned", &[value], copy)?)
                         }
                     };
                     Ok(Place::Constant(aligned.clone(), offset))
@@ -154,6 +148,9 @@ impl Plan {
             }
         };
         let mut steps: Vec<PlannedStep> = Vec::new();
+        let mut step_of: HashMap<TensorId, usize> = HashMap::new();
+        // Steps before others by the span of their result, which several may read.
+        let mut prepared: HashMap<usize, usize> = HashMap::new();
         let mut first_src = 0;
         let mut inputs = Vec::new();
         for &id in &order {
@@ -167,24 +164,69 @@ impl Plan {
                 }),
                 Op::View(_) => {}
                 op => {
-                    let src: Vec<Place> =
-                        record.src().iter().map(|&s| place(s)).collect::<Result<_, _>>()?;
+                    let lowered = lowered.remove(&id).expect("every operator was lowered");
+                    // What was packed ahead has no place; nobody looks for it there.
+                    let read = |i: usize| {
+                        let before = lowered.before.iter().any(|(step, _)| step.reads(i));
+                        before || lowered.step.reads(i)
+                    };
+                    let operand = |(i, &s): (usize, &TensorId)| match read(i) {
+                        true => place(s),
+                        false => Ok(Place::Arena(0)),
+                    };
+                    let mut src: Vec<Place> =
+                        record.src().iter().enumerate().map(operand).collect::<Result<_, _>>()?;
                     let dst = place(id)?;
-                    let Lowered { step, macs, cost, threads } =
-                        lowered.remove(&id).expect("every operator was lowered");
-                    let parts = parts(step.units(), cost, threads);
-                    let node = NodeInfo {
+                    let inputs = record.src().iter().map(|&s| root(cx, s).0);
+                    let inputs = inputs.filter_map(|s| step_of.get(&s).copied()).collect();
+                    let Lowered { step, before, macs, bytes, cost, threads } = lowered;
+                    let mut push =
+                        |step: Box<dyn Step>, src: Vec<Place>, dst, node: NodeInfo, cost| {
+                            let parts = parts(step.units(), cost, threads);
+                            let node = NodeInfo { threads: parts.1, ..node };
+                            let operands = src.len();
+                            steps.push(PlannedStep { step, src, first_src, dst, parts, node });
+                            first_src += operands;
+                            steps.len() - 1
+                        };
+                    let mut node = NodeInfo {
                         name: record.name().to_owned(),
                         op: op.name().to_owned(),
                         kernel: step.kernel(),
                         info: record.info(),
                         macs,
-                        threads: parts.1,
+                        bytes,
+                        inputs,
+                        threads: 1,
                         workload: step.workload(),
                     };
-                    let operands = src.len();
-                    steps.push(PlannedStep { step, src, first_src, dst, parts, node });
-                    first_src += operands;
+                    for (i, (before, bytes)) in before.into_iter().enumerate() {
+                        let (span, offset) = slots.workspace(id, i);
+                        let workspace = Place::Arena(offset);
+                        if let Some(&at) = prepared.get(&span) {
+                            node.inputs = vec![at];
+                            src.push(workspace);
+                            continue;
+                        }
+                        let first = NodeInfo {
+                            op: "prepare".to_owned(),
+                            kernel: before.kernel(),
+                            info: Info::plain(DType::U8, vec![bytes]),
+                            macs: 0,
+                            bytes: 2 * bytes,
+                            workload: None,
+                            ..node.clone()
+                        };
+                        let cost = match before.is_main() {
+                            true => cost,
+                            false => estimate(isa, 0, 2 * bytes as u64),
+                        };
+                        let at = push(before, src.clone(), workspace.clone(), first, cost);
+                        prepared.insert(span, at);
+                        node.inputs = vec![at];
+                        src.push(workspace);
+                    }
+                    step_of.insert(id, push(step, src, dst, node, cost));
                 }
             }
         }
@@ -195,6 +237,11 @@ impl Plan {
                 Ok(Port { name: record.name().to_owned(), info: record.info(), place: place(id)? })
             })
             .collect::<Result<_, GraphError>>()?;
+        let owned: HashMap<u64, usize> = constants
+            .values()
+            .filter(|t: &&Tensor| t.storage().is_owned())
+            .map(|t| (t.storage().id(), t.bytes().len()))
+            .collect();
         let scratch_bytes = steps.iter().map(|s| s.step.scratch_bytes()).max().unwrap_or(0);
         let weight_bytes = order
             .iter()
@@ -207,6 +254,8 @@ impl Plan {
             inputs,
             outputs,
             arena_bytes: slots.arena_bytes,
+            arena_bound: slots.arena_bound,
+            constant_bytes: owned.values().sum(),
             scratch_bytes: scratch_bytes.next_multiple_of(super::memory::ALIGN),
             weight_bytes,
         })
@@ -217,7 +266,18 @@ impl Plan {
         let scratch_bytes = step.step.scratch_bytes().next_multiple_of(super::memory::ALIGN);
         let (steps, phases) = (vec![step], core::iter::once(0..1).collect());
         let (inputs, outputs) = (Vec::new(), Vec::new());
-        Self { steps, inputs, outputs, arena_bytes, scratch_bytes, weight_bytes: 0, phases }
+        let (arena_bound, constant_bytes, weight_bytes) = (arena_bytes, 0, 0);
+        Self {
+            steps,
+            inputs,
+            outputs,
+            arena_bytes,
+            arena_bound,
+            constant_bytes,
+            scratch_bytes,
+            weight_bytes,
+            phases,
+        }
     }
 
     /// The steps in order.
@@ -225,9 +285,31 @@ impl Plan {
         self.steps.iter().map(|s| &s.node)
     }
 
+    /// Number of results.
+    pub fn outputs(&self) -> usize {
+        self.outputs.len()
+    }
+
     /// Bytes of the arena that holds inputs and intermediate tensors.
     pub fn arena_bytes(&self) -> usize {
         self.arena_bytes
+    }
+
+    /// The largest sum of tensors of the arena that must exist at one time: no arena is smaller.
+    pub fn arena_bound(&self) -> usize {
+        self.arena_bound
+    }
+
+    /// Bytes of the constants that steps read as they are, and that do not lie in a mapped file.
+    pub fn constant_bytes(&self) -> usize {
+        self.constant_bytes
+    }
+
+    /// Bytes that a run on `threads` threads takes: arena, scratch memory, results.
+    pub fn run_bytes(&self, threads: usize) -> usize {
+        let results = self.outputs.iter().map(Port::bytes).fold(0, usize::saturating_add);
+        let scratch = self.scratch_bytes.saturating_mul(threads);
+        self.arena_bytes.saturating_add(scratch).saturating_add(results)
     }
 
     /// Bytes of the constants the plan uses, before packing.
@@ -278,8 +360,11 @@ fn root(cx: &Context, mut id: TensorId) -> (TensorId, usize) {
 struct Slots {
     /// Per record: index of its span.
     span: Vec<Option<usize>>,
+    /// Indices of the spans of what the steps of a record leave for those behind them.
+    workspaces: HashMap<TensorId, Vec<usize>>,
     offsets: Vec<usize>,
     arena_bytes: usize,
+    arena_bound: usize,
 }
 
 impl Slots {
@@ -288,6 +373,7 @@ impl Slots {
         order: &[TensorId],
         outputs: &[TensorId],
         lowered: &HashMap<TensorId, Lowered>,
+        direct: &HashMap<TensorId, usize>,
     ) -> Result<Self, GraphError> {
         let overflow = |id: TensorId| GraphError::Shape {
             op: cx.record(id).op().name(),
@@ -305,6 +391,7 @@ impl Slots {
         }
         let mut spans: Vec<Span> = Vec::new();
         let mut span = vec![None; cx.len()];
+        let (mut workspaces, mut shared) = (HashMap::new(), HashMap::new());
         for (step, &id) in order.iter().enumerate() {
             let record = cx.record(id);
             if record.value().is_some() || record.view_offset().is_some() {
@@ -312,6 +399,21 @@ impl Slots {
             }
             let bytes = record.info().stored_bytes().ok_or_else(|| overflow(id))?;
             let last = last[id.index()].max(step);
+            for (before, bytes) in lowered.get(&id).map_or(&[][..], |l| &l.before) {
+                let new = spans.len();
+                let at = match before.shared() {
+                    Some(key) => *shared.entry((key, record.src()[0], *bytes)).or_insert(new),
+                    None => new,
+                };
+                workspaces.entry(id).or_insert_with(Vec::new).push(at);
+                if at == new {
+                    spans.push(Span { bytes: *bytes, first: step, last: step });
+                }
+                spans[at].last = step;
+            }
+            if direct.contains_key(&id) {
+                continue;
+            }
             let reused = lowered.get(&id).and_then(|l| {
                 reusable(cx, id, &*l.step, bytes, |s| {
                     let i: usize = span[s.index()]?;
@@ -328,9 +430,16 @@ impl Slots {
                 spans.len() - 1
             });
         }
-        let (offsets, arena_bytes) =
-            place(&spans).ok_or_else(|| overflow(*order.last().expect("spans")))?;
-        Ok(Self { span, offsets, arena_bytes })
+        let too_large = || overflow(*order.last().expect("spans"));
+        let arena_bound = bound(&spans).ok_or_else(too_large)?;
+        let (offsets, arena_bytes) = place(&spans).ok_or_else(too_large)?;
+        Ok(Self { span, workspaces, offsets, arena_bytes, arena_bound })
+    }
+
+    /// Where step `i` before the one of record `id` leaves its result: number and offset of the span.
+    fn workspace(&self, id: TensorId, i: usize) -> (usize, usize) {
+        let span = self.workspaces[&id][i];
+        (span, self.offsets[span])
     }
 
     fn offset(&self, root: TensorId) -> usize {
@@ -361,107 +470,4 @@ fn reusable(
             .all(|(j, &t)| i == j || s == t || self::root(cx, t).0 != root);
         (step.may_overwrite(i) && whole && alone).then(|| dying(root)).flatten()
     })
-}
-
-/// What a record becomes.
-struct Lowered {
-    step: Box<dyn Step>,
-    macs: u64,
-    /// Rough time of the step on one thread, in nanoseconds.
-    cost: u64,
-    /// Threads that it is worth.
-    threads: usize,
-}
-
-/// Rough time of a step on one thread, in nanoseconds, from its multiply-adds and the bytes of
-/// operands and result.
-pub(super) fn estimate(isa: Isa, macs: u64, bytes: u64) -> u64 {
-    let macs_per_ns = match isa {
-        Isa::Scalar => 2,
-        Isa::Neon => 12,
-        Isa::Avx2 => 50,
-        Isa::Avx512 => 100,
-        // Those that add kernels of other types: as what they build on.
-        other => return other.base().map_or(macs / 2, |base| estimate(base, macs, bytes)),
-    };
-    macs / macs_per_ns + bytes / 16
-}
-
-fn lower(
-    cx: &Context,
-    id: TensorId,
-    isa: Isa,
-    threads: usize,
-    choices: Option<&dyn Choices>,
-) -> Result<Lowered, GraphError> {
-    let record = cx.record(id);
-    let operator = record.op().operator().expect("leaves and views have no step");
-    let src: Vec<Info> = record.src().iter().map(|&s| cx.record(s).info()).collect();
-    let shapes: Vec<Shape> = record.src().iter().map(|&s| *cx.record(s).shape()).collect();
-    let values: Vec<Option<&Tensor>> = record.src().iter().map(|&s| cx.constant_value(s)).collect();
-    let dst = record.info();
-    let cache: &ConstCache = cx.cache();
-    let macs = operator.macs(&src, &dst);
-    let bytes: usize = src.iter().chain([&dst]).filter_map(|i| i.stored_bytes()).sum();
-    let cost = estimate(isa, macs, bytes as u64);
-    let worth = usize::try_from(cost / SHARE_NS).unwrap_or(usize::MAX);
-    let threads = threads.min(worth).max(1);
-    let lowering = LowerCx {
-        isa,
-        threads,
-        src: &src,
-        shapes: &shapes,
-        values: &values,
-        dst: &dst,
-        cache,
-        choices,
-    };
-    let step = match operator.lower(&lowering)? {
-        Some(step) => step,
-        None => Box::new(Reference { op: record.op().clone(), src, dst }),
-    };
-    Ok(Lowered { step, macs, cost, threads })
-}
-
-/// Computes an operator with its reference.
-struct Reference {
-    op: Op,
-    src: Vec<Info>,
-    dst: Info,
-}
-
-impl Step for Reference {
-    fn kernel(&self) -> String {
-        "reference".to_owned()
-    }
-
-    #[allow(unsafe_code)]
-    unsafe fn run(
-        &self,
-        src: &[*const u8],
-        dst: *mut u8,
-        _scratch: *mut u8,
-        _units: Range<usize>,
-    ) -> Result<(), GraphError> {
-        let bytes = |info: &Info| info.stored_bytes().expect("the tensor has a buffer");
-        // A run should not allocate, and few operators have more operands than this.
-        let mut few = [View { dtype: self.dst.dtype, dims: &[], bytes: &[] }; 8];
-        let mut many = Vec::new();
-        let views = if src.len() <= few.len() {
-            &mut few[..src.len()]
-        } else {
-            many.resize(src.len(), few[0]);
-            &mut many
-        };
-        for ((slot, info), &p) in views.iter_mut().zip(&self.src).zip(src) {
-            // SAFETY: the caller vouches for the whole operand.
-            let bytes = unsafe { core::slice::from_raw_parts(p, bytes(info)) };
-            *slot = View { dtype: info.dtype, dims: &info.dims, bytes };
-        }
-        // SAFETY: the caller vouches for the whole result. It overlaps no operand, as this step may
-        // overwrite none.
-        let bytes = unsafe { core::slice::from_raw_parts_mut(dst, bytes(&self.dst)) };
-        let mut result = ViewMut { dtype: self.dst.dtype, dims: &self.dst.dims, bytes };
-        self.op.operator().expect("an operator").eval(views, &mut result)
-    }
 }

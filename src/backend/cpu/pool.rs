@@ -17,11 +17,11 @@
 use core::any::Any;
 use core::panic::AssertUnwindSafe;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::panic::{catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::{JoinHandle, Thread};
+use std::thread::{JoinHandle, Thread, ThreadId};
 use std::time::Instant;
 
 /// How long a thread that has nothing to do looks out for work before it goes to sleep.
@@ -137,6 +137,8 @@ pub(crate) struct Pool {
     workers: Vec<JoinHandle<()>>,
     /// Phases begun so far.
     phase: u64,
+    /// Who called last, and so sits at number 0.
+    caller: Option<ThreadId>,
 }
 
 impl Pool {
@@ -147,14 +149,24 @@ impl Pool {
     pub(crate) fn new(threads: usize) -> std::io::Result<Self> {
         let seats = (0..threads.max(1)).map(|_| Seat::default()).collect();
         let shared = Arc::new(Shared { seats, ..Shared::default() });
-        let mut pool = Self { shared, workers: Vec::new(), phase: 0 };
+        let mut pool = Self { shared, workers: Vec::new(), phase: 0, caller: None };
+        let started = Arc::new(AtomicUsize::new(1));
         for number in 1..threads {
-            let shared = pool.shared.clone();
+            let (shared, started) = (pool.shared.clone(), started.clone());
             let name = format!("tilewright-{number}");
-            let work = move || shared.work(number);
+            let work = move || {
+                started.fetch_add(1, Ordering::Release);
+                drop(started);
+                shared.work(number);
+            };
             let worker = std::thread::Builder::new().name(name).spawn(work)?;
             pool.shared.seats[number].sit(worker.thread().clone());
             pool.workers.push(worker);
+        }
+        // A thread allocates when it starts, which on a busy machine could be in the middle of a
+        // later run.
+        while started.load(Ordering::Acquire) < threads {
+            std::thread::yield_now();
         }
         Ok(pool)
     }
@@ -185,7 +197,11 @@ impl Pool {
         let job: &'static dyn Job = unsafe { core::mem::transmute::<&dyn Job, _>(job) };
         shared.job.0.job.store(ptr::from_ref(&job).cast_mut(), Ordering::Relaxed);
         shared.job.0.first.store(self.phase + 1, Ordering::Relaxed);
-        shared.seats[0].sit_if_new(std::thread::current);
+        let caller = std::thread::current();
+        if self.caller != Some(caller.id()) {
+            self.caller = Some(caller.id());
+            shared.seats[0].sit(caller);
+        }
         // Also what panics is counted as done, so this comes to an end.
         shared.begin(self.phase + 1, job.parts(0));
         self.phase = last + 1;
@@ -218,14 +234,6 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 impl Seat {
     fn sit(&self, thread: Thread) {
         *lock(&self.thread) = Some(thread);
-    }
-
-    /// As `sit`, for a thread that most likely sits here already.
-    fn sit_if_new(&self, thread: impl Fn() -> Thread) {
-        let (mut seated, current) = (lock(&self.thread), thread());
-        if seated.as_ref().is_none_or(|t| t.id() != current.id()) {
-            *seated = Some(current);
-        }
     }
 
     fn wake(&self) {

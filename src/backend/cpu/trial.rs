@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::plan::{NodeInfo, PlannedStep};
 use super::pool::Job;
-use super::{Executor, Place, Plan, grow, plan};
+use super::{Executor, Inputs, Place, Plan, grow, lower, plan};
 use crate::graph::{GraphError, Info, Step};
 use crate::tensor::{AlignedBytes, DType};
 use tilewright_kernels::{Choice, WorkPlan, Workload};
@@ -102,7 +102,7 @@ impl Executor {
             let lens = plan.lens();
             let step = Run { plan, constants: constants.clone(), bias };
             let cost =
-                plan::estimate(self.isa, (workload.flop() / 2.0) as u64, workload.bytes() as u64);
+                lower::estimate(self.isa, (workload.flop() / 2.0) as u64, workload.bytes() as u64);
             let parts = plan::parts(step.units(), cost, threads.min(self.threads()));
             let node = NodeInfo {
                 name: workload.to_string(),
@@ -110,6 +110,8 @@ impl Executor {
                 kernel: step.kernel(),
                 info: Info::plain(DType::F32, vec![lens[3]]),
                 macs: (workload.flop() / 2.0) as u64,
+                bytes: 0,
+                inputs: Vec::new(),
                 threads: parts.1,
                 workload: None,
             };
@@ -136,10 +138,10 @@ impl Executor {
         grow(&mut self.arena, trial.plan.arena_bytes)?;
         let threads = self.threads();
         grow(&mut self.scratch, trial.plan.scratch_bytes * threads)?;
-        self.execute(&trial.plan, &[], &mut [], None)?;
+        self.execute(&trial.plan, Inputs::default(), &mut [], None)?;
         let start = Instant::now();
         for _ in 0..repeats {
-            self.execute(&trial.plan, &[], &mut [], None)?;
+            self.execute(&trial.plan, Inputs::default(), &mut [], None)?;
         }
         Ok(start.elapsed())
     }

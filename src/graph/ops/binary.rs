@@ -55,10 +55,28 @@ fn apply(op: BinaryOp, a: f64, b: f64) -> f64 {
         BinaryOp::Sub => a - b,
         BinaryOp::Mul => a * b,
         BinaryOp::Div => a / b,
-        BinaryOp::Min => if a < b { a } else { b },
-        BinaryOp::Max => if a > b { a } else { b },
+        BinaryOp::Min => {
+            if a < b {
+                a
+            } else {
+                b
+            }
+        }
+        BinaryOp::Max => {
+            if a > b {
+                a
+            } else {
+                b
+            }
+        }
         BinaryOp::Pow => a.powf(b),
-        BinaryOp::PRelu => if a > 0.0 { a } else { a * b },
+        BinaryOp::PRelu => {
+            if a > 0.0 {
+                a
+            } else {
+                a * b
+            }
+        }
         _ => f64::NAN,
     }
 }
@@ -190,11 +208,15 @@ fn zip<T: Element + bytemuck::Pod>(
     let (a, b) = (src[0].slice::<T>(op)?, src[1].slice::<T>(op)?);
     let dims = dst.dims;
     let (ia, ib) = (Broadcast::new(src[0].dims, dims), Broadcast::new(src[1].dims, dims));
-    for (i, y) in dst.slice::<T>(op)?.iter_mut().enumerate() {
-        *y = f(a[ia.index(i)], b[ib.index(i)]).ok_or_else(|| GraphError::Unsupported {
-            op,
-            what: "a zero divisor or a negative exponent of integers".to_owned(),
-        })?;
+    let row = dims.last().copied().unwrap_or(1).max(1);
+    for (r, y) in dst.slice::<T>(op)?.chunks_exact_mut(row).enumerate() {
+        let ((a0, da), (b0, db)) = (ia.row(r * row), ib.row(r * row));
+        for (i, y) in y.iter_mut().enumerate() {
+            *y = f(a[a0 + i * da], b[b0 + i * db]).ok_or_else(|| GraphError::Unsupported {
+                op,
+                what: "a zero divisor or a negative exponent of integers".to_owned(),
+            })?;
+        }
     }
     Ok(())
 }
@@ -216,6 +238,12 @@ impl Broadcast {
             stride *= own;
         }
         Self { axes, rank: to.len() }
+    }
+
+    /// For position `i` of the result, at the start of a row: the position in the operand, and
+    /// the distance there of the row's elements.
+    pub(crate) fn row(&self, i: usize) -> (usize, usize) {
+        (self.index(i), if self.rank == 0 { 0 } else { self.axes[0].1 })
     }
 
     /// Position in the operand for position `i` of the result.

@@ -57,8 +57,10 @@ fn convert<S: Number, T: Number>(x: &[S], y: &mut [T]) {
 }
 
 /// Element types as numbers.
-trait Number: Element + Pod {
+pub(super) trait Number: Element + Pod {
     const FLOAT: bool;
+    /// The least integer; 0 for floats.
+    const LEAST: Self;
     fn to_float(self) -> f64;
     fn to_int(self) -> i128;
     fn from_float(v: f64) -> Self;
@@ -69,9 +71,10 @@ trait Number: Element + Pod {
 }
 
 macro_rules! numbers {
-    ($($t:ty: $float:literal, $wide:expr, $int:expr, $from_float:expr, $from_int:expr;)*) => { $(
+    ($($t:ty: $float:literal, $least:expr, $wide:expr, $int:expr, $from_float:expr, $from_int:expr;)*) => { $(
         impl Number for $t {
             const FLOAT: bool = $float;
+            const LEAST: Self = $least;
             fn to_float(self) -> f64 { $wide(self) }
             fn to_int(self) -> i128 { $int(self) }
             fn from_float(v: f64) -> Self { $from_float(v) }
@@ -80,17 +83,17 @@ macro_rules! numbers {
     )* };
 }
 macro_rules! primitive_numbers {
-    ($($t:ty: $float:literal),*) => { numbers! { $(
-        $t: $float, |x| x as f64, |x| x as i128, |v| v as $t, |v| v as $t;
+    ($($t:ty: $float:literal $least:expr),*) => { numbers! { $(
+        $t: $float, $least, |x| x as f64, |x| x as i128, |v| v as $t, |v| v as $t;
     )* } };
 }
 primitive_numbers! {
-    f32: true, f64: true, i8: false, u8: false, i16: false, u16: false,
-    i32: false, u32: false, i64: false, u64: false
+    f32: true 0.0, f64: true 0.0, i8: false i8::MIN, u8: false 0, i16: false i16::MIN,
+    u16: false 0, i32: false i32::MIN, u32: false 0, i64: false i64::MIN, u64: false 0
 }
 numbers! {
-    f16: true, f64::from, |x: f16| x.to_f64() as i128, f16::from_f64, |v| f16::from_f64(v as f64);
-    bf16: true, f64::from, |x: bf16| x.to_f64() as i128, bf16::from_f64, |v| bf16::from_f64(v as f64);
+    f16: true, f16::ZERO, f64::from, |x: f16| x.to_f64() as i128, f16::from_f64, |v| f16::from_f64(v as f64);
+    bf16: true, bf16::ZERO, f64::from, |x: bf16| x.to_f64() as i128, bf16::from_f64, |v| bf16::from_f64(v as f64);
 }
 
 #[cfg(test)]

@@ -73,9 +73,13 @@ impl Operator for Compare {
         let (ia, ib) = (Broadcast::new(src[0].dims, dims), Broadcast::new(src[1].dims, dims));
         with_element!(src[0].dtype, OP, T => {
             let (a, b) = (src[0].slice::<T>(OP)?, src[1].slice::<T>(OP)?);
-            for (i, y) in dst.slice::<u8>(OP)?.iter_mut().enumerate() {
-                let holds = self.op.holds(a[ia.index(i)], b[ib.index(i)], T::default());
-                *y = u8::from(holds);
+            let row = dims.last().copied().unwrap_or(1).max(1);
+            for (r, y) in dst.slice::<u8>(OP)?.chunks_exact_mut(row).enumerate() {
+                let ((a0, da), (b0, db)) = (ia.row(r * row), ib.row(r * row));
+                for (i, y) in y.iter_mut().enumerate() {
+                    let holds = self.op.holds(a[a0 + i * da], b[b0 + i * db], T::default());
+                    *y = u8::from(holds);
+                }
             }
             Ok(())
         })

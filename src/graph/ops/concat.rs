@@ -80,7 +80,7 @@ impl Operator for Concat {
     fn layout_rule(&self, cx: &RuleCx<'_>) -> LayoutRule {
         let whole = |s: &Info| s.dims[1].is_multiple_of(C_BLOCK);
         let all_but_last = &cx.src[..cx.src.len() - 1];
-        if cx.dst.dtype == DType::F32
+        if matches!(cx.dst.dtype, DType::F32 | DType::I8 | DType::U8)
             && cx.dst.dims.len() >= 3
             && (self.axis != 1 || all_but_last.iter().all(whole))
         {

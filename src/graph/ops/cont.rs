@@ -76,9 +76,10 @@ impl StridedCopy {
         let (&h, outer) = self.outer.split_last()?;
         let (&across, strides) = self.strides.split_last()?;
         let plane = self.row * h * self.element;
-        let dense = outer.iter().zip(strides).rev().try_fold(plane, |expected, (extent, stride)| {
-            (*stride == expected).then_some(extent * stride)
-        });
+        let dense =
+            outer.iter().zip(strides).rev().try_fold(plane, |expected, (extent, stride)| {
+                (*stride == expected).then_some(extent * stride)
+            });
         let transposed = self.element == 4
             && across == self.element
             && self.step == h * self.element

@@ -1,12 +1,14 @@
 //! Convolution and transposed convolution over one or two spatial dimensions.
 
+use tilewright_kernels::template::plane::PlanePlan;
+use tilewright_kernels::template::pointwise::PointwisePlan;
 use tilewright_kernels::{Activation, C_BLOCK};
 
 use super::{LayoutRule, Operator, RuleCx, expect_operands};
 use crate::graph::{GraphError, Info, Layout, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
 
-mod lower;
+pub(super) mod lower;
 
 /// Convolution (cross-correlation, as ONNX `Conv`) or its transpose (`ConvTranspose`).
 ///
@@ -52,13 +54,13 @@ impl Default for Conv {
 
 /// Sizes of one convolution with the height made explicit.
 #[derive(Clone, Copy, Debug)]
-struct Sizes {
-    n: usize,
-    c: usize,
-    k: usize,
-    input: [usize; 2],
-    window: [usize; 2],
-    output: [usize; 2],
+pub(super) struct Sizes {
+    pub(super) n: usize,
+    pub(super) c: usize,
+    pub(super) k: usize,
+    pub(super) input: [usize; 2],
+    pub(super) window: [usize; 2],
+    pub(super) output: [usize; 2],
 }
 
 const OP: &str = "conv";
@@ -69,12 +71,13 @@ impl Conv {
         self.residual.then_some(2 + usize::from(self.bias))
     }
 
-    fn sizes(&self, x: &[usize], w: &[usize]) -> Result<Sizes, GraphError> {
+    pub(super) fn sizes(&self, x: &[usize], w: &[usize]) -> Result<Sizes, GraphError> {
         let mismatch = |rule| GraphError::mismatch(OP, rule, &[("x", x), ("weights", w)]);
         if !matches!(x.len(), 3 | 4) || x.len() != w.len() {
             return Err(mismatch("x and weights must both have 1 or both 2 spatial dimensions"));
         }
-        let spatial = |dims: &[usize]| if dims.len() == 3 { [1, dims[2]] } else { [dims[2], dims[3]] };
+        let spatial =
+            |dims: &[usize]| if dims.len() == 3 { [1, dims[2]] } else { [dims[2], dims[3]] };
         let (input, window) = (spatial(x), spatial(w));
         let g = self.groups;
         let attribute = |attribute, reason: &str| {
@@ -125,14 +128,11 @@ impl Conv {
 
     /// Whether there is a kernel for plain tensors, if weights and bias are constants.
     fn on_planes(&self, s: &Sizes) -> bool {
-        let reach = self.dilation[1].saturating_mul(s.window[1]);
-        let width = [s.input[1], s.output[1]];
-        let pays = super::plane::pays(self.stride, width, self.pads, reach);
-        self.is_depthwise(s) && !self.residual && pays
+        self.is_depthwise(s) && PlanePlan::depthwise_pays(&lower::depthwise_params(self, s))
     }
 
     /// Whether each channel has one filter of its own.
-    fn is_depthwise(&self, s: &Sizes) -> bool {
+    pub(super) fn is_depthwise(&self, s: &Sizes) -> bool {
         self.transposed.is_none() && self.groups == s.c && s.c == s.k && s.c > 1
     }
 }
@@ -216,7 +216,13 @@ impl Operator for Conv {
         if !self.has_kernel(cx.constant, cx.dst) {
             return LayoutRule::Plain;
         }
-        if cx.src[0].layout == Layout::Plain && self.on_planes(&s) {
+        let plain = |i: usize| cx.src[i].layout == Layout::Plain;
+        if plain(0) && self.on_planes(&s) {
+            return LayoutRule::Plain;
+        }
+        // Between others on blocks the kernels of blocks are faster.
+        let alone = cx.plain_result && plain(0) && self.residual_operand().is_none_or(plain);
+        if alone && PointwisePlan::supports(&lower::conv_params(self, &s, Layout::Plain)) {
             return LayoutRule::Plain;
         }
         // Few channels fill a small part of a block: reading them interleaved keeps the image
@@ -244,7 +250,7 @@ impl Conv {
     }
 
     /// Input row or column that tap `tap` of output `out` reads, if it lies inside the input.
-    fn source(&self, i: usize, out: usize, tap: usize, input: usize) -> Option<usize> {
+    pub(super) fn source(&self, i: usize, out: usize, tap: usize, input: usize) -> Option<usize> {
         let at = if self.transposed.is_some() {
             let shifted = (out + self.pads[i]).checked_sub(tap * self.dilation[i])?;
             shifted.is_multiple_of(self.stride[i]).then_some(shifted / self.stride[i])?
@@ -303,7 +309,8 @@ mod tests {
 
     #[test]
     fn refusals_name_the_shapes() {
-        let window = eval(Conv::default(), &[(&[1, 1, 2, 2], &[0.0; 4]), (&[1, 1, 3, 3], &[0.0; 9])]);
+        let window =
+            eval(Conv::default(), &[(&[1, 1, 2, 2], &[0.0; 4]), (&[1, 1, 3, 3], &[0.0; 9])]);
         let text = window.unwrap_err().to_string();
         assert!(text.contains("[1, 1, 2, 2]") && text.contains("[1, 1, 3, 3]"), "{text}");
         assert!(eval(Conv::default(), &[(&[1, 2, 2], &[0.0; 4]), (&[1, 1, 1], &[0.0])]).is_err());

@@ -1,7 +1,7 @@
 //! Integers with a scale, as numbers.
 
-use super::{Operator, expect_operands};
-use crate::graph::{GraphError, Info, View, ViewMut};
+use super::{LayoutRule, Operator, RuleCx, expect_operands, quantization};
+use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
 
 /// `(x - zero_point) * scale`, as ONNX `DequantizeLinear`; the result has the scale's type.
@@ -18,17 +18,36 @@ pub struct Dequantize {
 
 const OP: &str = "dequantize";
 
-impl Dequantize {
-    /// Extents that the scale must have.
-    fn scale_dims(&self, x: &[usize]) -> Option<Vec<usize>> {
-        let Some(axis) = self.axis else { return Some(Vec::new()) };
-        let extent = *x.get(axis)?;
-        if self.block == 0 {
-            return Some(vec![extent]);
+/// Extents that a scale must have; `None` if the axis does not exist.
+pub(super) fn scale_dims(x: &[usize], axis: Option<usize>, block: usize) -> Option<Vec<usize>> {
+    let Some(axis) = axis else { return Some(Vec::new()) };
+    let extent = *x.get(axis)?;
+    if block == 0 {
+        return Some(vec![extent]);
+    }
+    let mut dims = x.to_vec();
+    dims[axis] = extent.div_ceil(block);
+    Some(dims)
+}
+
+/// From the position of an element to that of its scale.
+pub(super) fn scale_position(
+    x: &[usize],
+    axis: Option<usize>,
+    block: usize,
+) -> impl Fn(usize) -> usize {
+    // One scale of everything has no blocks.
+    let (extent, inner, block) = match axis {
+        Some(axis) => (x[axis], x[axis + 1..].iter().product::<usize>(), block),
+        None => (1, usize::MAX, 0),
+    };
+    let blocks = if block == 0 { extent } else { extent.div_ceil(block) };
+    move |i| {
+        let index = i / inner % extent;
+        match block {
+            0 => index,
+            block => (i / inner / extent * blocks + index / block) * inner + i % inner,
         }
-        let mut dims = x.to_vec();
-        dims[axis] = extent.div_ceil(self.block);
-        Some(dims)
     }
 }
 
@@ -50,7 +69,7 @@ impl Operator for Dequantize {
         if let Some(zero) = zero.filter(|z| z.dtype != x.dtype) {
             return Err(GraphError::UnsupportedDType { op: OP, dtype: zero.dtype });
         }
-        let wanted = self.scale_dims(&x.dims);
+        let wanted = scale_dims(&x.dims, self.axis, self.block);
         let fits = |s: &Info| {
             wanted.as_ref().is_some_and(|w| *w == s.dims || (self.axis.is_none() && s.dims == [1]))
         };
@@ -63,20 +82,17 @@ impl Operator for Dequantize {
         Ok(Info::plain(scale.dtype, x.dims.clone()))
     }
 
+    fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
+        quantization::lower_dequantize(cx, self.axis, self.block)
+    }
+
+    fn layout_rule(&self, _cx: &RuleCx<'_>) -> LayoutRule {
+        // One scale for all fits every layout of the types that have layouts.
+        if self.axis.is_none() { LayoutRule::Follow(vec![0]) } else { LayoutRule::Plain }
+    }
+
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
-        let (axis, inner) = match self.axis {
-            Some(axis) => (src[0].dims[axis], src[0].dims[axis + 1..].iter().product::<usize>()),
-            None => (1, usize::MAX),
-        };
-        let blocks = if self.block == 0 { axis } else { axis.div_ceil(self.block) };
-        // Position of an element's scale.
-        let at = |i: usize| {
-            let index = i / inner % axis;
-            match self.block {
-                0 => index,
-                block => (i / inner / axis * blocks + index / block) * inner + i % inner,
-            }
-        };
+        let at = scale_position(src[0].dims, self.axis, self.block);
         let scales: Vec<f32> = match src[1].dtype {
             DType::F32 => src[1].slice::<f32>(OP)?.to_vec(),
             DType::F16 => src[1].slice::<half::f16>(OP)?.iter().map(|s| s.to_f32()).collect(),
@@ -158,6 +174,8 @@ mod tests {
         let scale = f32s(&[2, 2], &[1.0, 10.0, 2.0, 1.0]);
         let y = dequantize(blocks, vec![x(), scale, zeros]).unwrap();
         assert_eq!(y, [0.0, 1.0, 0.0, 10.0, 0.0, 2.0, 254.0, 255.0]);
+        let y = dequantize(Dequantize { axis: None, block: 3 }, vec![x(), f32s(&[], &[1.0])]);
+        assert_eq!(y.unwrap()[7], 255.0);
         assert!(dequantize(rows, vec![x(), f32s(&[3], &[1.0; 3])]).is_err());
         assert!(dequantize(all, vec![x(), f32s(&[], &[1.0]), f32s(&[], &[0.0])]).is_err());
     }

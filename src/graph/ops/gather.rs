@@ -3,6 +3,7 @@
 use core::ops::Range;
 
 use super::concat::stored_dims;
+use super::elements::position;
 use super::{LayoutRule, Operator, RuleCx, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
@@ -85,11 +86,7 @@ fn index(indices: &View<'_>, i: usize, extent: usize) -> Result<usize, GraphErro
         DType::I32 => i64::from(indices.slice::<i32>(OP)?[i]),
         _ => indices.slice::<i64>(OP)?[i],
     };
-    let from_front = if index < 0 { index.checked_add(extent as i64) } else { Some(index) };
-    from_front
-        .and_then(|at| usize::try_from(at).ok())
-        .filter(|&at| at < extent)
-        .ok_or(GraphError::IndexOutOfRange { op: OP, index, extent })
+    position(OP, index, extent)
 }
 
 /// Copies runs of bytes. A unit is one index in one outer position.

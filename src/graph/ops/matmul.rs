@@ -11,38 +11,47 @@ use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::{AlignedBytes, DType, broadcast};
 
-/// `activation(a * b + bias)` over the last two dimensions; the dimensions before them broadcast.
+/// `activation(a * b + bias + residual)` over the last two dimensions; the dimensions before them
+/// broadcast.
 ///
 /// Operands: `a [..., m, k]`, `b [..., k, n]` (or `[..., n, k]`, see [`MatMul::transposed_b`]),
-/// then `bias [n]` if [`MatMul::bias`]. Result: `[..., m, n]`.
+/// then `bias [n]` if [`MatMul::bias`], then a tensor of the result's shape if [`MatMul::residual`].
+/// Result: `[..., m, n]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MatMul {
     /// Whether `b` holds its columns as rows. This is ggml's order of a weight matrix.
     pub transposed_b: bool,
     /// Whether there is a bias.
     pub bias: bool,
+    /// Whether a tensor is added before the activation; of f32 only.
+    pub residual: bool,
     /// Applied last.
     pub activation: Activation,
 }
 
 impl Default for MatMul {
     fn default() -> Self {
-        Self { transposed_b: false, bias: false, activation: Activation::None }
+        Self { transposed_b: false, bias: false, residual: false, activation: Activation::None }
     }
 }
 
 const OP: &str = "matmul";
 
 /// Sizes of a product: `batch` is the broadcast of the leading dimensions.
-struct Sizes {
-    batch: Vec<usize>,
-    m: usize,
-    n: usize,
-    k: usize,
+pub(super) struct Sizes {
+    pub(super) batch: Vec<usize>,
+    pub(super) m: usize,
+    pub(super) n: usize,
+    pub(super) k: usize,
 }
 
 impl MatMul {
-    fn sizes(&self, a: &[usize], b: &[usize]) -> Result<Sizes, GraphError> {
+    /// Which operand is the residual.
+    fn residual_operand(&self) -> Option<usize> {
+        self.residual.then_some(2 + usize::from(self.bias))
+    }
+
+    pub(super) fn sizes(&self, a: &[usize], b: &[usize]) -> Result<Sizes, GraphError> {
         let mismatch = |rule| GraphError::mismatch(OP, rule, &[("a", a), ("b", b)]);
         let ([abatch @ .., m, k], [bbatch @ .., rows, cols]) = (a, b) else {
             return Err(mismatch("operands must have 2 or more dimensions"));
@@ -63,7 +72,8 @@ impl Operator for MatMul {
     }
 
     fn infer(&self, src: &[Info]) -> Result<Info, GraphError> {
-        expect_operands(OP, src, 2..=3, "a, b and a bias as flagged")?;
+        let count = 2 + usize::from(self.bias) + usize::from(self.residual);
+        expect_operands(OP, src, count..=count, "a, b, bias and residual as flagged")?;
         let (a, b) = (&src[0], &src[1]);
         let known = matches!(
             a.dtype,
@@ -72,7 +82,7 @@ impl Operator for MatMul {
         if let Some(bad) = src.iter().find(|s| s.dtype != a.dtype || !known) {
             return Err(GraphError::UnsupportedDType { op: OP, dtype: bad.dtype });
         }
-        if self.activation != Activation::None && a.dtype != DType::F32 {
+        if (self.activation != Activation::None || self.residual) && a.dtype != DType::F32 {
             return Err(GraphError::UnsupportedDType { op: OP, dtype: a.dtype });
         }
         let s = self.sizes(&a.dims, &b.dims)?;
@@ -85,6 +95,12 @@ impl Operator for MatMul {
         }
         let mut dims = s.batch;
         dims.extend([s.m, s.n]);
+        if let Some(residual) = self.residual_operand().map(|i| &src[i].dims)
+            && *residual != dims
+        {
+            let rule = "the residual must have the result's shape";
+            return Err(GraphError::mismatch(OP, rule, &[("residual", residual), ("c", &dims)]));
+        }
         Ok(Info::plain(a.dtype, dims))
     }
 
@@ -96,29 +112,34 @@ impl Operator for MatMul {
                 let s = self.sizes(src[0].dims, src[1].dims)?;
                 let (ab, bb) = batches(src[0].dims, src[1].dims, &s.batch);
                 let plane = s.m * s.n;
+                let added = self.residual_operand().map(|i| src[i].slice::<$t>(OP)).transpose()?;
                 for (i, y) in dst.slice::<$t>(OP)?.iter_mut().enumerate() {
                     let (row, col, p) = (i % plane / s.n, i % s.n, i / plane);
                     let a = &a[(ab.index(p) * s.m + row) * s.k..][..s.k];
                     let b = &b[bb.index(p) * s.k * s.n..][..s.k * s.n];
-                    let at = |k: usize| if self.transposed_b { col * s.k + k } else { k * s.n + col };
-                    let sum = a.iter().enumerate().fold(<$sum>::default(), |sum, (k, &x)| {
-                        multiply_add(sum, x, b[at(k)])
-                    });
-                    *y = $finish(sum, bias.map(|v| v[col]).unwrap_or_default());
+                    let at =
+                        |k: usize| if self.transposed_b { col * s.k + k } else { k * s.n + col };
+                    let sum = a
+                        .iter()
+                        .enumerate()
+                        .fold(<$sum>::default(), |sum, (k, &x)| multiply_add(sum, x, b[at(k)]));
+                    let added = added.map(|v| v[i]).unwrap_or_default();
+                    *y = $finish(sum, bias.map(|v| v[col]).unwrap_or_default(), added);
                 }
                 Ok(())
             }};
         }
         match dst.dtype {
-            DType::F32 => product!(f32, f64, |sum: f64, bias: f32| super::unary::activate(
-                self.activation,
-                (sum + f64::from(bias)) as f32
-            )),
-            DType::F64 => product!(f64, f64, |sum: f64, bias: f64| sum + bias),
-            DType::I32 => product!(i32, i32, i32::wrapping_add),
-            DType::I64 => product!(i64, i64, i64::wrapping_add),
-            DType::U32 => product!(u32, u32, u32::wrapping_add),
-            DType::U64 => product!(u64, u64, u64::wrapping_add),
+            DType::F32 => product!(f32, f64, |sum: f64, bias: f32, added: f32| {
+                let sum = sum + f64::from(bias) + f64::from(added);
+                super::unary::activate(self.activation, sum as f32)
+            }),
+            // Only of f32 there is a residual.
+            DType::F64 => product!(f64, f64, |sum: f64, bias: f64, _| sum + bias),
+            DType::I32 => product!(i32, i32, |sum: i32, bias, _| sum.wrapping_add(bias)),
+            DType::I64 => product!(i64, i64, |sum: i64, bias, _| sum.wrapping_add(bias)),
+            DType::U32 => product!(u32, u32, |sum: u32, bias, _| sum.wrapping_add(bias)),
+            DType::U64 => product!(u64, u64, |sum: u64, bias, _| sum.wrapping_add(bias)),
             dtype => Err(GraphError::UnsupportedDType { op: OP, dtype }),
         }
     }
@@ -134,7 +155,7 @@ impl Operator for MatMul {
         // One B for all: the products are one tall product.
         let rows = if constant { s.batch.iter().product::<usize>() * s.m } else { s.m };
         let mut params = MatmulParams::new(rows, s.k, s.n)
-            .epilogue(Epilogue { activation: self.activation, residual: false });
+            .epilogue(Epilogue { activation: self.activation, residual: self.residual });
         if self.transposed_b {
             params = params.b_transposed();
         }
@@ -155,13 +176,18 @@ impl Operator for MatMul {
             let weights = cx.pack_f32(1, &format, plan.weights_len(), |from, to| {
                 Ok(plan.pack_weights(from, to)?)
             })?;
-            return Ok(Some(Box::new(Packed { plan, weights, bias })));
+            return Ok(Some(Box::new(Packed {
+                plan,
+                weights,
+                bias,
+                residual: self.residual_operand(),
+            })));
         }
         let (ab, bb) = batches(a, b, &s.batch);
         let offsets = (0..s.batch.iter().product())
             .map(|p| (ab.index(p) * s.m * s.k, bb.index(p) * s.k * s.n, p * s.m * s.n))
             .collect();
-        Ok(Some(Box::new(Batched { plan, bias, offsets })))
+        Ok(Some(Box::new(Batched { plan, bias, offsets, residual: self.residual_operand() })))
     }
 
     fn macs(&self, src: &[Info], dst: &Info) -> u64 {
@@ -171,7 +197,7 @@ impl Operator for MatMul {
 }
 
 /// Which matrix of `a` and of `b` each product takes.
-fn batches(a: &[usize], b: &[usize], batch: &[usize]) -> (Broadcast, Broadcast) {
+pub(super) fn batches(a: &[usize], b: &[usize], batch: &[usize]) -> (Broadcast, Broadcast) {
     (Broadcast::new(&a[..a.len() - 2], batch), Broadcast::new(&b[..b.len() - 2], batch))
 }
 
@@ -208,6 +234,8 @@ struct Packed {
     plan: MatmulPlan,
     weights: Arc<AlignedBytes>,
     bias: Arc<AlignedBytes>,
+    /// The operand that is added.
+    residual: Option<usize>,
 }
 
 impl Step for Packed {
@@ -224,7 +252,7 @@ impl Step for Packed {
     }
 
     fn reads(&self, i: usize) -> bool {
-        i == 0
+        i == 0 || Some(i) == self.residual
     }
 
     fn workload(&self) -> Option<Workload> {
@@ -245,7 +273,8 @@ impl Step for Packed {
         // promises.
         unsafe {
             let (a, c, scratch) = (src[0].cast(), dst.cast(), scratch.cast());
-            self.plan.run(a, weights, bias, ptr::null(), c, scratch, units);
+            let residual = self.residual.map_or(ptr::null(), |i| src[i].cast());
+            self.plan.run(a, weights, bias, residual, c, scratch, units);
         }
         Ok(())
     }
@@ -258,6 +287,8 @@ struct Batched {
     bias: Arc<AlignedBytes>,
     /// Elements from the start of a, b and the result to those of each product.
     offsets: Vec<(usize, usize, usize)>,
+    /// The operand that is added.
+    residual: Option<usize>,
 }
 
 impl Step for Batched {
@@ -274,7 +305,7 @@ impl Step for Batched {
     }
 
     fn reads(&self, i: usize) -> bool {
-        i < 2
+        i < 2 || Some(i) == self.residual
     }
 
     #[allow(unsafe_code)]
@@ -299,8 +330,9 @@ impl Step for Batched {
             unsafe {
                 let a = src[0].cast::<f32>().add(a);
                 let b = src[1].cast::<f32>().add(b);
+                let residual = self.residual.map_or(ptr::null(), |i| src[i].cast::<f32>().add(c));
                 let c = dst.cast::<f32>().add(c);
-                self.plan.run_plain(a, b, bias, ptr::null(), c, scratch, part);
+                self.plan.run_plain(a, b, bias, residual, c, scratch, part);
             }
         }
         Ok(())
@@ -334,10 +366,33 @@ mod tests {
     #[test]
     fn leading_dimensions_broadcast() {
         let a: Vec<f32> = (0..4).map(|v| v as f32).collect();
-        let (dims, y) =
-            product(MatMul::default(), (&[2, 1, 1, 2], &a), (&[3, 2, 1], &[1.0, 0.0, 0.0, 1.0, 1.0, 1.0]));
+        let (dims, y) = product(
+            MatMul::default(),
+            (&[2, 1, 1, 2], &a),
+            (&[3, 2, 1], &[1.0, 0.0, 0.0, 1.0, 1.0, 1.0]),
+        );
         assert_eq!(dims, [2, 3, 1, 1]);
         assert_eq!(y, [0.0, 1.0, 1.0, 2.0, 3.0, 5.0]);
+    }
+
+    #[test]
+    fn bias_residual_and_activation() {
+        let mut cx = Context::new();
+        let mut constant =
+            |dims: &[usize], x: &[f32]| cx.constant(Tensor::from_slice(dims, x).unwrap()).unwrap();
+        let (a, b) = (constant(&[2, 1], &[1.0, -1.0]), constant(&[1, 2], &[3.0, 4.0]));
+        let (bias, added) =
+            (constant(&[2], &[10.0, 20.0]), constant(&[2, 2], &[1.0, 2.0, -9.0, 4.0]));
+        let op = MatMul {
+            bias: true,
+            residual: true,
+            activation: Activation::Relu,
+            ..MatMul::default()
+        };
+        let y = cx.op(op.clone(), &[a, b, bias, added]).unwrap();
+        let y = cx.constant_value(y).unwrap().as_slice::<f32>().unwrap().to_vec();
+        assert_eq!(y, [14.0, 26.0, 0.0, 20.0]);
+        assert!(cx.op(op, &[a, b, bias, bias]).is_err());
     }
 
     #[test]

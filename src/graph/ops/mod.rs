@@ -4,8 +4,15 @@
 //! writing its file and naming it in the list at the end of this one. Importers then need one row
 //! to reach it.
 
+mod byte_product;
+mod elements;
+mod kv_attention_steps;
 mod one_operand;
 mod plane;
+mod quantization;
+pub(crate) mod requantize;
+mod sampling;
+pub mod windows;
 
 use super::{GraphError, Info, Layout, LowerCx, Step, View, ViewMut};
 
@@ -61,6 +68,8 @@ pub struct RuleCx<'a> {
     pub dst: &'a Info,
     /// Which operands are constants.
     pub constant: &'a [bool],
+    /// Whether all that read the result would have it plain.
+    pub plain_result: bool,
 }
 
 /// An operator's wish for layouts.
@@ -136,21 +145,66 @@ pub(crate) fn expect_operands(
 }
 
 ops! {
+    accumulate::Accumulate,
+    attention::Attention,
+    arg_reduce::ArgReduce,
     binary::Binary,
+    bit_cast::BitCast,
+    bits::Bits,
+    block_matmul::BlockMatMul,
     cast::Cast,
+    col2im::Col2Im,
     compare::Compare,
     concat::Concat,
     cont::Cont,
     conv::Conv,
+    conv_nd::ConvNd,
+    deform_conv::DeformConv,
+    conv_pool::ConvPool,
     dequantize::Dequantize,
+    det::Det,
+    dft::Dft,
+    embedding::Embedding,
     gather::Gather,
+    gather_elements::GatherElements,
+    gather_nd::GatherNd,
+    glu::Glu,
+    grid_sample::GridSample,
+    kv_attention::KvAttention,
+    linear_attention::LinearAttention,
+    math::Math,
     matmul::MatMul,
+    norm::Norm,
+    nll_loss::NllLoss,
+    one_hot::OneHot,
     pad::Pad,
     pool::Pool,
+    pool_nd::PoolNd,
+    qadd::QAdd,
+    qconv::QConv,
+    qmatmul::QMatMul,
+    qpool::QPool,
+    quant_range::QuantRange,
+    quantize::Quantize,
+    random::Random,
+    recurrent::Recurrent,
     reduce::Reduce,
     relayout::Relayout,
     resize::Resize,
+    reverse_sequence::ReverseSequence,
+    roi_align::RoiAlign,
+    roi_pool::RoiPool,
+    rope::Rope,
+    rope_table::RopeTable,
+    scatter_elements::ScatterElements,
+    scatter_nd::ScatterNd,
+    scaled_matmul::ScaledMatMul,
     select::Select,
     softmax::Softmax,
+    special::Special,
+    tf_idf::TfIdf,
+    trilu::Trilu,
+    topk::TopK,
     unary::Unary,
+    unpack_bits::UnpackBits,
 }

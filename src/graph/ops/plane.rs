@@ -10,20 +10,6 @@ use tilewright_kernels::template::plane::PlanePlan;
 use crate::graph::{GraphError, Step};
 use crate::tensor::AlignedBytes;
 
-/// Output columns from which on these kernels beat conversions and the kernels of blocks: below, the
-/// cost of preparing a row shows.
-const WIDTH: usize = 32;
-
-/// Whether a window on a plain tensor is for these kernels.
-pub(super) fn pays(
-    stride: [usize; 2],
-    [w_in, w_out]: [usize; 2],
-    pads: [usize; 4],
-    reach: usize,
-) -> bool {
-    w_out >= WIDTH && PlanePlan::supports(stride, w_in, pads, reach)
-}
-
 /// Runs a plan that was made for the extents of a step's operand and result.
 pub(super) struct Plane {
     pub(super) plan: PlanePlan,

@@ -93,7 +93,7 @@ impl Pool {
         (inside, at.filter(|&p| p < padded).count())
     }
 
-    fn eval_as<T: Copy>(
+    pub(super) fn eval_as<T: Copy>(
         &self,
         xdims: &[usize],
         x: &[T],
@@ -109,9 +109,8 @@ impl Pool {
                 PoolKind::Average { include_pad: true } => padded_rows * padded_cols,
                 _ => rows.len() * cols.len(),
             };
-            let mut values = rows
-                .iter()
-                .flat_map(|r| cols.iter().map(move |c| x[(plane * h + r) * w + c]));
+            let mut values =
+                rows.iter().flat_map(|r| cols.iter().map(move |c| x[(plane * h + r) * w + c]));
             *y = reduce(&mut values, counted);
         }
         Ok(())

@@ -1,13 +1,18 @@
 //! Changes of layout. Passes insert them; importers never do.
 
+use core::ops::Range;
+
 use tilewright_kernels::template::layout::{LayoutOp, LayoutParams, LayoutPlan};
+use tilewright_kernels::template::layout_bytes::{ByteLayoutOp, ByteLayoutPlan};
 
 use super::one_operand::OneOperand;
+use super::requantize::is_bytes;
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, Layout, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
 
-/// Brings a tensor of rank 2 or more into another layout; f32 only.
+/// Brings a tensor of rank 2 or more into another layout: of f32 and i32 any, of bytes from plain to
+/// blocked and back and to interleaved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Relayout {
     /// The layout of the result.
@@ -25,7 +30,7 @@ impl Operator for Relayout {
 
     fn infer(&self, src: &[Info]) -> Result<Info, GraphError> {
         expect_operands(self.name(), src, 1..=1, "1")?;
-        if src[0].dtype != DType::F32 {
+        if !is_word(src[0].dtype) && !is_bytes(src[0].dtype) {
             return Err(GraphError::UnsupportedDType { op: self.name(), dtype: src[0].dtype });
         }
         Ok(Info { layout: self.to, ..src[0].clone() })
@@ -49,13 +54,57 @@ impl Operator for Relayout {
             }
         };
         let (n, c, space) = cx.dst.ncs();
+        let of_bytes = match op {
+            _ if is_word(cx.dst.dtype) => None,
+            LayoutOp::NchwToBlocked => Some(ByteLayoutOp::Block),
+            LayoutOp::BlockedToNchw => Some(ByteLayoutOp::Unblock),
+            LayoutOp::NchwToNhwc => Some(ByteLayoutOp::Interleave),
+            _ => {
+                let what = format!("{} from {} to {}", cx.dst.dtype, cx.src[0].layout, self.to);
+                return Err(GraphError::Unsupported { op: self.name(), what });
+            }
+        };
         if n * c * space == 0 {
             return Err(GraphError::Unsupported {
                 op: self.name(),
                 what: "an empty tensor".to_owned(),
             });
         }
+        if let Some(op) = of_bytes {
+            return Ok(Some(Box::new(Bytes(ByteLayoutPlan::new(op, n, c, space)?))));
+        }
         let params = LayoutParams { op, n, c, h: 1, w: space };
         Ok(Some(Box::new(OneOperand(LayoutPlan::new(cx.isa, &params)?))))
+    }
+}
+
+/// Whether the kernel that moves f32 serves the type, whose bits it does not look at.
+fn is_word(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::I32)
+}
+
+/// The step for bytes.
+struct Bytes(ByteLayoutPlan);
+
+impl Step for Bytes {
+    fn kernel(&self) -> String {
+        self.0.kernel_name().to_owned()
+    }
+
+    fn units(&self) -> usize {
+        self.0.units()
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn run(
+        &self,
+        src: &[*const u8],
+        dst: *mut u8,
+        _scratch: *mut u8,
+        units: Range<usize>,
+    ) -> Result<(), GraphError> {
+        // SAFETY: the plan was made for operand and result; the rest is as the caller promises.
+        unsafe { self.0.run(src[0], dst, units) };
+        Ok(())
     }
 }

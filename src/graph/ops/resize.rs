@@ -2,7 +2,7 @@
 
 use core::fmt;
 use core::hash::{Hash, Hasher};
-use core::ops::Range;
+use core::ops::{AddAssign, Mul, Range};
 use std::hash::DefaultHasher;
 
 use super::concat::stored_dims;
@@ -10,7 +10,7 @@ use super::{LayoutRule, Operator, RuleCx, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
 
-/// Replaces an axis by weighted sums of its elements (f32), from a table: element `i` of the
+/// Replaces an axis by weighted sums of its elements (f32 or f64), from a table: element `i` of the
 /// result is the sum over `t` of `weight[i * taps + t] * x[index[i * taps + t]]`. Interpolation in
 /// several dimensions is a chain of these.
 #[derive(Clone, PartialEq)]
@@ -31,15 +31,37 @@ const OP: &str = "resize";
 
 impl Resize {
     /// One element of the result: a weighted sum of runs of `x` as long as `y`.
-    fn sum(&self, (index, weight): (&[u32], &[f32]), x: &[f32], y: &mut [f32]) {
+    fn sum<T>(&self, (index, weight): (&[u32], &[f32]), x: &[T], y: &mut [T])
+    where
+        T: From<f32> + Copy + AddAssign + Mul<Output = T>,
+    {
         if index[0] == u32::MAX {
-            y.fill(self.fill);
+            y.fill(self.fill.into());
             return;
         }
-        y.fill(0.0);
+        y.fill(0.0.into());
         for (&i, &w) in index.iter().zip(weight) {
             let row = &x[i as usize * y.len()..][..y.len()];
-            y.iter_mut().zip(row).for_each(|(y, &x)| *y += w * x);
+            y.iter_mut().zip(row).for_each(|(y, &x)| *y += T::from(w) * x);
+        }
+    }
+
+    /// The reference on one type.
+    fn eval_as<T>(&self, dims: &[usize], x: &[T], y: &mut [T])
+    where
+        T: From<f32> + Copy + AddAssign + Mul<Output = T>,
+    {
+        let inner: usize = dims[self.axis + 1..].iter().product();
+        let plane = dims[self.axis] * inner;
+        let out = self.index.len() / self.taps * inner;
+        if out == 0 {
+            return;
+        }
+        for (o, y) in y.chunks_exact_mut(out).enumerate() {
+            let x = &x[o * plane..][..plane];
+            for (row, y) in self.rows().zip(y.chunks_exact_mut(inner)) {
+                self.sum(row, x, y);
+            }
         }
     }
 
@@ -73,7 +95,7 @@ impl Operator for Resize {
     fn infer(&self, src: &[Info]) -> Result<Info, GraphError> {
         expect_operands(OP, src, 1..=1, "1")?;
         let x = &src[0];
-        if x.dtype != DType::F32 {
+        if !matches!(x.dtype, DType::F32 | DType::F64) {
             return Err(GraphError::UnsupportedDType { op: OP, dtype: x.dtype });
         }
         let mut dims = x.dims.clone();
@@ -94,22 +116,14 @@ impl Operator for Resize {
             });
         }
         *axis = self.index.len() / self.taps;
-        Ok(Info::plain(DType::F32, dims))
+        Ok(Info::plain(x.dtype, dims))
     }
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
-        let (dims, x) = (src[0].dims, src[0].slice::<f32>(OP)?);
-        let inner: usize = dims[self.axis + 1..].iter().product();
-        let plane = dims[self.axis] * inner;
-        let (out, y) = (self.index.len() / self.taps * inner, dst.slice::<f32>(OP)?);
-        if out == 0 {
-            return Ok(());
-        }
-        for (o, y) in y.chunks_exact_mut(out).enumerate() {
-            let x = &x[o * plane..][..plane];
-            for (row, y) in self.rows().zip(y.chunks_exact_mut(inner)) {
-                self.sum(row, x, y);
-            }
+        let x = &src[0];
+        match x.dtype {
+            DType::F32 => self.eval_as(x.dims, x.slice::<f32>(OP)?, dst.slice(OP)?),
+            _ => self.eval_as(x.dims, x.slice::<f64>(OP)?, dst.slice(OP)?),
         }
         Ok(())
     }
@@ -121,6 +135,9 @@ impl Operator for Resize {
     }
 
     fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
+        if cx.dst.dtype != DType::F32 {
+            return Ok(None);
+        }
         let dims = stored_dims(&cx.src[0]);
         Ok(Some(Box::new(Run {
             op: self.clone(),
@@ -132,7 +149,7 @@ impl Operator for Resize {
 
     /// Pixels can be resampled in any layout.
     fn layout_rule(&self, cx: &RuleCx<'_>) -> LayoutRule {
-        if self.axis >= 2 && cx.src[0].dims.len() >= 3 {
+        if self.axis >= 2 && cx.src[0].dims.len() >= 3 && cx.src[0].dtype == DType::F32 {
             LayoutRule::Follow(vec![0])
         } else {
             LayoutRule::Plain

@@ -38,13 +38,17 @@ impl Operator for Select {
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
         let size = dst.dtype.block_bytes();
         let [c, a, b] = [0, 1, 2].map(|i| Broadcast::new(src[i].dims, dst.dims));
-        for (i, y) in dst.bytes.chunks_exact_mut(size).enumerate() {
-            let (from, at) = if src[0].bytes[c.index(i)] != 0 {
-                (src[1].bytes, a.index(i))
-            } else {
-                (src[2].bytes, b.index(i))
-            };
-            y.copy_from_slice(&from[at * size..][..size]);
+        let row = dst.dims.last().copied().unwrap_or(1).max(1);
+        for (r, y) in dst.bytes.chunks_exact_mut(row * size).enumerate() {
+            let [(c0, dc), (a0, da), (b0, db)] = [&c, &a, &b].map(|o| o.row(r * row));
+            for (i, y) in y.chunks_exact_mut(size).enumerate() {
+                let (from, at) = if src[0].bytes[c0 + i * dc] != 0 {
+                    (src[1].bytes, a0 + i * da)
+                } else {
+                    (src[2].bytes, b0 + i * db)
+                };
+                y.copy_from_slice(&from[at * size..][..size]);
+            }
         }
         Ok(())
     }

@@ -1,8 +1,8 @@
 //! Element-wise functions of one operand.
 
+use tilewright_kernels::Activation;
 pub use tilewright_kernels::template::unary::UnaryOp;
 use tilewright_kernels::template::unary::{UnaryParams, UnaryPlan};
-use tilewright_kernels::Activation;
 
 use super::one_operand::OneOperand;
 use super::{LayoutRule, Operator, RuleCx, expect_operands};
@@ -10,7 +10,7 @@ use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
 
 /// Applies a function to each element. Floats of any width; integers where the function is
-/// defined on them (neg, abs, relu, sign, square), wrapping.
+/// defined on them (neg, abs, relu, sign, square; of unsigned ones abs and sign), wrapping.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Unary {
     /// The function.
@@ -48,7 +48,7 @@ pub(crate) fn activate(activation: Activation, x: f32) -> f32 {
 }
 
 /// The function from its definition, in double precision.
-fn apply(op: UnaryOp, x: f64) -> f64 {
+pub(crate) fn apply(op: UnaryOp, x: f64) -> f64 {
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
     let positive = |x: f64| if x > 0.0 { x } else { 0.0 };
     let softplus = |x: f64| positive(x) + (-x.abs()).exp().ln_1p();
@@ -164,7 +164,10 @@ impl Operator for Unary {
             UnaryOp::Neg | UnaryOp::Abs | UnaryOp::Relu | UnaryOp::Sign | UnaryOp::Square
         );
         let integer = matches!(dtype, DType::I8 | DType::I16 | DType::I32 | DType::I64);
-        if !(dtype.is_float() || (integral && integer)) {
+        // Unsigned numbers are their magnitudes, and have signs.
+        let unsigned = matches!(dtype, DType::U8 | DType::U16 | DType::U32 | DType::U64)
+            && matches!(self.op, UnaryOp::Abs | UnaryOp::Sign);
+        if !(dtype.is_float() || (integral && integer) || unsigned) {
             return Err(GraphError::UnsupportedDType { op: self.name(), dtype });
         }
         Ok(Info::plain(dtype, src[0].dims.clone()))
@@ -192,7 +195,16 @@ impl Operator for Unary {
                 })
             };
         }
+        macro_rules! unsigned {
+            ($t:ty) => {
+                map!($t, |x: $t| if op == UnaryOp::Sign { x.min(1) } else { x })
+            };
+        }
         match dst.dtype {
+            DType::U8 => unsigned!(u8),
+            DType::U16 => unsigned!(u16),
+            DType::U32 => unsigned!(u32),
+            DType::U64 => unsigned!(u64),
             DType::F32 => map!(f32, |x| apply(op, f64::from(x)) as f32),
             DType::F64 => map!(f64, |x| apply(op, x)),
             DType::F16 => map!(half::f16, |x| half::f16::from_f64(apply(op, f64::from(x)))),

@@ -6,9 +6,11 @@ use tilewright_kernels::template::binary::BinaryOp;
 use super::super::ops::binary::Binary;
 use super::super::ops::conv::Conv;
 use super::super::ops::matmul::MatMul;
+use super::super::ops::scaled_matmul::ScaledMatMul;
 use super::super::ops::unary;
 use super::super::{Context, GraphError, Op, TensorId};
 use super::use_counts;
+use crate::tensor::DType;
 
 /// Folds constants added to or multiplied with a convolution or matrix product into weights and
 /// bias, zero padding into a convolution's, and lets the epilogue add a residual and apply an
@@ -65,13 +67,16 @@ fn fuse_activation(
 ) -> Result<Fused, GraphError> {
     let x = cx.record(id).src()[0];
     let src = cx.record(x).src().to_vec();
-    let f32_only = cx.dtype(x) == crate::tensor::DType::F32;
+    let f32_only = cx.dtype(x) == DType::F32;
     Ok(match sole(cx, x, uses) {
         Some(Op::Conv(op)) if op.activation == Activation::None => {
             Some((Conv { activation, ..op }.into(), src))
         }
         Some(Op::MatMul(op)) if op.activation == Activation::None => {
             Some((MatMul { activation, ..op }.into(), src))
+        }
+        Some(Op::ScaledMatMul(op)) if op.activation == Activation::None && f32_only => {
+            Some((ScaledMatMul { activation, ..op }.into(), src))
         }
         Some(Op::Binary(op)) if op.activation == Activation::None && f32_only => {
             Some((Binary { activation, ..op }.into(), src))
@@ -98,6 +103,7 @@ fn fuse_binary(
         let fused = match sole(cx, x, uses) {
             Some(Op::Conv(conv)) => fuse_into_conv(cx, x, conv, other, op)?,
             Some(Op::MatMul(product)) => fuse_into_matmul(cx, x, product, other, op)?,
+            Some(Op::ScaledMatMul(product)) => fuse_into_scaled(cx, x, product, other, op)?,
             _ => None,
         };
         if fused.is_some() {
@@ -171,19 +177,49 @@ fn fuse_into_matmul(
     other: TensorId,
     op: Binary,
 ) -> Result<Fused, GraphError> {
-    if product.activation != Activation::None || op.op != BinaryOp::Add || product.bias {
+    if product.activation != Activation::None || op.op != BinaryOp::Add || product.residual {
         return Ok(None);
     }
     let dims = cx.dims(x);
-    let n = *dims.last().expect("a product has two dimensions or more");
     let mut src = cx.record(x).src().to_vec();
-    let row = cx.dims(other);
-    let is_row = row.iter().rev().enumerate().all(|(i, &d)| d == if i == 0 { n } else { 1 });
-    if cx.constant_value(other).is_none() || !is_row || row.len() > dims.len() || row.is_empty() {
+    if cx.constant_value(other).is_none() {
+        let added = cx.dims(other) == dims && cx.dtype(other) == DType::F32;
+        let fused = MatMul { residual: true, activation: op.activation, ..product };
+        src.push(other);
+        return Ok(added.then(|| (fused.into(), src)));
+    }
+    if !is_row(cx, other, &dims) || product.bias {
         return Ok(None);
     }
+    let n = cx.dims(other).iter().product();
     src.push(cx.reshape(other, &[n])?);
     Ok(Some((MatMul { bias: true, activation: op.activation, ..product }.into(), src)))
+}
+
+/// A constant row that is added to numbers that a product of bytes has made of its sums.
+fn fuse_into_scaled(
+    cx: &mut Context,
+    x: TensorId,
+    product: ScaledMatMul,
+    other: TensorId,
+    op: Binary,
+) -> Result<Fused, GraphError> {
+    let taken = product.bias || product.activation != Activation::None;
+    let dims = cx.dims(x);
+    if taken || op.op != BinaryOp::Add || cx.dtype(x) != DType::F32 || !is_row(cx, other, &dims) {
+        return Ok(None);
+    }
+    let mut src = cx.record(x).src().to_vec();
+    let n = cx.dims(other).iter().product();
+    src.push(cx.reshape(other, &[n])?);
+    Ok(Some((ScaledMatMul { bias: true, activation: op.activation, ..product }.into(), src)))
+}
+
+/// Whether a constant has one element per column of a product of extents `dims`.
+fn is_row(cx: &Context, id: TensorId, dims: &[usize]) -> bool {
+    let (row, n) = (cx.dims(id), *dims.last().expect("a product has two dimensions or more"));
+    let one = row.iter().rev().enumerate().all(|(i, &d)| d == if i == 0 { n } else { 1 });
+    cx.constant_value(id).is_some() && one && !row.is_empty() && row.len() <= dims.len()
 }
 
 /// Zero padding of the spatial dimensions becomes the convolution's own.

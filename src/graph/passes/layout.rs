@@ -18,7 +18,9 @@ use tilewright_kernels::C_BLOCK;
 /// [`GraphError::Full`].
 pub fn assign_layouts(cx: &mut Context, outputs: &[TensorId]) -> Result<Vec<TensorId>, GraphError> {
     let mut pass = Pass { converted: HashMap::new() };
-    for id in cx.build_forward(outputs)? {
+    let order = cx.build_forward(outputs)?;
+    let readers = readers(cx, &order);
+    for id in order {
         let record = cx.record(id);
         if record.value().is_some() {
             continue;
@@ -33,7 +35,8 @@ pub fn assign_layouts(cx: &mut Context, outputs: &[TensorId]) -> Result<Vec<Tens
         };
         let infos: Vec<Info> = src.iter().map(|&s| cx.record(s).info()).collect();
         let constant: Vec<bool> = src.iter().map(|&s| cx.record(s).is_constant()).collect();
-        let rule = RuleCx { src: &infos, dst: &record.info(), constant: &constant };
+        let plain_result = readers.want_plain(cx, id, READERS);
+        let rule = RuleCx { src: &infos, dst: &record.info(), constant: &constant, plain_result };
         let (wishes, result) = match operator.layout_rule(&rule) {
             LayoutRule::Plain => (Vec::new(), Layout::Plain),
             LayoutRule::Blocked(wishes) => (wishes, Layout::Blocked),
@@ -53,6 +56,56 @@ pub fn assign_layouts(cx: &mut Context, outputs: &[TensorId]) -> Result<Vec<Tens
         cx.records[id.index()].layout = result;
     }
     outputs.iter().map(|&id| pass.convert(cx, id, Layout::Plain)).collect()
+}
+
+/// Element-wise operators behind each other that are looked through for who reads a result.
+const READERS: usize = 4;
+
+/// Who reads each tensor.
+struct Readers {
+    /// The records and the position among their operands.
+    of: HashMap<TensorId, Vec<(TensorId, usize)>>,
+}
+
+fn readers(cx: &Context, order: &[TensorId]) -> Readers {
+    let mut of: HashMap<_, Vec<_>> = HashMap::new();
+    for &id in order {
+        for (i, &src) in cx.record(id).src().iter().enumerate() {
+            of.entry(src).or_default().push((id, i));
+        }
+    }
+    Readers { of }
+}
+
+impl Readers {
+    /// Whether all that read a result would have it plain: outputs of the graph, views, operators
+    /// without kernels of blocks, and what follows its operands to such.
+    fn want_plain(&self, cx: &Context, id: TensorId, depth: usize) -> bool {
+        self.of.get(&id).is_none_or(|list| {
+            list.iter().all(|&(reader, i)| self.wants_plain(cx, reader, i, depth))
+        })
+    }
+
+    fn wants_plain(&self, cx: &Context, id: TensorId, operand: usize, depth: usize) -> bool {
+        let record = cx.record(id);
+        let Some(operator) = record.op().operator() else { return true };
+        let infos: Vec<Info> = record.src().iter().map(|&s| cx.record(s).info()).collect();
+        let constant: Vec<bool> =
+            record.src().iter().map(|&s| cx.record(s).is_constant()).collect();
+        let dst = record.info();
+        let rule = RuleCx { src: &infos, dst: &dst, constant: &constant, plain_result: false };
+        match operator.layout_rule(&rule) {
+            LayoutRule::Plain => true,
+            LayoutRule::Blocked(wishes) => {
+                wishes.iter().all(|&(i, layout)| i != operand || layout == Layout::Plain)
+            }
+            LayoutRule::Follow(list) => {
+                let plain = |&i: &usize| infos[i].layout != Layout::Blocked;
+                !list.contains(&operand)
+                    || list.iter().all(plain) && depth > 0 && self.want_plain(cx, id, depth - 1)
+            }
+        }
+    }
 }
 
 struct Pass {
@@ -143,7 +196,8 @@ impl Context {
     /// A record that converts a tensor.
     fn relayout(&mut self, id: TensorId, to: Layout) -> Result<TensorId, GraphError> {
         let mut record = self.record(id).clone();
-        debug_assert_eq!(record.dtype, DType::F32, "only f32 has layouts");
+        let known = matches!(record.dtype, DType::F32 | DType::I32 | DType::I8 | DType::U8);
+        debug_assert!(known, "only f32, i32 and bytes have layouts");
         record.op = Relayout { to }.into();
         (record.src, record.offset, record.layout) = (vec![id], 0, to);
         (record.value, record.constant) = (None, false);

@@ -1,12 +1,42 @@
 //! Rewrites of a graph before it is planned. Each is a function on a context and its outputs.
 
+mod attention;
+mod constants;
 mod fuse;
+mod gelu;
+mod integer;
+mod layer_norm;
 mod layout;
+mod neighbours;
+mod pattern;
+mod scaled;
 
+pub use attention::use_attention;
+pub use constants::fold_constants;
 pub use fuse::fuse;
+pub use gelu::use_gelu;
+pub use integer::use_integers;
+pub use layer_norm::use_layer_norm;
 pub use layout::assign_layouts;
+pub use neighbours::fuse_neighbours;
+pub use scaled::use_scaled_products;
 
 use super::{Context, GraphError, Op, TensorId};
+
+/// Everything that is done to a graph before it is laid out and planned for so many threads.
+///
+/// # Errors
+/// What the passes meet.
+pub fn optimize(cx: &mut Context, outputs: &[TensorId], threads: usize) -> Result<(), GraphError> {
+    use_integers(cx, outputs)?;
+    fold_constants(cx, outputs)?;
+    use_scaled_products(cx, outputs)?;
+    use_gelu(cx, outputs)?;
+    use_layer_norm(cx, outputs)?;
+    use_attention(cx, outputs)?;
+    fuse(cx, outputs)?;
+    fuse_neighbours(cx, outputs, threads)
+}
 
 /// How often each record is used by what `outputs` need; outputs count as a use.
 fn use_counts(cx: &Context, order: &[TensorId], outputs: &[TensorId]) -> Vec<usize> {
@@ -31,5 +61,11 @@ impl Context {
         debug_assert_eq!(info.dims, record.shape.dims(), "a rewrite keeps the shape");
         (record.op, record.src) = (op, src);
         Ok(())
+    }
+
+    /// Makes a tensor another shape of one of its type, whose elements lie densely.
+    fn rewrite_as_view(&mut self, id: TensorId, name: &'static str, of: TensorId) {
+        let record = &mut self.records[id.index()];
+        (record.op, record.src, record.offset) = (Op::View(name), vec![of], 0);
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use tilewright_kernels::template::depthwise::{DepthwiseParams, DepthwisePlan};
 use tilewright_kernels::template::plane::PlanePlan;
+use tilewright_kernels::template::pointwise::PointwisePlan;
 use tilewright_kernels::{ConvParams, ConvPlan, Epilogue, InputLayout, KernelError, Workload};
 
 use super::super::plane::Plane;
@@ -15,41 +16,57 @@ use crate::tensor::AlignedBytes;
 
 pub(super) fn lower(op: &Conv, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
     let s = op.sizes(&cx.src[0].dims, &cx.src[1].dims)?;
-    if cx.dst.layout != Layout::Blocked {
-        return lower_plain(op, &s, cx);
-    }
-    let plan = if op.is_depthwise(&s) {
+    let params = conv_params(op, &s, cx.src[0].layout);
+    let plan = if cx.dst.layout != Layout::Blocked {
+        let constant: Vec<bool> = cx.values.iter().map(Option::is_some).collect();
+        if !op.has_kernel(&constant, cx.dst) {
+            return Ok(None);
+        }
+        if op.on_planes(&s) {
+            return lower_on_planes(op, &s, cx);
+        }
+        if !PointwisePlan::supports(&params) {
+            return Ok(None);
+        }
+        Plan::Pointwise(Box::new(PointwisePlan::new(cx.isa, &params)?))
+    } else if op.is_depthwise(&s) {
         Plan::Depthwise(Box::new(DepthwisePlan::new(cx.isa, &depthwise_params(op, &s))?))
     } else {
-        let params = conv_params(op, &s, cx.src[0].layout);
         Plan::Conv(Box::new(cx.tuned(
             &Workload::conv(&params),
             |choice| ConvPlan::with_choice(cx.isa, &params, choice),
             || ConvPlan::new(cx.isa, &params),
         )?))
     };
-    let format = format!("{} g{} {}", plan.packing(), op.groups, op.phase_key(&s));
-    let weights = cx.pack_f32(1, &format, plan.weights_len(), |from, to| {
-        Ok(plan.pack_weights(from, to)?)
-    })?;
-    let bias = if op.bias {
-        cx.pack_f32(2, "bias", plan.bias_len(), |from, to| Ok(plan.pack_bias(from, to)?))?
-    } else {
-        Arc::new(AlignedBytes::zeroed(plan.bias_len() * size_of::<f32>())?)
-    };
+    let [weights, bias] = pack(op, &s, cx, 1, plan.packing())?;
     Ok(Some(Box::new(Run { plan, weights, bias, residual: op.residual_operand() })))
 }
 
-/// A depthwise convolution of a plain tensor, if that is what it is.
-fn lower_plain(
+/// Packed weights and bias of a convolution whose weights are operand `at`, and whose bias follows them.
+pub(in crate::graph::ops) fn pack(
+    op: &Conv,
+    s: &Sizes,
+    cx: &LowerCx<'_>,
+    at: usize,
+    plan: Packing<'_>,
+) -> Result<[Arc<AlignedBytes>; 2], GraphError> {
+    let format = format!("{} g{} {}", plan.key(), op.groups, op.phase_key(s));
+    let weights =
+        cx.pack_f32(at, &format, plan.weights_len(), |from, to| Ok(plan.pack_weights(from, to)?))?;
+    let bias = if op.bias {
+        cx.pack_f32(at + 1, "bias", plan.bias_len(), |from, to| Ok(plan.pack_bias(from, to)?))?
+    } else {
+        Arc::new(AlignedBytes::zeroed(plan.bias_len() * size_of::<f32>())?)
+    };
+    Ok([weights, bias])
+}
+
+/// A depthwise convolution of a plain tensor.
+fn lower_on_planes(
     op: &Conv,
     s: &Sizes,
     cx: &LowerCx<'_>,
 ) -> Result<Option<Box<dyn Step>>, GraphError> {
-    let constant: Vec<bool> = cx.values.iter().map(Option::is_some).collect();
-    if !op.on_planes(s) || !op.has_kernel(&constant, cx.dst) {
-        return Ok(None);
-    }
     let plan = PlanePlan::depthwise(cx.isa, &depthwise_params(op, s))?;
     let copy = |from: &[f32], to: &mut [f32]| {
         to.copy_from_slice(from);
@@ -82,7 +99,7 @@ impl Conv {
     }
 }
 
-fn depthwise_params(op: &Conv, s: &Sizes) -> DepthwiseParams {
+pub(in crate::graph::ops) fn depthwise_params(op: &Conv, s: &Sizes) -> DepthwiseParams {
     DepthwiseParams {
         n: s.n,
         c: s.c,
@@ -98,7 +115,7 @@ fn depthwise_params(op: &Conv, s: &Sizes) -> DepthwiseParams {
     }
 }
 
-fn conv_params(op: &Conv, s: &Sizes, x: Layout) -> ConvParams {
+pub(in crate::graph::ops) fn conv_params(op: &Conv, s: &Sizes, x: Layout) -> ConvParams {
     ConvParams {
         n: s.n,
         c_in: s.c,
@@ -113,7 +130,11 @@ fn conv_params(op: &Conv, s: &Sizes, x: Layout) -> ConvParams {
         dilation: op.dilation,
         pads: op.pads,
         transposed: op.transposed.is_some(),
-        input: if x == Layout::Interleaved { InputLayout::Interleaved } else { InputLayout::Blocked },
+        input: if x == Layout::Interleaved {
+            InputLayout::Interleaved
+        } else {
+            InputLayout::Blocked
+        },
         winograd: true,
         epilogue: op.epilogue(),
     }
@@ -122,6 +143,7 @@ fn conv_params(op: &Conv, s: &Sizes, x: Layout) -> ConvParams {
 enum Plan {
     Conv(Box<ConvPlan>),
     Depthwise(Box<DepthwisePlan>),
+    Pointwise(Box<PointwisePlan>),
 }
 
 macro_rules! each {
@@ -129,6 +151,7 @@ macro_rules! each {
         match $self {
             Plan::Conv($plan) => $body,
             Plan::Depthwise($plan) => $body,
+            Plan::Pointwise($plan) => $body,
         }
     };
 }
@@ -138,33 +161,63 @@ impl Plan {
         each!(self, p => p.kernel_name())
     }
 
+    fn packing(&self) -> Packing<'_> {
+        match self {
+            Plan::Conv(p) => Packing::Conv(p),
+            Plan::Depthwise(p) => Packing::Depthwise(p),
+            Plan::Pointwise(p) => Packing::Pointwise(p),
+        }
+    }
+}
+
+/// The plan that packs a filter.
+#[derive(Clone, Copy)]
+pub(in crate::graph::ops) enum Packing<'a> {
+    Conv(&'a ConvPlan),
+    Depthwise(&'a DepthwisePlan),
+    Pointwise(&'a PointwisePlan),
+}
+
+macro_rules! packing {
+    ($self:expr, $plan:ident => $body:expr) => {
+        match $self {
+            Packing::Conv($plan) => $body,
+            Packing::Depthwise($plan) => $body,
+            Packing::Pointwise($plan) => $body,
+        }
+    };
+}
+
+impl Packing<'_> {
     /// What the packed order of the weights depends on: algorithm, widths of the tiles, layout of
     /// the input.
-    fn packing(&self) -> String {
+    fn key(&self) -> String {
         match self {
-            Plan::Conv(p) => {
+            Packing::Conv(p) => {
                 let choice = p.choice();
-                let (name, width, input) = (choice.algorithm.name(), choice.tile[2], p.params().input);
+                let (name, width, input) =
+                    (choice.algorithm.name(), choice.tile[2], p.params().input);
                 format!("{name} {width} {} {input:?}", p.isa())
             }
-            Plan::Depthwise(p) => p.kernel_name().to_owned(),
+            Packing::Depthwise(p) => p.kernel_name().to_owned(),
+            Packing::Pointwise(p) => format!("pointwise {} {}", p.packing(), p.isa()),
         }
     }
 
     fn weights_len(&self) -> usize {
-        each!(self, p => p.weights_len())
+        packing!(self, p => p.weights_len())
     }
 
     fn bias_len(&self) -> usize {
-        each!(self, p => p.bias_len())
+        packing!(self, p => p.bias_len())
     }
 
     fn pack_weights(&self, from: &[f32], to: &mut [f32]) -> Result<(), KernelError> {
-        each!(self, p => p.pack_weights(from, to))
+        packing!(self, p => p.pack_weights(from, to))
     }
 
     fn pack_bias(&self, from: &[f32], to: &mut [f32]) -> Result<(), KernelError> {
-        each!(self, p => p.pack_bias(from, to))
+        packing!(self, p => p.pack_bias(from, to))
     }
 }
 
@@ -191,6 +244,7 @@ impl Step for Run {
     fn scratch_bytes(&self) -> usize {
         match &self.plan {
             Plan::Conv(p) => p.scratch_len() * size_of::<f32>(),
+            Plan::Pointwise(p) => p.scratch_len() * size_of::<f32>(),
             Plan::Depthwise(_) => 0,
         }
     }
@@ -198,7 +252,7 @@ impl Step for Run {
     fn workload(&self) -> Option<Workload> {
         match &self.plan {
             Plan::Conv(p) => Some(Workload::conv(p.params())),
-            Plan::Depthwise(_) => None,
+            Plan::Depthwise(_) | Plan::Pointwise(_) => None,
         }
     }
 
@@ -221,6 +275,7 @@ impl Step for Run {
             match &self.plan {
                 Plan::Conv(p) => p.run(x, weights, bias, residual, y, scratch, units),
                 Plan::Depthwise(p) => p.run(x, weights, bias, residual, y, units),
+                Plan::Pointwise(p) => p.run(x, weights, bias, residual, y, scratch, units),
             }
         }
         Ok(())

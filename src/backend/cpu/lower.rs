@@ -1,0 +1,135 @@
+//! From records to steps: choosing kernels, and packing what they read.
+
+use core::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use super::reference::Reference;
+use crate::graph::{Choices, ConstCache, Context, GraphError, Info, LowerCx, Step, TensorId};
+use crate::tensor::{Shape, Tensor};
+use tilewright_kernels::Isa;
+
+/// Least estimated time of a step per thread that takes part in it, in nanoseconds. Sharing costs
+/// a few hundred, and data that change cores as much again.
+const SHARE_NS: u64 = 5_000;
+
+/// Bytes of weights from which on threads share the packing: starting one costs some 50 us.
+const SHARED: usize = 1 << 20;
+
+/// Lowers all operators of `order` for `threads` threads, which also share the work: of a large network
+/// nearly all of it is packing weights.
+///
+/// # Errors
+/// What lowering refuses; of several errors the first in the order.
+pub(super) fn lower_all(
+    cx: &Context,
+    order: &[TensorId],
+    isa: Isa,
+    threads: usize,
+    choices: Option<&dyn Choices>,
+) -> Result<HashMap<TensorId, Lowered>, GraphError> {
+    let is_step = |id: &TensorId| {
+        let record = cx.record(*id);
+        record.value().is_none() && record.op().operator().is_some()
+    };
+    let constants = |id: TensorId| {
+        let src = cx.record(id).src().iter();
+        src.filter_map(|&s| cx.constant_value(s)).map(|t| t.bytes().len()).sum::<usize>()
+    };
+    let steps = order.iter().copied().filter(is_step).enumerate();
+    let mut work: Vec<(usize, TensorId, usize)> =
+        steps.map(|(i, id)| (i, id, constants(id))).collect();
+    let all: usize = work.iter().map(|(_, _, bytes)| bytes).sum();
+    // The largest first, so that no thread is left with one when the others are done.
+    work.sort_by_key(|&(i, _, bytes)| (core::cmp::Reverse(bytes), i));
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(work.len())));
+    let share = || {
+        while let Some(&(i, id, _)) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let made = lower(cx, id, isa, threads, choices);
+            let made = made.map_err(|e| e.at(cx.record(id).name()));
+            done.lock().unwrap_or_else(PoisonError::into_inner).push((i, id, made));
+        }
+    };
+    let helpers = if all < SHARED { 0 } else { threads.min(work.len()).saturating_sub(1) };
+    thread::scope(|scope| {
+        for _ in 0..helpers {
+            // Without a helper there is more to do for the others.
+            let _ = thread::Builder::new().spawn_scoped(scope, share);
+        }
+        share();
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_by_key(|(i, _, _)| *i);
+    done.into_iter().map(|(_, id, made)| Ok((id, made?))).collect()
+}
+
+/// What a record becomes.
+pub(super) struct Lowered {
+    pub(super) step: Box<dyn Step>,
+    /// Steps that must be complete before, in order, and the bytes of their results.
+    pub(super) before: Vec<(Box<dyn Step>, usize)>,
+    pub(super) macs: u64,
+    pub(super) bytes: usize,
+    /// Rough time of the step on one thread, in nanoseconds.
+    pub(super) cost: u64,
+    /// Threads that it is worth.
+    pub(super) threads: usize,
+}
+
+/// Rough time of a step on one thread, in nanoseconds, from its multiply-adds and the bytes of
+/// operands and result.
+pub(super) fn estimate(isa: Isa, macs: u64, bytes: u64) -> u64 {
+    let macs_per_ns = match isa {
+        Isa::Scalar => 2,
+        Isa::Neon => 12,
+        Isa::Avx2 => 50,
+        Isa::Avx512 => 100,
+        // Those that add kernels of other types: as what they build on.
+        other => return other.base().map_or(macs / 2, |base| estimate(base, macs, bytes)),
+    };
+    macs / macs_per_ns + bytes / 16
+}
+
+fn lower(
+    cx: &Context,
+    id: TensorId,
+    isa: Isa,
+    threads: usize,
+    choices: Option<&dyn Choices>,
+) -> Result<Lowered, GraphError> {
+    let record = cx.record(id);
+    let operator = record.op().operator().expect("leaves and views have no step");
+    let src: Vec<Info> = record.src().iter().map(|&s| cx.record(s).info()).collect();
+    let shapes: Vec<Shape> = record.src().iter().map(|&s| *cx.record(s).shape()).collect();
+    let values: Vec<Option<&Tensor>> = record.src().iter().map(|&s| cx.constant_value(s)).collect();
+    let dst = record.info();
+    let cache: &ConstCache = cx.cache();
+    let macs = operator.macs(&src, &dst);
+    let bytes: usize = src.iter().chain([&dst]).filter_map(|i| i.stored_bytes()).sum();
+    let cost = estimate(isa, macs, bytes as u64);
+    let worth = usize::try_from(cost / SHARE_NS).unwrap_or(usize::MAX);
+    let threads = threads.min(worth).max(1);
+    let lowering = LowerCx {
+        isa,
+        threads,
+        src: &src,
+        shapes: &shapes,
+        values: &values,
+        dst: &dst,
+        cache,
+        choices,
+    };
+    let step = match operator.lower(&lowering)? {
+        Some(step) => step,
+        None => Box::new(Reference { op: record.op().clone(), src, dst }),
+    };
+    let mut before = Vec::new();
+    let mut next = step.before();
+    while let Some((step, bytes)) = next {
+        next = step.before();
+        before.push((step, bytes));
+    }
+    before.reverse();
+    Ok(Lowered { step, before, macs, bytes, cost, threads })
+}

@@ -1,0 +1,141 @@
+//! Boxes that do not overlap better ones.
+
+use crate::graph::GraphError;
+use crate::tensor::Tensor;
+
+/// Parameters of [`non_max_suppression`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NonMaxSuppression {
+    /// Whether boxes are centre, width and height instead of two corners.
+    pub center_point: bool,
+    /// Most boxes per batch and class.
+    pub most: usize,
+    /// Boxes that share more of their union with a better one than this are left out.
+    pub iou: f32,
+    /// Least score, exclusive; `None` for any.
+    pub score: Option<f32>,
+}
+
+const OP: &str = "non_max_suppression";
+
+/// The boxes to keep, best first per batch and class, as ONNX `NonMaxSuppression` (opset 11).
+///
+/// `boxes` is `f32 [batch, count, 4]`, `scores` `f32 [batch, classes, count]`; the result `i64
+/// [kept, 3]`: batch, class, box. Of equal scores the box that comes first is better; a score that is
+/// not a number is never kept.
+///
+/// # Errors
+/// Operands of other types or shapes, lack of memory.
+pub fn non_max_suppression(
+    boxes: &Tensor,
+    scores: &Tensor,
+    p: &NonMaxSuppression,
+) -> Result<Tensor, GraphError> {
+    let (b, s) = (boxes.dims(), scores.dims());
+    let (&[batches, count, 4], &[score_batches, classes, score_count]) = (&b[..], &s[..]) else {
+        return Err(mismatch(&b, &s));
+    };
+    if (batches, count) != (score_batches, score_count) {
+        return Err(mismatch(&b, &s));
+    }
+    let (corners, scores) = (boxes.as_slice::<f32>()?, scores.as_slice::<f32>()?);
+    let corners: Vec<[f32; 4]> = corners
+        .chunks_exact(4)
+        .map(|c| ordered([c[0], c[1], c[2], c[3]], p.center_point))
+        .collect();
+    let mut kept: Vec<i64> = Vec::new();
+    if p.most == 0 || count == 0 {
+        return Ok(Tensor::from_slice(&[0, 3], &kept)?);
+    }
+    for (i, scores) in scores.chunks_exact(count).enumerate() {
+        let (batch, class) = (i / classes, i % classes);
+        let corners = &corners[batch * count..][..count];
+        let enough = |s: f32| p.score.map_or(!s.is_nan(), |least| s > least);
+        let mut order: Vec<usize> = (0..count).filter(|&j| enough(scores[j])).collect();
+        order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+        let mut chosen: Vec<usize> = Vec::new();
+        for j in order {
+            if chosen.len() >= p.most {
+                break;
+            }
+            if chosen.iter().all(|&k| overlap(&corners[k], &corners[j]) <= p.iou) {
+                chosen.push(j);
+                kept.extend([batch as i64, class as i64, j as i64]);
+            }
+        }
+    }
+    Ok(Tensor::from_slice(&[kept.len() / 3, 3], &kept)?)
+}
+
+fn mismatch(boxes: &[usize], scores: &[usize]) -> GraphError {
+    let rule = "boxes must be [batch, count, 4] and scores [batch, classes, count]";
+    GraphError::mismatch(OP, rule, &[("boxes", boxes), ("scores", scores)])
+}
+
+/// Lower and upper corner.
+fn ordered(b: [f32; 4], center_point: bool) -> [f32; 4] {
+    if center_point {
+        let [x, y, w, h] = b;
+        [x - w / 2.0, y - h / 2.0, x + w / 2.0, y + h / 2.0]
+    } else {
+        [b[0].min(b[2]), b[1].min(b[3]), b[0].max(b[2]), b[1].max(b[3])]
+    }
+}
+
+/// What two boxes share, relative to their union; 0 for boxes without area.
+fn overlap(a: &[f32; 4], b: &[f32; 4]) -> f32 {
+    // Most pairs lie apart.
+    if a[0] >= b[2] || b[0] >= a[2] || a[1] >= b[3] || b[1] >= a[3] {
+        return 0.0;
+    }
+    let area = |b: &[f32; 4]| (b[2] - b[0]) * (b[3] - b[1]);
+    let sides = [0, 1].map(|i| (a[i + 2].min(b[i + 2]) - a[i].max(b[i])).max(0.0));
+    let shared = sides[0] * sides[1];
+    let union = area(a) + area(b) - shared;
+    if area(a) <= 0.0 || area(b) <= 0.0 || union <= 0.0 { 0.0 } else { shared / union }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const P: NonMaxSuppression =
+        NonMaxSuppression { center_point: false, most: 3, iou: 0.5, score: Some(0.0) };
+
+    fn boxes() -> Tensor {
+        let v = [
+            0.0, 0.0, 1.0, 1.0, 0.0, 0.1, 1.0, 1.1, 1.0, 0.9, 0.0, -0.1, 0.0, 10.0, 1.0, 11.0, 0.0,
+            10.1, 1.0, 11.1, 0.0, 100.0, 1.0, 101.0,
+        ];
+        Tensor::from_slice(&[1, 6, 4], &v.map(|x: f64| x as f32)).unwrap()
+    }
+
+    fn kept(scores: &[f32; 6], p: &NonMaxSuppression) -> Vec<i64> {
+        let scores = Tensor::from_slice(&[1, 1, 6], scores).unwrap();
+        let y = non_max_suppression(&boxes(), &scores, p).unwrap();
+        y.as_slice::<i64>().unwrap().chunks(3).map(|c| c[2]).collect()
+    }
+
+    #[test]
+    fn the_best_of_each_heap_remain() {
+        let scores = [0.9, 0.75, 0.6, 0.95, 0.5, 0.3];
+        assert_eq!(kept(&scores, &P), [3, 0, 5]);
+        assert_eq!(kept(&scores, &NonMaxSuppression { most: 2, ..P }), [3, 0]);
+        assert_eq!(kept(&scores, &NonMaxSuppression { score: Some(0.4), ..P }), [3, 0]);
+        assert_eq!(kept(&scores, &NonMaxSuppression { most: 0, ..P }), [0i64; 0]);
+        assert_eq!(
+            kept(&[0.5; 6], &NonMaxSuppression { most: 9, iou: 1.0, ..P }),
+            [0, 1, 2, 3, 4, 5]
+        );
+        assert_eq!(kept(&[f32::NAN; 6], &NonMaxSuppression { score: None, ..P }), [0i64; 0]);
+    }
+
+    #[test]
+    fn shapes_are_checked() {
+        let scores = Tensor::from_slice(&[1, 1, 5], &[0f32; 5]).unwrap();
+        assert!(non_max_suppression(&boxes(), &scores, &P).is_err());
+        assert!(non_max_suppression(&scores, &boxes(), &P).is_err());
+        let ints = Tensor::from_slice(&[1, 1, 6], &[0i32; 6]).unwrap();
+        assert!(non_max_suppression(&boxes(), &ints, &P).is_err());
+    }
+}

@@ -1,0 +1,145 @@
+//! Memory for the keys and values of one attention layer.
+
+use core::fmt;
+use core::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tilewright_kernels::{AttentionParams, CacheType};
+
+use super::GraphError;
+use crate::tensor::{AlignedBytes, DType, ShapeError, TensorError};
+
+/// Sizes of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KvShape {
+    /// Heads of keys and values.
+    pub heads: usize,
+    /// Elements of a key of one head.
+    pub key_size: usize,
+    /// Elements of a value of one head.
+    pub value_size: usize,
+    /// Positions that can be kept.
+    pub capacity: usize,
+    /// Type of the elements: f32, f16 or q8_0.
+    pub dtype: DType,
+}
+
+impl KvShape {
+    /// Bytes of the keys and of the values; `None` if a size is not possible.
+    pub fn planes(&self) -> Option<[usize; 2]> {
+        let plane = |size: usize| {
+            let row = self.dtype.bytes_of(size)?.checked_mul(self.heads)?;
+            row.checked_mul(self.capacity)
+        };
+        let known = matches!(self.dtype, DType::F32 | DType::F16 | DType::Q8_0);
+        Some([plane(self.key_size)?, plane(self.value_size)?]).filter(|_| known)
+    }
+
+    /// Bytes of the whole cache, as the reference or as kernels need it; `None` if a size is not
+    /// possible.
+    pub fn bytes(&self) -> Option<usize> {
+        let [keys, values] = self.planes()?;
+        let kernels = self.params(1, self.heads).cache_bytes().ok()?;
+        keys.checked_add(values).map(|b| b.max(kernels)).filter(|&b| b <= isize::MAX as usize)
+    }
+
+    /// The attention of so many rows over such a cache, all of them seen. A type that caches do not
+    /// have is taken for f32.
+    pub(super) fn params(&self, rows: usize, heads: usize) -> AttentionParams {
+        let cache = match self.dtype {
+            DType::F16 => CacheType::F16,
+            DType::Q8_0 => CacheType::Q8_0,
+            _ => CacheType::F32,
+        };
+        let kv = |size: usize| self.heads.saturating_mul(size);
+        let (key, value) = (self.key_size, self.value_size);
+        let strides = [heads.saturating_mul(key), kv(key), kv(value), heads.saturating_mul(value)];
+        let plain = AttentionParams::new(rows, [heads, self.heads, key], self.capacity);
+        AttentionParams { values: value, cache, strides, ..plain }
+    }
+}
+
+/// Keys and values of the positions that one layer has seen.
+///
+/// How they lie in memory is the business of what computes [`super::ops::kv_attention::KvAttention`]:
+/// the reference and the kernels of one instruction set differ, and only one of them may use a cache.
+/// How many positions are valid is said by the positions that are asked about: to forget the last
+/// ones, one goes on from an earlier position.
+pub struct KvCache {
+    shape: KvShape,
+    memory: Mutex<AlignedBytes>,
+    /// Where the memory begins, for kernels.
+    start: AtomicPtr<u8>,
+}
+
+impl KvCache {
+    /// A cache with nothing in it. Memory that is not touched takes no pages of the machine.
+    ///
+    /// # Errors
+    /// Sizes that are not possible, a type that caches do not have, lack of memory.
+    pub fn new(shape: KvShape) -> Result<Self, GraphError> {
+        let op = "kv_cache";
+        let KvShape { heads, key_size, value_size, capacity, dtype } = shape;
+        let Some(bytes) = shape.bytes() else {
+            if matches!(dtype, DType::F32 | DType::F16)
+                || key_size % 32 == 0 && value_size % 32 == 0
+            {
+                let source = ShapeError::Overflow(vec![capacity, heads, key_size, value_size]);
+                return Err(GraphError::Shape { op, source });
+            }
+            return Err(GraphError::UnsupportedDType { op, dtype });
+        };
+        let mut memory = AlignedBytes::zeroed(bytes)?;
+        let start = AtomicPtr::new(memory.as_mut_ptr());
+        Ok(Self { shape, memory: Mutex::new(memory), start })
+    }
+
+    /// Its sizes.
+    pub fn shape(&self) -> &KvShape {
+        &self.shape
+    }
+
+    /// Where its bytes begin, at a multiple of 64. They live as long as the cache; who writes where
+    /// is agreed upon by the steps that have it.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.start.load(Ordering::Relaxed)
+    }
+
+    /// Its bytes, for who computes alone.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, AlignedBytes> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes over what another cache of the same sizes holds. No run may use either meanwhile.
+    ///
+    /// # Errors
+    /// [`TensorError::Length`] if the sizes differ.
+    pub fn copy_from(&self, other: &Self) -> Result<(), GraphError> {
+        if self.shape != other.shape {
+            return Err(TensorError::Length {
+                dims: vec![self.shape.capacity, self.shape.heads],
+                dtype: self.shape.dtype,
+                expected: self.lock().len(),
+                found: other.lock().len(),
+            }
+            .into());
+        }
+        if !core::ptr::eq(self, other) {
+            self.lock().copy_from_slice(&other.lock());
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for KvCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "KvCache({:?} at {:p})", self.shape, self.as_ptr())
+    }
+}
+
+/// Two caches are the same if they are one.
+impl PartialEq for KvCache {
+    fn eq(&self, other: &Self) -> bool {
+        core::ptr::eq(self, other)
+    }
+}

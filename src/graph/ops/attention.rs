@@ -1,0 +1,313 @@
+//! Attention of several heads, computed block by block of queries.
+
+use core::ops::Range;
+use core::{ptr, slice};
+use std::sync::Arc;
+
+use tilewright_kernels::template::softmax::{SoftmaxParams, SoftmaxPlan};
+use tilewright_kernels::{Epilogue, Isa, MatmulParams, MatmulPlan};
+
+use super::binary::Broadcast;
+use super::{Operator, expect_operands};
+use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
+use crate::tensor::{AlignedBytes, DType};
+
+/// Scores of a block of queries, about: with keys and values they stay in the L2 cache.
+const SCORES: usize = 24 << 10;
+
+/// Where the rows of an operand of [`Attention`] lie in its tensor, in elements; those of a row are
+/// neighbours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rows {
+    /// Of the first row.
+    pub offset: usize,
+    /// From one batch to the next.
+    pub batch: usize,
+    /// From one head to the next.
+    pub head: usize,
+    /// From one row to the next.
+    pub row: usize,
+}
+
+impl Rows {
+    fn at(&self, batch: usize, head: usize, row: usize) -> usize {
+        self.offset + batch * self.batch + head * self.head + row * self.row
+    }
+
+    /// One past the last element; `None` on overflow.
+    fn end(&self, [batch, heads, rows, size]: [usize; 4]) -> Option<usize> {
+        let way = |count: usize, step: usize| count.checked_sub(1)?.checked_mul(step);
+        let start = self.offset.checked_add(way(batch, self.batch)?)?;
+        let start = start.checked_add(way(heads, self.head)?)?;
+        start.checked_add(way(rows, self.row)?)?.checked_add(size)
+    }
+}
+
+/// `softmax(scale * q * k^T + mask) * v` of each head.
+///
+/// Operands: tensors of f32 that hold q, k and v as [`Rows`] say (it may be the same tensor), then
+/// perhaps a mask that broadcasts to `[batch, heads, queries, keys]` and has all keys.
+/// Result: `[batch, queries, heads, values]`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Attention {
+    /// Independent sequences.
+    pub batch: usize,
+    /// Heads of each.
+    pub heads: usize,
+    /// Rows of q and of the result.
+    pub queries: usize,
+    /// Rows of k and v.
+    pub keys: usize,
+    /// Elements of a row of q and k.
+    pub size: usize,
+    /// Elements of a row of v.
+    pub values: usize,
+    /// Where q, k and v lie.
+    pub rows: [Rows; 3],
+    /// What scores are multiplied with; finite.
+    pub scale: f32,
+}
+
+const OP: &str = "attention";
+
+impl Attention {
+    /// Extents of q, k and v.
+    fn extents(&self) -> [[usize; 4]; 3] {
+        let &Self { batch, heads, queries, keys, size, values, .. } = self;
+        [[batch, heads, queries, size], [batch, heads, keys, size], [batch, heads, keys, values]]
+    }
+
+    fn scores(&self) -> [usize; 4] {
+        [self.batch, self.heads, self.queries, self.keys]
+    }
+
+    /// Whether a mask has a row for each query; if not, all queries share one.
+    fn by_query(&self, mask: &[usize]) -> bool {
+        mask.len() > 1 && mask[mask.len() - 2] == self.queries
+    }
+}
+
+impl Operator for Attention {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn infer(&self, src: &[Info]) -> Result<Info, GraphError> {
+        expect_operands(OP, src, 3..=4, "q, k, v and perhaps a mask")?;
+        if let Some(wrong) = src.iter().find(|s| s.dtype != DType::F32) {
+            return Err(GraphError::UnsupportedDType { op: OP, dtype: wrong.dtype });
+        }
+        let invalid = |attribute, reason: &str| {
+            let reason = reason.to_owned();
+            Err(GraphError::InvalidAttribute { op: OP, attribute, reason })
+        };
+        if !self.scale.is_finite() {
+            return invalid("scale", "must be finite");
+        }
+        for ((rows, extents), info) in self.rows.iter().zip(self.extents()).zip(src) {
+            let held = info.dims.iter().try_fold(1usize, |all, &d| all.checked_mul(d));
+            let fits = rows.end(extents).zip(held).is_some_and(|(end, held)| end <= held);
+            if extents.contains(&0) || rows.row < extents[3] || !fits {
+                return invalid("rows", "must not be empty or overlap, and lie in their operand");
+            }
+        }
+        let scores = self.scores();
+        if scores.iter().try_fold(1usize, |all, &d| all.checked_mul(d)).is_none() {
+            return invalid("rows", "must not be that many");
+        }
+        if let Some(mask) = src.get(3).map(|m| &m.dims) {
+            let mut pairs = mask.iter().rev().zip(scores.iter().rev()).enumerate();
+            let fits = mask.len() <= 4 && pairs.all(|(i, (m, s))| m == s || i > 0 && *m == 1);
+            if !fits || mask.is_empty() {
+                let rule = "the mask must broadcast to the scores and have all keys";
+                return Err(GraphError::mismatch(OP, rule, &[("mask", mask), ("scores", &scores)]));
+            }
+        }
+        Ok(Info::plain(DType::F32, vec![self.batch, self.queries, self.heads, self.values]))
+    }
+
+    fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
+        let (q, k, v) =
+            (src[0].slice::<f32>(OP)?, src[1].slice::<f32>(OP)?, src[2].slice::<f32>(OP)?);
+        let mask =
+            src.get(3).map(|m| Ok::<_, GraphError>((m.slice::<f32>(OP)?, m.dims))).transpose()?;
+        let scores = self.scores();
+        let mask = mask.map(|(values, dims)| (values, Broadcast::new(dims, &scores)));
+        let [rq, rk, rv] = self.rows;
+        for (i, y) in dst.slice::<f32>(OP)?.chunks_exact_mut(self.values).enumerate() {
+            let (head, row) = (i % self.heads, i / self.heads % self.queries);
+            let batch = i / self.heads / self.queries;
+            let q = &q[rq.at(batch, head, row)..][..self.size];
+            let score = |key: usize| {
+                let k = &k[rk.at(batch, head, key)..][..self.size];
+                let sum: f64 = q.iter().zip(k).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+                let place = ((batch * self.heads + head) * self.queries + row) * self.keys + key;
+                let added = mask.as_ref().map_or(0.0, |(m, at)| f64::from(m[at.index(place)]));
+                sum * f64::from(self.scale) + added
+            };
+            let scores: Vec<f64> = (0..self.keys).map(score).collect();
+            let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
+            let sum: f64 = weights.iter().sum();
+            for (c, y) in y.iter_mut().enumerate() {
+                let value = |key: usize| f64::from(v[rv.at(batch, head, key) + c]);
+                *y = (weights.iter().enumerate().map(|(k, w)| w * value(k)).sum::<f64>() / sum)
+                    as f32;
+            }
+        }
+        Ok(())
+    }
+
+    fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
+        let mask = cx.src.get(3).map(|m| Mask {
+            at: Broadcast::new(&m.dims, &self.scores()),
+            by_query: self.by_query(&m.dims),
+        });
+        let by_query = mask.as_ref().is_some_and(|m| m.by_query);
+        let parts = self.queries.saturating_mul(self.keys).div_ceil(SCORES).clamp(1, self.queries);
+        let rows = self.queries.div_ceil(parts);
+        let parts = self.queries.div_ceil(rows);
+        let last = self.queries - (parts - 1) * rows;
+        let blocks =
+            [Block::new(self, cx.isa, rows, by_query)?, Block::new(self, cx.isa, last, by_query)?];
+        let most = |f: fn(&Block) -> usize| blocks.iter().map(f).max().unwrap_or(0);
+        let bias_len = most(|b| b.scores.bias_len().max(b.values.bias_len()));
+        let zeros = Arc::new(AlignedBytes::zeroed(bias_len * size_of::<f32>())?);
+        let aligned = |len: usize| len.next_multiple_of(16);
+        let scratch = most(|b| b.scores.plain_scratch_len().max(b.values.plain_scratch_len()));
+        let lens =
+            [aligned(rows * self.size), aligned(bias_len), aligned(rows * self.keys), scratch];
+        Ok(Some(Box::new(Run { op: *self, mask, parts, blocks, zeros, lens })))
+    }
+
+    fn macs(&self, _src: &[Info], _dst: &Info) -> u64 {
+        let scores = self.scores().iter().fold(1u64, |all, &d| all.saturating_mul(d as u64));
+        scores.saturating_mul((self.size + self.values) as u64)
+    }
+}
+
+/// How a mask is read.
+struct Mask {
+    at: Broadcast,
+    by_query: bool,
+}
+
+/// The plans for a block of so many queries.
+struct Block {
+    rows: usize,
+    scores: MatmulPlan,
+    softmax: SoftmaxPlan,
+    values: MatmulPlan,
+}
+
+impl Block {
+    fn new(op: &Attention, isa: Isa, rows: usize, residual: bool) -> Result<Self, GraphError> {
+        let [q, k, v] = op.rows;
+        let scores = MatmulParams {
+            a_row: if op.scale == 1.0 { q.row } else { op.size },
+            b_row: k.row,
+            b_transposed: true,
+            epilogue: Epilogue { residual, ..Epilogue::default() },
+            ..MatmulParams::new(rows, op.size, op.keys)
+        };
+        let values = MatmulParams {
+            b_row: v.row,
+            c_row: op.heads * op.values,
+            ..MatmulParams::new(rows, op.keys, op.values)
+        };
+        let softmax = SoftmaxParams { outer: rows, axis: op.keys, inner: 1, log: false };
+        Ok(Self {
+            rows,
+            scores: MatmulPlan::new(isa, &scores)?,
+            softmax: SoftmaxPlan::new(isa, &softmax)?,
+            values: MatmulPlan::new(isa, &values)?,
+        })
+    }
+}
+
+/// Units are blocks of the queries of a head. A thread's scratch memory holds the scaled queries, a
+/// row of the mask, the scores, and what the products need.
+struct Run {
+    op: Attention,
+    mask: Option<Mask>,
+    /// Blocks per head.
+    parts: usize,
+    /// Those for all blocks but the last, and the last.
+    blocks: [Block; 2],
+    zeros: Arc<AlignedBytes>,
+    /// Elements of the parts of the scratch memory.
+    lens: [usize; 4],
+}
+
+impl Step for Run {
+    fn kernel(&self) -> String {
+        self.blocks[0].scores.kernel_name().to_owned()
+    }
+
+    fn units(&self) -> usize {
+        self.op.batch * self.op.heads * self.parts
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        self.lens.iter().sum::<usize>() * size_of::<f32>()
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn run(
+        &self,
+        src: &[*const u8],
+        dst: *mut u8,
+        scratch: *mut u8,
+        units: Range<usize>,
+    ) -> Result<(), GraphError> {
+        let (op, scratch) = (&self.op, scratch.cast::<f32>());
+        let [scaled, bias, scores] = [0, 1, 2].map(|i| self.lens[..i].iter().sum::<usize>());
+        let products = scores + self.lens[2];
+        let zeros: *const f32 = self.zeros.as_ptr().cast();
+        for unit in units {
+            let (head, part) = (unit / self.parts, unit % self.parts);
+            let (batch, head) = (head / op.heads, head % op.heads);
+            let block = &self.blocks[usize::from(part + 1 == self.parts)];
+            let first = part * self.blocks[0].rows;
+            let at = |i: usize, row: usize| op.rows[i].at(batch, head, row);
+            let place = ((batch * op.heads + head) * op.queries + first) * op.keys;
+            let out = ((batch * op.queries + first) * op.heads + head) * op.values;
+            // SAFETY: `infer` checked that all rows of q, k and v lie in their operands and that the
+            // mask broadcasts to the scores; a unit writes the rows of one block and head, which no
+            // other does. The parts of the scratch memory follow each other as `lower` measured
+            // them, and the plans were made for these strides.
+            unsafe {
+                let [scaled, bias, scores, products] =
+                    [scaled, bias, scores, products].map(|i| scratch.add(i));
+                let mut q = src[0].cast::<f32>().add(at(0, first));
+                if op.scale != 1.0 {
+                    for row in 0..block.rows {
+                        let from = slice::from_raw_parts(q.add(row * op.rows[0].row), op.size);
+                        let to = slice::from_raw_parts_mut(scaled.add(row * op.size), op.size);
+                        to.iter_mut().zip(from).for_each(|(to, from)| *to = from * op.scale);
+                    }
+                    q = scaled;
+                }
+                let (mut added, mut residual) = (zeros, ptr::null());
+                if let Some(mask) = &self.mask {
+                    let row = src[3].cast::<f32>().add(mask.at.index(place));
+                    if mask.by_query {
+                        residual = row;
+                    } else {
+                        ptr::copy_nonoverlapping(row, bias, op.keys);
+                        bias.add(op.keys).write_bytes(0, block.scores.bias_len() - op.keys);
+                        added = bias;
+                    }
+                }
+                let k = src[1].cast::<f32>().add(at(1, 0));
+                let plan = &block.scores;
+                plan.run_plain(q, k, added, residual, scores, products, 0..plan.units());
+                block.softmax.run(scores, scores, 0..block.softmax.units());
+                let v = src[2].cast::<f32>().add(at(2, 0));
+                let (plan, c) = (&block.values, dst.cast::<f32>().add(out));
+                plan.run_plain(scores, v, zeros, ptr::null(), c, products, 0..plan.units());
+            }
+        }
+        Ok(())
+    }
+}

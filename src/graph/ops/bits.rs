@@ -1,0 +1,181 @@
+//! Element-wise functions of the bits or remainders of two operands.
+
+use super::binary::Broadcast;
+use super::elements::{expect_dtype, is_integer};
+use super::{Operator, expect_operands};
+use crate::graph::{GraphError, Info, View, ViewMut};
+use crate::tensor::{DType, broadcast};
+
+/// A function of two numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum BitsOp {
+    And,
+    Or,
+    Xor,
+    /// `a << b`; 0 if `b` is negative or not below the width.
+    ShiftLeft,
+    /// `a >> b`, arithmetic for signed types; all sign bits if `b` is negative or not below the
+    /// width.
+    ShiftRight,
+    /// What is left of `a / b` rounded down: has the sign of `b`. Also of floats.
+    Modulo,
+    /// What is left of `a / b` rounded to zero: has the sign of `a`. Also of floats.
+    Remainder,
+}
+
+/// Combines elements of one integer type, broadcasting as ONNX does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bits {
+    /// How.
+    pub op: BitsOp,
+}
+
+impl Bits {
+    fn is_division(self) -> bool {
+        matches!(self.op, BitsOp::Modulo | BitsOp::Remainder)
+    }
+
+    fn floats(self, a: f64, b: f64) -> f64 {
+        let rest = a % b;
+        let other_side = rest != 0.0 && (rest < 0.0) != (b < 0.0);
+        match self.op {
+            // The rest of nothing has the divisor's sign, too.
+            BitsOp::Modulo if rest == 0.0 => 0f64.copysign(b),
+            BitsOp::Modulo if other_side => rest + b,
+            _ => rest,
+        }
+    }
+}
+
+/// The function on one integer type; `None` for a division by zero.
+macro_rules! on {
+    ($t:ty, $op:expr) => {
+        |a: $t, b: $t| -> Option<$t> {
+            let shift = u32::try_from(b).ok().filter(|&b| b < <$t>::BITS);
+            #[allow(unused_comparisons, reason = "unsigned types are never negative")]
+            Some(match $op {
+                BitsOp::And => a & b,
+                BitsOp::Or => a | b,
+                BitsOp::Xor => a ^ b,
+                BitsOp::ShiftLeft => shift.map_or(0, |s| a << s),
+                BitsOp::ShiftRight => {
+                    a >> shift.unwrap_or(<$t>::BITS - 1)
+                        >> match shift {
+                            Some(_) => 0,
+                            None => 1,
+                        }
+                }
+                _ if b == 0 => return None,
+                BitsOp::Remainder => a.wrapping_rem(b),
+                BitsOp::Modulo => {
+                    let rest = a.wrapping_rem(b);
+                    if rest != 0 && (rest < 0) != (b < 0) { rest.wrapping_add(b) } else { rest }
+                }
+            })
+        }
+    };
+}
+
+impl Operator for Bits {
+    fn name(&self) -> &'static str {
+        match self.op {
+            BitsOp::And => "bitwise_and",
+            BitsOp::Or => "bitwise_or",
+            BitsOp::Xor => "bitwise_xor",
+            BitsOp::ShiftLeft | BitsOp::ShiftRight => "bit_shift",
+            BitsOp::Modulo | BitsOp::Remainder => "mod",
+        }
+    }
+
+    fn infer(&self, src: &[Info]) -> Result<Info, GraphError> {
+        expect_operands(self.name(), src, 2..=2, "2")?;
+        let (a, b) = (&src[0], &src[1]);
+        expect_dtype(self.name(), a, |d| is_integer(d) || (self.is_division() && d.is_float()))?;
+        expect_dtype(self.name(), b, |d| d == a.dtype)?;
+        let dims = broadcast(&a.dims, &b.dims).ok_or_else(|| {
+            let rule = "the operands' shapes must broadcast";
+            GraphError::mismatch(self.name(), rule, &[("a", &a.dims), ("b", &b.dims)])
+        })?;
+        Ok(Info::plain(a.dtype, dims))
+    }
+
+    fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
+        let name = self.name();
+        let [ia, ib] = [0, 1].map(|i| Broadcast::new(src[i].dims, dst.dims));
+        macro_rules! zip {
+            ($t:ty, $f:expr) => {{
+                let (a, b, f) = (src[0].slice::<$t>(name)?, src[1].slice::<$t>(name)?, $f);
+                for (i, y) in dst.slice::<$t>(name)?.iter_mut().enumerate() {
+                    *y = f(a[ia.index(i)], b[ib.index(i)]).ok_or_else(|| {
+                        let what = "a zero divisor of integers".to_owned();
+                        GraphError::Unsupported { op: name, what }
+                    })?;
+                }
+                Ok(())
+            }};
+        }
+        macro_rules! integers {
+            ($t:ty) => {
+                zip!($t, on!($t, self.op))
+            };
+        }
+        match src[0].dtype {
+            DType::F32 => {
+                zip!(f32, |a, b| Some(self.floats(f64::from(a), f64::from(b)) as f32))
+            }
+            DType::F64 => zip!(f64, |a, b| Some(self.floats(a, b))),
+            DType::I8 => integers!(i8),
+            DType::U8 => integers!(u8),
+            DType::I16 => integers!(i16),
+            DType::U16 => integers!(u16),
+            DType::I32 => integers!(i32),
+            DType::U32 => integers!(u32),
+            DType::I64 => integers!(i64),
+            DType::U64 => integers!(u64),
+            dtype => Err(GraphError::UnsupportedDType { op: name, dtype }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Context;
+    use crate::tensor::Tensor;
+
+    fn run(op: BitsOp, a: Tensor, b: Tensor) -> Result<Tensor, GraphError> {
+        let mut cx = Context::new();
+        let (a, b) = (cx.constant(a)?, cx.constant(b)?);
+        let y = cx.op(Bits { op }, &[a, b])?;
+        Ok(cx.constant_value(y).unwrap().clone())
+    }
+
+    #[test]
+    fn shifts_do_not_wrap() {
+        let of = |op, a: &[i8], b: &[i8]| {
+            let t = |v: &[i8]| Tensor::from_slice(&[v.len()], v).unwrap();
+            run(op, t(a), t(b)).unwrap().as_slice::<i8>().unwrap().to_vec()
+        };
+        let a = [-128, -128, 127, 127, -1, 1];
+        assert_eq!(of(BitsOp::ShiftRight, &a, &[7, 8, 8, -1, 100, 1]), [-1, -1, 0, 0, -1, 0]);
+        assert_eq!(of(BitsOp::ShiftLeft, &a, &[1, 8, 1, -1, 7, 7]), [0, 0, -2, 0, -128, -128]);
+    }
+
+    #[test]
+    fn remainders_have_the_sign_of_divisor_or_dividend() {
+        let t = |v: &[i32]| Tensor::from_slice(&[v.len()], v).unwrap();
+        let of = |op, a: &[i32], b: &[i32]| Ok::<_, GraphError>(ints(&run(op, t(a), t(b))?));
+        fn ints(t: &Tensor) -> Vec<i32> {
+            t.as_slice::<i32>().unwrap().to_vec()
+        }
+        let (a, b) = ([-4, 7, 5, 4, -7, i32::MIN], [2, -3, 8, -2, 3, -1]);
+        assert_eq!(of(BitsOp::Modulo, &a, &b).unwrap(), [0, -2, 5, 0, 2, 0]);
+        assert_eq!(of(BitsOp::Remainder, &a, &b).unwrap(), [0, 1, 5, 0, -1, 0]);
+        assert!(of(BitsOp::Modulo, &[1], &[0]).is_err());
+        let f = |v: &[f32]| Tensor::from_slice(&[v.len()], v).unwrap();
+        let y = run(BitsOp::Modulo, f(&[-4.5, 7.5]), f(&[2.0, -2.0])).unwrap();
+        assert_eq!(y.as_slice::<f32>().unwrap()[..], [1.5, -0.5]);
+        assert!(run(BitsOp::And, f(&[1.0]), f(&[1.0])).is_err());
+    }
+}

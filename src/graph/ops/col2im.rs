@@ -1,0 +1,75 @@
+//! Columns of blocks back to a picture.
+
+use super::cast::Number;
+use super::elements::{checked_count, expect_dtype, unravel};
+use super::windows::Windows;
+use super::{Operator, expect_operands};
+use crate::graph::{GraphError, Info, View, ViewMut, with_element};
+use crate::tensor::DType;
+
+/// Sums up blocks `[n, c * block cells, blocks]` where they stand in `[n, c, image...]`, as ONNX
+/// `Col2Im`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Col2Im {
+    /// Spatial extents of the result.
+    pub image: Vec<usize>,
+    /// The blocks.
+    pub windows: Windows,
+}
+
+const OP: &str = "col2im";
+
+impl Operator for Col2Im {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn infer(&self, src: &[Info]) -> Result<Info, GraphError> {
+        expect_operands(OP, src, 1..=1, "1")?;
+        let x = &src[0];
+        expect_dtype(OP, x, |d| d != DType::Bool)?;
+        self.windows.check(OP, &self.image)?;
+        let cells = checked_count(OP, &self.windows.size)?;
+        let blocks = checked_count(OP, &self.windows.count)?;
+        let &[n, rows, columns] = &x.dims[..] else {
+            let rule = "x must have three dimensions";
+            return Err(GraphError::mismatch(OP, rule, &[("x", &x.dims)]));
+        };
+        if !rows.is_multiple_of(cells) || columns != blocks {
+            let rule = "x must have a row per channel and cell, and a column per block";
+            let shapes = [("x", &x.dims[..]), ("block", &self.windows.size)];
+            return Err(GraphError::mismatch(OP, rule, &shapes));
+        }
+        let dims = [&[n, rows / cells], &self.image[..]].concat();
+        checked_count(OP, &dims)?;
+        Ok(Info::plain(x.dtype, dims))
+    }
+
+    fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
+        let area: usize = self.image.iter().product();
+        let cells: usize = self.windows.size.iter().product();
+        let blocks = src[0].dims[2];
+        let planes = dst.dims[0] * dst.dims[1];
+        with_element!(dst.dtype, OP, T => {
+            let (x, y) = (src[0].slice::<T>(OP)?, dst.slice::<T>(OP)?);
+            // Floats are summed in f64, and integers wrap around.
+            let mut sums = vec![(0.0, 0i128); y.len()];
+            let mut at = vec![0; self.image.len()];
+            for plane in 0..planes {
+                for block in 0..blocks {
+                    unravel(block, &self.windows.count, &mut at);
+                    self.windows.for_each(&at, &self.image, |tap, cell| {
+                        let value = x[(plane * cells + tap) * blocks + block];
+                        let (float, int) = &mut sums[plane * area + cell];
+                        *float += value.to_float();
+                        *int += value.to_int();
+                    });
+                }
+            }
+            for (y, (float, int)) in y.iter_mut().zip(sums) {
+                *y = if T::FLOAT { T::from_float(float) } else { T::from_int(int) };
+            }
+            Ok(())
+        })
+    }
+}

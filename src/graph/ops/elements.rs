@@ -1,0 +1,96 @@
+//! What references share: positions, indices, and elements as numbers.
+
+use super::cast::Number;
+use crate::graph::{GraphError, Info, View, ViewMut, with_element};
+use crate::tensor::DType;
+
+/// Elements between neighbours along each axis of a dense tensor, slowest first.
+pub(super) fn strides(dims: &[usize]) -> Vec<usize> {
+    let mut out = vec![1; dims.len()];
+    for i in (1..dims.len()).rev() {
+        out[i - 1] = out[i] * dims[i];
+    }
+    out
+}
+
+/// The indices along each axis of element `i` of a dense tensor.
+pub(super) fn unravel(mut i: usize, dims: &[usize], at: &mut [usize]) {
+    for (at, &d) in at.iter_mut().zip(dims).rev() {
+        *at = i % d;
+        i /= d;
+    }
+}
+
+/// Extents before an axis, of it, and behind it, each as one number.
+pub(super) fn around(dims: &[usize], axis: usize) -> (usize, usize, usize) {
+    let (outer, inner) = (&dims[..axis], &dims[axis + 1..]);
+    (outer.iter().product(), dims[axis], inner.iter().product())
+}
+
+/// The elements as f64. Integers beyond 2^53 lose low bits.
+pub(super) fn floats(x: &View<'_>, op: &'static str) -> Result<Vec<f64>, GraphError> {
+    with_element!(x.dtype, op, T => {
+        let wide = |&v: &T| if T::FLOAT { v.to_float() } else { v.to_int() as f64 };
+        Ok(x.slice::<T>(op)?.iter().map(wide).collect())
+    })
+}
+
+/// Writes f64 values, rounded (of integer types: truncated and saturated) to the result's type.
+pub(super) fn write_floats(
+    dst: &mut ViewMut<'_>,
+    op: &'static str,
+    values: impl IntoIterator<Item = f64>,
+) -> Result<(), GraphError> {
+    with_element!(dst.dtype, op, T => {
+        dst.slice::<T>(op)?.iter_mut().zip(values).for_each(|(y, v)| *y = T::from_float(v));
+        Ok(())
+    })
+}
+
+/// The elements of a tensor of integers.
+pub(super) fn integers(x: &View<'_>, op: &'static str) -> Result<Vec<i64>, GraphError> {
+    if x.dtype.is_float() || x.dtype == DType::U64 {
+        return Err(GraphError::UnsupportedDType { op, dtype: x.dtype });
+    }
+    with_element!(x.dtype, op, T => {
+        Ok(x.slice::<T>(op)?.iter().map(|v| v.to_int() as i64).collect())
+    })
+}
+
+/// An index counted from the front; negative ones count from the end.
+pub(super) fn position(op: &'static str, index: i64, extent: usize) -> Result<usize, GraphError> {
+    let from_front = if index < 0 { index.checked_add(extent as i64) } else { Some(index) };
+    from_front
+        .and_then(|at| usize::try_from(at).ok())
+        .filter(|&at| at < extent)
+        .ok_or(GraphError::IndexOutOfRange { op, index, extent })
+}
+
+/// Refuses operands of other types than `allowed`.
+pub(super) fn expect_dtype(
+    op: &'static str,
+    x: &Info,
+    allowed: impl Fn(DType) -> bool,
+) -> Result<(), GraphError> {
+    if x.dtype.is_plain() && allowed(x.dtype) {
+        Ok(())
+    } else {
+        Err(GraphError::UnsupportedDType { op, dtype: x.dtype })
+    }
+}
+
+/// The types that hold indices.
+pub(super) fn is_index(dtype: DType) -> bool {
+    matches!(dtype, DType::I32 | DType::I64)
+}
+
+/// Integers of any width, without `bool`.
+pub(super) fn is_integer(dtype: DType) -> bool {
+    dtype.is_plain() && !dtype.is_float() && dtype != DType::Bool
+}
+
+/// The element count, or an error if it does not fit an address.
+pub(super) fn checked_count(op: &'static str, dims: &[usize]) -> Result<usize, GraphError> {
+    let count = dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+    count.ok_or_else(|| GraphError::mismatch(op, "sizes must not overflow", &[("shape", dims)]))
+}

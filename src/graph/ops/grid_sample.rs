@@ -1,0 +1,167 @@
+//! Sampling at computed positions.
+
+use super::elements::{checked_count, expect_dtype, floats, write_floats};
+use super::sampling::{Taps, inside, sample};
+use super::{Operator, expect_operands};
+use crate::graph::{GraphError, Info, View, ViewMut};
+
+/// How values between elements are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names say it")]
+pub enum GridMode {
+    Nearest,
+    Linear,
+    /// Keys' filter with a = -0.75.
+    Cubic,
+}
+
+/// What lies outside of the operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GridPadding {
+    /// Zeros.
+    Zeros,
+    /// The nearest element.
+    Border,
+    /// The operand mirrored at its border.
+    Reflection,
+}
+
+/// The first operand `[n, c, spatial...]` at positions `[n, out..., spatial dimensions]`, whose
+/// coordinates go from -1 to 1, the fastest dimension first, as ONNX `GridSample`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GridSample {
+    /// Between elements.
+    pub mode: GridMode,
+    /// Outside.
+    pub padding: GridPadding,
+    /// Whether -1 and 1 are the centres of the outermost elements instead of their outer borders.
+    pub align_corners: bool,
+}
+
+const OP: &str = "grid_sample";
+
+/// Mirrors a position at `low` and `high` until it lies between them.
+fn reflect(at: f64, low: f64, high: f64) -> f64 {
+    let range = high - low;
+    if range <= 0.0 {
+        return low;
+    }
+    let distance = if at < low { low - at } else { at - high };
+    if at >= low && at <= high || !distance.is_finite() {
+        return if distance.is_nan() { low } else { at.clamp(low, high) };
+    }
+    let rest = distance % range;
+    let even = (distance / range).floor() % 2.0 == 0.0;
+    if (at < low) == even { low + rest } else { high - rest }
+}
+
+impl GridSample {
+    /// The lowest and the highest position that is not padding.
+    fn border(self, extent: usize) -> (f64, f64) {
+        let extent = extent as f64;
+        if self.align_corners { (0.0, extent - 1.0) } else { (-0.5, extent - 0.5) }
+    }
+
+    /// The position along an axis in elements. In f32: ties depend on it.
+    fn position(self, at: f64, extent: usize) -> f64 {
+        let (at, n) = (at as f32, extent as f32);
+        let x = if self.align_corners {
+            (at + 1.0) / 2.0 * (n - 1.0)
+        } else {
+            ((at + 1.0) * n - 1.0) / 2.0
+        };
+        let x = if self.mode == GridMode::Nearest { x.round_ties_even() } else { x };
+        let (x, (low, high)) = (f64::from(x), self.border(extent));
+        match self.padding {
+            GridPadding::Border => x.clamp(0.0, f64::from(n) - 1.0),
+            GridPadding::Reflection => reflect(x, low, high),
+            GridPadding::Zeros => x,
+        }
+    }
+
+    /// The element at a whole position, if there is one.
+    fn element(self, at: f64, extent: usize) -> Option<usize> {
+        match self.padding {
+            GridPadding::Zeros => inside(at, extent),
+            GridPadding::Border => inside(at.clamp(0.0, extent as f64 - 1.0), extent),
+            GridPadding::Reflection => {
+                let (low, high) = self.border(extent);
+                inside(reflect(at, low, high).trunc(), extent)
+            }
+        }
+    }
+
+    fn taps(self, at: f64, extent: usize) -> Taps {
+        let x = self.position(at, extent);
+        if x.is_nan() {
+            return vec![(Some(0), f64::NAN)];
+        }
+        let (low, t) = (x.floor(), x - x.floor());
+        let weights: &[f64] = match self.mode {
+            GridMode::Nearest => return vec![(self.element(x.round_ties_even(), extent), 1.0)],
+            GridMode::Linear => &[1.0 - t, t],
+            GridMode::Cubic => &[far(1.0 + t), near(t), near(1.0 - t), far(2.0 - t)],
+        };
+        let first = if self.mode == GridMode::Cubic { low - 1.0 } else { low };
+        let each = weights.iter().enumerate();
+        each.map(|(i, &w)| (self.element(first + i as f64, extent), w)).collect()
+    }
+}
+
+/// Keys' filter at a distance of at most 1.
+fn near(x: f64) -> f64 {
+    (1.25 * x - 2.25) * x * x + 1.0
+}
+
+/// Keys' filter at a distance from 1 to 2.
+fn far(x: f64) -> f64 {
+    ((-0.75 * x + 3.75) * x - 6.0) * x + 3.0
+}
+
+impl Operator for GridSample {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn infer(&self, src: &[Info]) -> Result<Info, GraphError> {
+        expect_operands(OP, src, 2..=2, "2")?;
+        let (x, grid) = (&src[0], &src[1]);
+        expect_dtype(OP, x, |d| d.is_float())?;
+        expect_dtype(OP, grid, |d| d.is_float())?;
+        let spatial = x.dims.len().saturating_sub(2);
+        let fits = spatial > 0
+            && grid.dims.len() == x.dims.len()
+            && grid.dims[0] == x.dims[0]
+            && grid.dims.last() == Some(&spatial);
+        if !fits || x.dims[2..].contains(&0) {
+            let rule = "the grid must hold a position in x for each output of each batch";
+            return Err(GraphError::mismatch(OP, rule, &[("x", &x.dims), ("grid", &grid.dims)]));
+        }
+        let dims = [&x.dims[..2], &grid.dims[1..grid.dims.len() - 1]].concat();
+        checked_count(OP, &dims)?;
+        Ok(Info::plain(x.dtype, dims))
+    }
+
+    fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
+        let (x, grid) = (floats(&src[0], OP)?, floats(&src[1], OP)?);
+        let ([n, c], spatial) = ([dst.dims[0], dst.dims[1]], &src[0].dims[2..]);
+        let area: usize = spatial.iter().product();
+        let points: usize = dst.dims[2..].iter().product();
+        let mut out = vec![0.0; n * c * points];
+        for (point, at) in grid.chunks_exact(spatial.len()).enumerate() {
+            let axes = at.iter().rev().zip(spatial);
+            let taps: Vec<Taps> = axes.map(|(&at, &extent)| self.taps(at, extent)).collect();
+            let (batch, point) = (point / points, point % points);
+            for plane in batch * c..(batch + 1) * c {
+                out[plane * points + point] = sample(&x[plane * area..][..area], spatial, &taps);
+            }
+        }
+        write_floats(dst, OP, out)
+    }
+
+    fn macs(&self, src: &[Info], dst: &Info) -> u64 {
+        let taps: u64 = if self.mode == GridMode::Cubic { 4 } else { 2 };
+        let spatial = u32::try_from(src[0].dims.len()).unwrap_or(0).saturating_sub(2);
+        taps.saturating_pow(spatial).saturating_mul(dst.elements() as u64)
+    }
+}

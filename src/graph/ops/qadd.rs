@@ -1,0 +1,112 @@
+//! Sums of bytes.
+
+use core::ops::Range;
+
+use tilewright_kernels::{QaddParams, QaddPlan};
+
+use super::requantize::{byte, is_bytes, kernel_type};
+use super::{LayoutRule, Operator, RuleCx, expect_operands};
+use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
+use crate::tensor::DType;
+
+/// Sum of two tensors of bytes of one type and shape: `clamp(round((a - a_zero) * (a_scale / y_scale)
+/// + (b - b_zero) * (b_scale / y_scale)) + y_zero)`, each operation in f32, ties to even (ONNX
+/// Runtime's `QLinearAdd`, within one step).
+#[derive(Clone, Debug, PartialEq)]
+pub struct QAdd {
+    /// Scales of the operands and of the result.
+    pub scales: [f32; 3],
+    /// Zero points of the same.
+    pub zeros: [i32; 3],
+}
+
+const OP: &str = "qadd";
+
+impl Operator for QAdd {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn infer(&self, src: &[Info]) -> Result<Info, GraphError> {
+        expect_operands(OP, src, 2..=2, "2")?;
+        if let Some(bad) = src.iter().find(|s| !is_bytes(s.dtype) || s.dtype != src[0].dtype) {
+            return Err(GraphError::UnsupportedDType { op: OP, dtype: bad.dtype });
+        }
+        if src[0].dims != src[1].dims {
+            let shapes = [("a", &src[0].dims[..]), ("b", &src[1].dims)];
+            return Err(GraphError::mismatch(OP, "both must have one shape", &shapes));
+        }
+        let [a, b, y] = self.scales;
+        let ok = |s: f32| s.is_finite() && s > 0.0;
+        if ![a, b, y, a / y, b / y].into_iter().all(ok) {
+            let reason = "must be above 0, and finite over each other".to_owned();
+            return Err(GraphError::InvalidAttribute { op: OP, attribute: "scales", reason });
+        }
+        let range = if src[0].dtype == DType::I8 { -128..=127 } else { 0..=255 };
+        if !self.zeros.iter().all(|z| range.contains(z)) {
+            let (attribute, reason) =
+                ("zero points", "must be in the range of the type".to_owned());
+            return Err(GraphError::InvalidAttribute { op: OP, attribute, reason });
+        }
+        Ok(Info::plain(src[0].dtype, src[0].dims.clone()))
+    }
+
+    fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
+        let [a, b, y] = self.scales;
+        let [a_zero, b_zero, zero] = self.zeros.map(i64::from);
+        let [low, high] = if dst.dtype == DType::I8 { [-128, 127] } else { [0, 255] };
+        for (i, to) in dst.bytes.iter_mut().enumerate() {
+            let left = (byte(&src[0], i) - a_zero) as f32 * (a / y);
+            let right = (byte(&src[1], i) - b_zero) as f32 * (b / y);
+            let sum = (left + right).round_ties_even() as i64;
+            *to = (sum + zero).clamp(low, high) as u8;
+        }
+        Ok(())
+    }
+
+    fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
+        // Lanes of blocks that are no channels are added too, which does no harm.
+        let Some(len) = cx.dst.stored_elements().filter(|&n| n > 0) else { return Ok(None) };
+        let params = QaddParams {
+            len,
+            dtype: kernel_type(cx.dst.dtype),
+            scales: self.scales,
+            zero_points: self.zeros,
+        };
+        Ok(Some(Box::new(Run(QaddPlan::new(cx.isa, &params)?))))
+    }
+
+    fn layout_rule(&self, _cx: &RuleCx<'_>) -> LayoutRule {
+        LayoutRule::Follow(vec![0, 1])
+    }
+}
+
+struct Run(QaddPlan);
+
+impl Step for Run {
+    fn kernel(&self) -> String {
+        self.0.kernel_name().to_owned()
+    }
+
+    fn units(&self) -> usize {
+        self.0.units()
+    }
+
+    fn may_overwrite(&self, _i: usize) -> bool {
+        true
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn run(
+        &self,
+        src: &[*const u8],
+        dst: *mut u8,
+        _scratch: *mut u8,
+        units: Range<usize>,
+    ) -> Result<(), GraphError> {
+        // SAFETY: the plan was made for as many bytes as operands and result have; the result may
+        // be an operand; units and CPU are as the caller promises.
+        unsafe { self.0.run(src[0], src[1], dst, units) };
+        Ok(())
+    }
+}

@@ -1,0 +1,223 @@
+//! Recognition of GELU in the operators that exporters write it in.
+
+use tilewright_kernels::template::binary::BinaryOp;
+
+use super::super::ops::unary::{Unary, UnaryOp};
+use super::super::{Context, GraphError, Op, TensorId};
+use super::pattern::{binary, close, scalar, unary};
+use crate::tensor::DType;
+
+/// Factors that a product is taken apart into, at most.
+const FACTORS: usize = 5;
+
+/// Makes one operator of `x * 0.5 * (1 + erf(x / sqrt(2)))` and of
+/// `x * 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))`, whatever the order of the factors.
+///
+/// Results change by rounding only. What else reads the parts still finds them.
+///
+/// # Errors
+/// What the operators refuse; an error here is a mistake of the pass.
+pub fn use_gelu(cx: &mut Context, outputs: &[TensorId]) -> Result<(), GraphError> {
+    for id in cx.build_forward(outputs)? {
+        if let Some((op, x)) = gelu(cx, id) {
+            cx.rewrite(id, Op::Unary(Unary::new(op)), vec![x])?;
+        }
+    }
+    Ok(())
+}
+
+fn gelu(cx: &Context, id: TensorId) -> Option<(UnaryOp, TensorId)> {
+    if cx.dtype(id) != DType::F32 {
+        return None;
+    }
+    let whole = product(cx, id)?;
+    // A factor or divisor of one half or two, x, and one plus a function of x.
+    let &[a, b] = &whole.others[..] else { return None };
+    if !close(whole.constant as f32, 0.5) {
+        return None;
+    }
+    [(a, b), (b, a)].into_iter().find_map(|(x, sum)| {
+        if cx.dims(x) != cx.dims(id) {
+            return None;
+        }
+        let inner = plus(cx, sum, 1.0)?;
+        if let Some(scaled) = unary(cx, inner, UnaryOp::Erf) {
+            let scaled = product(cx, scaled)?;
+            let root = close(scaled.constant as f32, core::f64::consts::FRAC_1_SQRT_2);
+            return (root && scaled.others == [x]).then_some((UnaryOp::Gelu, x));
+        }
+        let cubic = unary(cx, inner, UnaryOp::Tanh)?;
+        is_cubic(cx, cubic, x).then_some((UnaryOp::GeluTanh, x))
+    })
+}
+
+/// Whether `id` is `sqrt(2 / pi) * (x + 0.044715 * x^3)`, or with x before the parenthesis.
+fn is_cubic(cx: &Context, id: TensorId, x: TensorId) -> bool {
+    let Some(scaled) = product(cx, id) else { return false };
+    if !close(scaled.constant as f32, (2.0 / core::f64::consts::PI).sqrt()) {
+        return false;
+    }
+    let power = |id: TensorId, times: usize| {
+        product(cx, id).is_some_and(|p| {
+            close(p.constant as f32, 0.044_715)
+                && p.others.len() == times
+                && p.others.iter().all(|&o| o == x)
+        })
+    };
+    match scaled.others[..] {
+        [sum] => binary(cx, sum, BinaryOp::Add)
+            .is_some_and(|[a, b]| (a == x && power(b, 3)) || (b == x && power(a, 3))),
+        [a, b] if a == x => plus(cx, b, 1.0).is_some_and(|p| power(p, 2)),
+        [a, b] if b == x => plus(cx, a, 1.0).is_some_and(|p| power(p, 2)),
+        _ => false,
+    }
+}
+
+/// The operand that a constant is added to.
+fn plus(cx: &Context, id: TensorId, constant: f64) -> Option<TensorId> {
+    let [a, b] = binary(cx, id, BinaryOp::Add)?;
+    let is = |id| scalar(cx, id).is_some_and(|v| close(v, constant));
+    match (is(a), is(b)) {
+        (false, true) => Some(a),
+        (true, false) => Some(b),
+        _ => None,
+    }
+}
+
+/// A product's constant factor, and the others.
+struct Product {
+    constant: f64,
+    others: Vec<TensorId>,
+}
+
+/// Takes products, quotients by constants, squares and cubes apart. `None` if that is many factors.
+fn product(cx: &Context, id: TensorId) -> Option<Product> {
+    let (mut constant, mut others, mut open) = (1.0, Vec::new(), vec![id]);
+    while let Some(id) = open.pop() {
+        if open.len() + others.len() > FACTORS {
+            return None;
+        }
+        if let Some(value) = scalar(cx, id) {
+            constant *= f64::from(value);
+        } else if let Some(factors) = binary(cx, id, BinaryOp::Mul) {
+            open.extend(factors);
+        } else if let Some((x, divisor)) =
+            binary(cx, id, BinaryOp::Div).and_then(|[x, by]| Some((x, scalar(cx, by)?)))
+        {
+            constant /= f64::from(divisor);
+            open.push(x);
+        } else if let Some(x) = unary(cx, id, UnaryOp::Square) {
+            open.extend([x, x]);
+        } else if let Some(x) = binary(cx, id, BinaryOp::Pow)
+            .and_then(|[x, by]| scalar(cx, by).filter(|&v| v == 3.0).map(|_| x))
+        {
+            open.extend([x; 3]);
+        } else {
+            others.push(id);
+        }
+    }
+    Some(Product { constant, others })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::ops::binary::Binary;
+    use crate::tensor::Tensor;
+
+    struct Net(Context);
+
+    impl Net {
+        fn number(&mut self, value: f32) -> TensorId {
+            self.0.constant(Tensor::from_slice(&[], &[value]).unwrap()).unwrap()
+        }
+
+        fn with(&mut self, op: BinaryOp, x: TensorId, value: f32) -> TensorId {
+            let value = self.number(value);
+            self.pair(op, x, value)
+        }
+
+        fn pair(&mut self, op: BinaryOp, a: TensorId, b: TensorId) -> TensorId {
+            self.0.op(Binary::new(op), &[a, b]).unwrap()
+        }
+
+        fn unary(&mut self, op: UnaryOp, x: TensorId) -> TensorId {
+            self.0.op(Unary::new(op), &[x]).unwrap()
+        }
+
+        fn found(mut self, y: TensorId, x: TensorId) -> Option<UnaryOp> {
+            use_gelu(&mut self.0, &[y]).unwrap();
+            let record = self.0.record(y);
+            match record.op() {
+                Op::Unary(u) if record.src() == [x] => Some(u.op),
+                _ => None,
+            }
+        }
+    }
+
+    fn net() -> (Net, TensorId) {
+        let mut cx = Context::new();
+        let x = cx.input("x", DType::F32, &[2, 3]).unwrap();
+        (Net(cx), x)
+    }
+
+    /// The form with the error function; the half stands in front, behind, or at x.
+    fn with_erf(half: usize, divisor: f32) -> Option<UnaryOp> {
+        let (mut n, x) = net();
+        let inner = n.with(BinaryOp::Div, x, divisor);
+        let inner = n.unary(UnaryOp::Erf, inner);
+        let sum = n.with(BinaryOp::Add, inner, 1.0);
+        let y = match half {
+            0 => {
+                let x = n.with(BinaryOp::Mul, x, 0.5);
+                n.pair(BinaryOp::Mul, x, sum)
+            }
+            1 => {
+                let y = n.pair(BinaryOp::Mul, x, sum);
+                n.with(BinaryOp::Mul, y, 0.5)
+            }
+            _ => {
+                let y = n.pair(BinaryOp::Mul, sum, x);
+                n.with(BinaryOp::Div, y, 2.0)
+            }
+        };
+        n.found(y, x)
+    }
+
+    #[test]
+    fn error_function_in_any_order() {
+        let root = core::f32::consts::SQRT_2;
+        for half in 0..3 {
+            assert_eq!(with_erf(half, root), Some(UnaryOp::Gelu), "{half}");
+        }
+        assert_eq!(with_erf(0, 1.5), None);
+    }
+
+    #[test]
+    fn tanh_form() {
+        for (factor, wanted) in [(0.044_715, Some(UnaryOp::GeluTanh)), (0.05, None)] {
+            let (mut n, x) = net();
+            let cube = n.with(BinaryOp::Pow, x, 3.0);
+            let cube = n.with(BinaryOp::Mul, cube, factor);
+            let sum = n.pair(BinaryOp::Add, x, cube);
+            let inner = n.with(BinaryOp::Mul, sum, (2.0 / core::f32::consts::PI).sqrt());
+            let inner = n.unary(UnaryOp::Tanh, inner);
+            let sum = n.with(BinaryOp::Add, inner, 1.0);
+            let half = n.with(BinaryOp::Mul, x, 0.5);
+            let y = n.pair(BinaryOp::Mul, half, sum);
+            assert_eq!(n.found(y, x), wanted);
+        }
+    }
+
+    #[test]
+    fn another_tensor_is_not_taken_for_x() {
+        let (mut n, x) = net();
+        let z = n.unary(UnaryOp::Relu, x);
+        let inner = n.with(BinaryOp::Div, z, core::f32::consts::SQRT_2);
+        let inner = n.unary(UnaryOp::Erf, inner);
+        let sum = n.with(BinaryOp::Add, inner, 1.0);
+        let y = n.pair(BinaryOp::Mul, x, sum);
+        let y = n.with(BinaryOp::Mul, y, 0.5);
+        assert_eq!(n.found(y, x), None);
+    }
+}

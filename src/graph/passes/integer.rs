@@ -1,0 +1,385 @@
+//! From numbers between quantisations to operators on integers.
+//!
+//! Quantised networks are written as float operators between `Dequantize` and `Quantize`. Where the
+//! integers that go in and come out are known, and their scales are constants, an operator on integers
+//! computes the same within one step of the result, in a fraction of the time.
+
+use tilewright_kernels::Activation;
+use tilewright_kernels::template::binary::BinaryOp;
+
+use super::super::ops::binary::Binary;
+use super::super::ops::conv::Conv;
+use super::super::ops::matmul::MatMul;
+use super::super::ops::pool::{Pool, PoolKind};
+use super::super::ops::qadd::QAdd;
+use super::super::ops::qconv::QConv;
+use super::super::ops::qmatmul::QMatMul;
+use super::super::ops::qpool::QPool;
+use super::super::ops::requantize::Requantize;
+use super::super::ops::unary;
+use super::super::{Context, GraphError, Op, TensorId};
+use super::use_counts;
+use crate::tensor::{DType, Tensor};
+
+/// Replaces convolutions, products, poolings, sums and moves of dequantised tensors, whose results are
+/// quantised, by operators on integers. Activations between them become bounds of the result.
+///
+/// # Errors
+/// What the operators refuse; an error here is a mistake of the pass.
+pub fn use_integers(cx: &mut Context, outputs: &[TensorId]) -> Result<(), GraphError> {
+    let order = cx.build_forward(outputs)?;
+    let uses = use_counts(cx, &order, outputs);
+    for id in order {
+        if let Some(op) = largest_bytes(cx, id) {
+            let src = cx.record(id).src().to_vec();
+            cx.rewrite(id, op.into(), src)?;
+        }
+        let Some(result) = quantized(cx, id) else { continue };
+        if let Some(x) = reshaped(cx, id, &result) {
+            cx.rewrite_as_view(id, "reshape", x);
+            continue;
+        }
+        let mut pass = Pass { cx, uses: &uses, result };
+        if let Some((op, src)) = pass.replacement(id)? {
+            cx.rewrite(id, op, src)?;
+        }
+    }
+    Ok(())
+}
+
+/// The maximum of bytes without a scale, for which there are kernels too.
+fn largest_bytes(cx: &Context, id: TensorId) -> Option<QPool> {
+    let Op::Pool(pool) = cx.record(id).op() else { return None };
+    let bytes = matches!(cx.dtype(id), DType::I8 | DType::U8) && cx.record(id).value().is_none();
+    (bytes && pool.kind == PoolKind::Max).then(|| QPool {
+        pool: pool.clone(),
+        x_zero: 0,
+        zero: 0,
+        scale: 1.0,
+    })
+}
+
+/// Integers with a scale.
+struct Scaled {
+    /// The integers.
+    x: TensorId,
+    scales: Vec<f32>,
+    zeros: Vec<i32>,
+    /// The axis that has one scale per index.
+    axis: Option<usize>,
+}
+
+impl Scaled {
+    /// Scale and zero point, if they are the same for all elements.
+    fn single(&self) -> Option<(f32, i32)> {
+        match (&self.scales[..], &self.zeros[..]) {
+            ([scale], []) => Some((*scale, 0)),
+            ([scale], [zero]) => Some((*scale, *zero)),
+            _ => None,
+        }
+    }
+}
+
+/// The integers of which a quantised tensor is just another shape.
+fn reshaped(cx: &Context, id: TensorId, result: &Target) -> Option<TensorId> {
+    let y = cx.record(id).src()[0];
+    let same_order = *cx.record(y).op() == Op::View("reshape") && cx.record(y).value().is_none();
+    let x = dequantized(cx, if same_order { cx.record(y).src()[0] } else { y })?;
+    let same = x.single()? == (result.scale, result.zero) && cx.dtype(x.x) == result.to;
+    (same && cx.record(x.x).is_contiguous()).then_some(x.x)
+}
+
+/// What a result is quantised with.
+struct Target {
+    to: DType,
+    scale: f32,
+    zero: i32,
+}
+
+/// The constants behind the first operand of a conversion: scales and zero points.
+fn parameters(cx: &Context, id: TensorId) -> Option<(Vec<f32>, Vec<i32>)> {
+    let src = cx.record(id).src();
+    let scales = cx.constant_value(*src.get(1)?)?.as_slice::<f32>().ok()?.to_vec();
+    let zeros = match src.get(2) {
+        Some(&zero) => integers(cx.constant_value(zero)?)?,
+        None => Vec::new(),
+    };
+    let sound = scales.iter().all(|s| s.is_finite() && *s > 0.0);
+    (sound && !scales.is_empty()).then_some((scales, zeros))
+}
+
+/// Elements of a small integer type.
+fn integers(t: &Tensor) -> Option<Vec<i32>> {
+    match t.dtype() {
+        DType::I8 => Some(t.as_slice::<i8>().ok()?.iter().map(|v| i32::from(*v)).collect()),
+        DType::U8 => Some(t.as_slice::<u8>().ok()?.iter().map(|v| i32::from(*v)).collect()),
+        DType::I32 => Some(t.as_slice::<i32>().ok()?.to_vec()),
+        _ => None,
+    }
+}
+
+/// The integers behind a dequantised tensor.
+fn dequantized(cx: &Context, id: TensorId) -> Option<Scaled> {
+    let Op::Dequantize(op) = cx.record(id).op() else { return None };
+    if op.block != 0 || cx.record(id).value().is_some() {
+        return None;
+    }
+    let (scales, zeros) = parameters(cx, id)?;
+    let axis = op.axis.filter(|_| scales.len() > 1 || zeros.len() > 1);
+    Some(Scaled { x: cx.record(id).src()[0], scales, zeros, axis })
+}
+
+/// What a quantised tensor is quantised with.
+fn quantized(cx: &Context, id: TensorId) -> Option<Target> {
+    let Op::Quantize(op) = cx.record(id).op() else { return None };
+    let bytes = matches!(op.to, DType::I8 | DType::U8);
+    if op.block != 0 || !bytes || cx.record(id).value().is_some() {
+        return None;
+    }
+    match parameters(cx, id)? {
+        (scales, zeros) if scales.len() == 1 && zeros.len() <= 1 => {
+            let zero = zeros.first().copied().unwrap_or(0);
+            Some(Target { to: op.to, scale: scales[0], zero })
+        }
+        _ => None,
+    }
+}
+
+/// Work on one quantised result.
+struct Pass<'a> {
+    cx: &'a mut Context,
+    uses: &'a [usize],
+    result: Target,
+}
+
+type Replacement = Option<(Op, Vec<TensorId>)>;
+
+impl Pass<'_> {
+    fn replacement(&mut self, id: TensorId) -> Result<Replacement, GraphError> {
+        let mut y = self.cx.record(id).src()[0];
+        let range = if self.result.to == DType::I8 { [-128, 127] } else { [0, 255] };
+        let mut bounds = range;
+        // Activations become bounds; those of one another too.
+        while let (Op::Unary(op), true) = (self.cx.record(y).op(), self.is_sole(y)) {
+            let Some(limits) = unary::as_activation(op.op).and_then(limits) else { break };
+            let [low, high] = limits.map(|v| self.integer(v));
+            bounds = [bounds[0].max(low).min(range[1]), bounds[1].min(high).max(range[0])];
+            y = self.cx.record(y).src()[0];
+        }
+        if bounds[0] > bounds[1] || !(self.is_sole(y) || dequantized(self.cx, y).is_some()) {
+            return Ok(None);
+        }
+        let plain = bounds == range;
+        let src = self.cx.record(y).src().to_vec();
+        match self.cx.record(y).op().clone() {
+            Op::Conv(conv) => self.conv(&conv, &src, bounds),
+            Op::MatMul(product) => self.matmul(&product, &src, None, bounds),
+            Op::Binary(Binary { op: BinaryOp::Add, activation: Activation::None }) => {
+                match self.biased(&src, bounds)? {
+                    None if plain || self.is_relu(bounds, range) => Ok(self.add(&src)),
+                    found => Ok(found),
+                }
+            }
+            Op::Pool(pool) if plain => Ok(self.pool(&pool, &src)),
+            Op::Concat(op) if plain => Ok(self.joined(&src)?.map(|src| (op.into(), src))),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether bounds leave out nothing that the type has above its zero point.
+    fn is_relu(&self, bounds: [i32; 2], range: [i32; 2]) -> bool {
+        // A sum has no bounds of its own, but ReLU is one where zero is the least number.
+        bounds[1] == range[1] && bounds[0] == self.result.zero && self.result.zero == range[0]
+    }
+
+    fn is_sole(&self, id: TensorId) -> bool {
+        self.uses.get(id.index()) == Some(&1) && self.cx.record(id).value().is_none()
+    }
+
+    /// The integer that stands for a number in the result.
+    fn integer(&self, v: f32) -> i32 {
+        let steps = (v / self.result.scale).round_ties_even();
+        // The conversion saturates.
+        (steps as i32).saturating_add(self.result.zero)
+    }
+
+    fn requantize(&self, x: (f32, i32), w: &Scaled, bounds: [i32; 2]) -> Requantize {
+        Requantize {
+            x_zero: x.1,
+            w_zeros: if w.zeros.iter().all(|z| *z == 0) { Vec::new() } else { w.zeros.clone() },
+            scales: w.scales.iter().map(|s| x.0 * s / self.result.scale).collect(),
+            to: self.result.to,
+            zero: self.result.zero,
+            bounds,
+        }
+    }
+
+    /// A bias in units of the sums: constant integers of that scale, or numbers that are rounded.
+    fn bias(
+        &mut self,
+        id: TensorId,
+        x: f32,
+        w: &Scaled,
+        k: usize,
+    ) -> Result<Option<TensorId>, GraphError> {
+        let unit = |i: usize| x * if w.scales.len() == 1 { w.scales[0] } else { w.scales[i] };
+        if let Some(found) = dequantized(self.cx, id) {
+            let i32s = self.cx.constant_value(found.x).is_some_and(|t| t.dtype() == DType::I32);
+            let zero = found.zeros.iter().all(|z| *z == 0);
+            let same = |i: usize| {
+                let own = if found.scales.len() == 1 { found.scales[0] } else { found.scales[i] };
+                (own - unit(i)).abs() <= 1e-5 * unit(i)
+            };
+            let fits = self.cx.dims(found.x) == [k] && i32s && zero;
+            if fits && found.scales.len() <= k && (0..k).all(same) {
+                return Ok(Some(found.x));
+            }
+        }
+        let values: Option<Vec<f32>> = match (dequantized(self.cx, id), self.cx.constant_value(id))
+        {
+            (None, Some(t)) if t.dims() == [k] => t.as_slice::<f32>().ok().map(|v| v.to_vec()),
+            _ => None,
+        };
+        let Some(values) = values else { return Ok(None) };
+        let steps: Vec<f32> =
+            values.iter().enumerate().map(|(i, v)| (v / unit(i)).round_ties_even()).collect();
+        // Numbers that the sums cannot hold stay numbers.
+        if !steps.iter().all(|s| s.abs() < 1e9) {
+            return Ok(None);
+        }
+        let steps: Vec<i32> = steps.into_iter().map(|s| s as i32).collect();
+        Ok(Some(self.cx.constant(Tensor::from_slice(&[k], &steps)?)?))
+    }
+
+    fn conv(
+        &mut self,
+        conv: &Conv,
+        src: &[TensorId],
+        bounds: [i32; 2],
+    ) -> Result<Replacement, GraphError> {
+        let (x, w) = (dequantized(self.cx, src[0]), dequantized(self.cx, src[1]));
+        let (Some(x), Some(w)) = (x, w) else { return Ok(None) };
+        let plain = conv.activation == Activation::None && !conv.residual;
+        let (Some(single), true) = (x.single(), plain && conv.transposed.is_none()) else {
+            return Ok(None);
+        };
+        let k = self.cx.dims(w.x)[0];
+        if w.axis.is_some_and(|axis| axis != 0) || !self.bytes(&[x.x, w.x]) {
+            return Ok(None);
+        }
+        let mut operands = vec![x.x, w.x];
+        if conv.bias {
+            let Some(bias) = self.bias(src[2], single.0, &w, k)? else { return Ok(None) };
+            operands.push(bias);
+        }
+        let quant = self.requantize(single, &w, bounds);
+        Ok(Some((QConv { conv: conv.clone(), quant }.into(), operands)))
+    }
+
+    fn matmul(
+        &mut self,
+        product: &MatMul,
+        src: &[TensorId],
+        bias: Option<TensorId>,
+        bounds: [i32; 2],
+    ) -> Result<Replacement, GraphError> {
+        let (a, b) = (dequantized(self.cx, src[0]), dequantized(self.cx, src[1]));
+        let (Some(a), Some(b)) = (a, b) else { return Ok(None) };
+        let Some(single) = a.single().filter(|_| product.activation == Activation::None) else {
+            return Ok(None);
+        };
+        let dims = self.cx.dims(b.x);
+        let columns = if product.transposed_b { dims.len() - 2 } else { dims.len() - 1 };
+        if b.axis.is_some_and(|axis| axis != columns) || !self.bytes(&[a.x, b.x]) {
+            return Ok(None);
+        }
+        let mut operands = vec![a.x, b.x];
+        let bias = bias.or_else(|| product.bias.then(|| src[2]));
+        if let Some(bias) = bias {
+            let n = dims[columns];
+            let Some(bias) = self.bias(bias, single.0, &b, n)? else { return Ok(None) };
+            operands.push(bias);
+        }
+        let product = MatMul { bias: bias.is_some(), ..product.clone() };
+        let quant = self.requantize(single, &b, bounds);
+        Ok(Some((QMatMul { product, quant }.into(), operands)))
+    }
+
+    /// A product to which something is added.
+    fn biased(&mut self, src: &[TensorId], bounds: [i32; 2]) -> Result<Replacement, GraphError> {
+        for (y, bias) in [(src[0], src[1]), (src[1], src[0])] {
+            if let Op::MatMul(product) = self.cx.record(y).op().clone()
+                && self.is_sole(y)
+                && !product.bias
+            {
+                let operands = self.cx.record(y).src().to_vec();
+                return self.matmul(&product, &operands, Some(bias), bounds);
+            }
+        }
+        Ok(None)
+    }
+
+    fn add(&self, src: &[TensorId]) -> Replacement {
+        let (a, b) = (dequantized(self.cx, src[0])?, dequantized(self.cx, src[1])?);
+        let ((a_scale, a_zero), (b_scale, b_zero)) = (a.single()?, b.single()?);
+        let same = |id: TensorId| self.cx.dtype(id) == self.result.to;
+        let constant = |id: TensorId| self.cx.record(id).is_constant();
+        let fits = same(a.x) && same(b.x) && self.cx.dims(a.x) == self.cx.dims(b.x);
+        let Target { scale, zero, .. } = self.result;
+        let ratios = [a_scale / scale, b_scale / scale];
+        let sound = ratios.iter().all(|r| r.is_finite() && *r > 0.0);
+        let op = QAdd { scales: [a_scale, b_scale, scale], zeros: [a_zero, b_zero, zero] };
+        (fits && sound && !constant(a.x) && !constant(b.x)).then(|| (op.into(), vec![a.x, b.x]))
+    }
+
+    fn pool(&self, pool: &Pool, src: &[TensorId]) -> Replacement {
+        let x = dequantized(self.cx, src[0])?;
+        let (scale, x_zero) = x.single()?;
+        let ratio = scale / self.result.scale;
+        let same = ratio == 1.0 && x_zero == self.result.zero;
+        let average = matches!(pool.kind, PoolKind::Average { .. }) && ratio.is_finite();
+        let fits = self.cx.dtype(x.x) == self.result.to && (same || average);
+        let op = QPool { pool: pool.clone(), x_zero, zero: self.result.zero, scale: ratio };
+        fits.then(|| (op.into(), vec![x.x]))
+    }
+
+    /// The integers behind operands, quantised as the result.
+    fn joined(&mut self, src: &[TensorId]) -> Result<Option<Vec<TensorId>>, GraphError> {
+        let own = |&id: &TensorId| {
+            let x = dequantized(self.cx, id)?;
+            let (scale, zero) = x.single()?;
+            let same = (scale, zero) == (self.result.scale, self.result.zero);
+            // Another scale is a mean of one pixel.
+            let ratio = scale / self.result.scale;
+            let other = matches!(self.cx.dims(x.x).len(), 3 | 4) && ratio.is_finite();
+            let rescaled = (!same).then_some((ratio, zero));
+            let fits = (same || other) && self.cx.dtype(x.x) == self.result.to;
+            fits.then_some((x.x, rescaled))
+        };
+        let Some(found) = src.iter().map(own).collect::<Option<Vec<_>>>() else { return Ok(None) };
+        let mut operands = Vec::new();
+        for (x, rescaled) in found {
+            operands.push(match rescaled {
+                None => x,
+                Some((scale, x_zero)) => {
+                    let pool = Pool::global(PoolKind::Average { include_pad: false }, [1, 1]);
+                    self.cx.op(QPool { pool, x_zero, zero: self.result.zero, scale }, &[x])?
+                }
+            });
+        }
+        Ok(Some(operands))
+    }
+
+    fn bytes(&self, ids: &[TensorId]) -> bool {
+        ids.iter().all(|&id| matches!(self.cx.dtype(id), DType::I8 | DType::U8))
+    }
+}
+
+/// The bounds that an activation is; `None` for one that is more.
+fn limits(activation: Activation) -> Option<[f32; 2]> {
+    match activation {
+        Activation::Relu => Some([0.0, f32::INFINITY]),
+        Activation::Clip { min, max } => Some([min, max]),
+        _ => None,
+    }
+}

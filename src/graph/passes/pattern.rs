@@ -1,0 +1,54 @@
+//! What passes ask when they look for a pattern of operators.
+
+use tilewright_kernels::template::binary::BinaryOp;
+use tilewright_kernels::{Activation, template::unary::UnaryOp};
+
+use super::super::{Context, Op, TensorId};
+use crate::tensor::DType;
+
+/// The value of a constant of one f32 element.
+pub(super) fn scalar(cx: &Context, id: TensorId) -> Option<f32> {
+    let value = cx.constant_value(id).filter(|v| v.dtype() == DType::F32)?;
+    let elements = value.as_slice::<f32>().ok()?;
+    if let [one] = elements[..] { Some(one) } else { None }
+}
+
+/// Whether a number is `wanted`, rounded to f32 in whatever way.
+pub(super) fn close(value: f32, wanted: f64) -> bool {
+    (f64::from(value) - wanted).abs() <= 1e-6 * wanted.abs()
+}
+
+/// The operands of a binary operator without activation, if that computes `id` at run time.
+pub(super) fn binary(cx: &Context, id: TensorId, op: BinaryOp) -> Option<[TensorId; 2]> {
+    let record = cx.record(id);
+    match (record.op(), record.src()) {
+        (Op::Binary(b), &[x, y])
+            if b.op == op && b.activation == Activation::None && record.value().is_none() =>
+        {
+            Some([x, y])
+        }
+        _ => None,
+    }
+}
+
+/// The operand of a unary operator, if that computes `id` at run time.
+pub(super) fn unary(cx: &Context, id: TensorId, op: UnaryOp) -> Option<TensorId> {
+    let record = cx.record(id);
+    match (record.op(), record.src()) {
+        (Op::Unary(u), &[x]) if u.op == op && record.value().is_none() => Some(x),
+        _ => None,
+    }
+}
+
+/// The tensor whose dense elements `id` shows in another shape.
+pub(super) fn reshaped(cx: &Context, mut id: TensorId) -> TensorId {
+    while let (Some(0), &[source]) = (cx.record(id).view_offset(), cx.record(id).src()) {
+        let (view, from) = (cx.record(id), cx.record(source));
+        let same = view.shape().elements() == from.shape().elements();
+        if !(same && view.is_contiguous() && from.is_contiguous() && view.value().is_none()) {
+            break;
+        }
+        id = source;
+    }
+    id
+}
