@@ -4,6 +4,8 @@ use core::fmt;
 use std::path::PathBuf;
 
 use crate::graph::GraphError;
+#[cfg(feature = "gguf")]
+use crate::import::gguf::GgufError;
 use crate::tensor::{DType, TensorError};
 
 /// An error of an importer.
@@ -50,6 +52,9 @@ pub enum ImportError {
     },
     /// The graph refuses something that belongs to no node.
     Graph(GraphError),
+    /// A GGUF file is wrong.
+    #[cfg(feature = "gguf")]
+    Gguf(GgufError),
 }
 
 /// What is wrong with the structure of a network.
@@ -102,6 +107,10 @@ pub enum StructureError {
         /// The extent.
         dim: i64,
     },
+    /// Graphs or calls of functions are inside each other more often than this.
+    TooDeep(usize),
+    /// The model's functions become more bytes than this.
+    TooMuchCode(usize),
     /// A node has too few or too many inputs or outputs.
     Arity {
         /// The node.
@@ -291,6 +300,15 @@ pub enum NodeError {
         /// The value's name.
         value: String,
     },
+    /// A node of a body cannot be built.
+    Inside {
+        /// The node's name.
+        node: String,
+        /// Its operator.
+        op: &'static str,
+        /// What is wrong with it.
+        source: Box<NodeError>,
+    },
     /// An input, attribute or combination of them is not allowed by the operator.
     Invalid(String),
     /// An input, attribute or combination of them is allowed, but not supported.
@@ -314,6 +332,15 @@ pub(crate) fn short(name: &str) -> String {
 }
 
 impl NodeError {
+    /// Whether the node can be built once more is known.
+    pub(crate) fn waits(&self) -> bool {
+        match self {
+            Self::NotConstant { .. } => true,
+            Self::Inside { source, .. } => source.waits(),
+            _ => false,
+        }
+    }
+
     /// An [`NodeError::Invalid`].
     pub(crate) fn invalid(what: impl Into<String>) -> Self {
         Self::Invalid(what.into())
@@ -343,6 +370,8 @@ impl fmt::Display for ImportError {
             Self::Input { input, source } => write!(f, "input \"{input}\": {source}"),
             Self::Node { node, op, source } => write!(f, "{op} node \"{node}\": {source}"),
             Self::Graph(e) => e.fmt(f),
+            #[cfg(feature = "gguf")]
+            Self::Gguf(e) => e.fmt(f),
         }
     }
 }
@@ -369,6 +398,12 @@ impl fmt::Display for StructureError {
             Self::DuplicateName(name) => write!(f, "value \"{name}\" is defined twice"),
             Self::NoProducer { value, reader } => {
                 write!(f, "{reader} needs value \"{value}\", which nothing produces")
+            }
+            Self::TooDeep(most) => {
+                write!(f, "more than {most} graphs or calls are inside each other")
+            }
+            Self::TooMuchCode(most) => {
+                write!(f, "the functions of the model become more than {most} bytes")
             }
             Self::Cycle(nodes) => write!(f, "nodes wait for each other: {}", nodes.join(" -> ")),
             Self::NegativeDim { value, dim } => {
@@ -470,6 +505,7 @@ impl fmt::Display for NodeError {
                 f,
                 "input {input} (\"{value}\") must be known before the run, but is computed by it"
             ),
+            Self::Inside { node, op, source } => write!(f, "in {op} node \"{node}\": {source}"),
             Self::Invalid(what) => f.write_str(what),
             Self::Unsupported(what) => write!(f, "{what} is not supported"),
             Self::Graph(e) => e.fmt(f),
@@ -485,6 +521,8 @@ impl core::error::Error for ImportError {
             Self::Input { source, .. } => Some(source),
             Self::Node { source, .. } => Some(source),
             Self::Graph(e) => Some(e),
+            #[cfg(feature = "gguf")]
+            Self::Gguf(e) => Some(e),
             _ => None,
         }
     }
@@ -507,6 +545,7 @@ impl core::error::Error for NodeError {
     fn source(&self) -> Option<&(dyn core::error::Error + 'static)> {
         match self {
             Self::Graph(e) => Some(e),
+            Self::Inside { source, .. } => Some(source),
             _ => None,
         }
     }
@@ -515,6 +554,13 @@ impl core::error::Error for NodeError {
 impl From<StructureError> for ImportError {
     fn from(e: StructureError) -> Self {
         Self::Structure(e)
+    }
+}
+
+#[cfg(feature = "gguf")]
+impl From<GgufError> for ImportError {
+    fn from(e: GgufError) -> Self {
+        Self::Gguf(e)
     }
 }
 

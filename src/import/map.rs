@@ -8,10 +8,15 @@ use bytes::Bytes;
 use super::ImportError;
 
 /// Maps a regular file into memory. An empty file gives no bytes.
+pub(super) fn map_file(path: &Path) -> Result<Bytes, ImportError> {
+    Ok(open_and_map(path)?.0)
+}
+
+/// As [`map_file`], with the file to be read.
 ///
 /// The mapping is private and read-only. As with every mapped file, a program that truncates the
 /// file while it is in use ends this one.
-pub(super) fn map_file(path: &Path) -> Result<Bytes, ImportError> {
+pub(super) fn open_and_map(path: &Path) -> Result<(Bytes, File), ImportError> {
     let io = |e: std::io::Error| ImportError::Io { path: path.into(), reason: e.to_string() };
     // Asked before opening: opening a pipe would wait for its other end.
     let meta = std::fs::metadata(path).map_err(io)?;
@@ -20,9 +25,9 @@ pub(super) fn map_file(path: &Path) -> Result<Bytes, ImportError> {
     }
     let file = File::open(path).map_err(io)?;
     if file.metadata().map_err(io)?.len() == 0 {
-        return Ok(Bytes::new());
+        return Ok((Bytes::new(), file));
     }
-    Ok(Bytes::from_owner(map(&file).map_err(io)?))
+    Ok((Bytes::from_owner(map(&file).map_err(io)?), file))
 }
 
 #[allow(unsafe_code)]

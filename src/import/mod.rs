@@ -11,7 +11,10 @@
 )]
 
 mod error;
+#[cfg(feature = "gguf")]
+pub mod gguf;
 mod map;
+mod missing;
 pub mod onnx;
 
 pub use error::{

@@ -1,10 +1,10 @@
 //! Attributes: what operators declare, and the checked values of one node.
 
 use super::data::{External, tensor_from_proto};
-use super::missing::MissingList;
 use super::ops::OpRow;
 use super::proto::{AttributeProto, NodeProto, attribute_type as t};
 use crate::import::error::short;
+use crate::import::missing::MissingList;
 use crate::import::{DataError, ImportError, MissingKind, StructureError};
 use crate::tensor::Tensor;
 
@@ -49,9 +49,24 @@ impl Attr {
         Self::new(name, t::STRING)
     }
 
+    /// A list of strings.
+    pub(super) const fn strings(name: &'static str) -> Self {
+        Self::new(name, t::STRINGS)
+    }
+
     /// A tensor.
     pub(super) const fn tensor(name: &'static str) -> Self {
         Self::new(name, t::TENSOR)
+    }
+
+    /// A graph, which the loader reads itself.
+    pub(super) const fn graph(name: &'static str) -> Self {
+        Self::new(name, t::GRAPH)
+    }
+
+    /// The name of a graph attribute.
+    pub(super) fn graph_name(&self) -> Option<&'static str> {
+        (self.kind == t::GRAPH).then_some(self.name)
     }
 
     /// The first operator set that has it.
@@ -79,6 +94,11 @@ impl Attr {
         Self { strings: Some(strings), ..self }
     }
 
+    /// Name, type number and strings that are allowed.
+    pub(super) fn parts(&self) -> (&'static str, i32, &'static [&'static str]) {
+        (self.name, self.kind, self.strings.unwrap_or_default())
+    }
+
     fn exists(&self, opset: i64) -> bool {
         (self.since..=self.until).contains(&opset)
     }
@@ -104,6 +124,9 @@ enum Value {
     Tensor(Tensor),
     Ints(Vec<i64>),
     Floats(Vec<f32>),
+    Strings(Vec<String>),
+    /// It is among the bodies of the node.
+    Graph,
 }
 
 /// The attributes of one node, all declared by its operator and of the declared type.
@@ -221,6 +244,14 @@ impl Attrs {
         }
     }
 
+    /// A list of strings.
+    pub(super) fn strings(&self, name: &str) -> Option<&[String]> {
+        match self.find(name) {
+            Some(Value::Strings(v)) => Some(v),
+            _ => None,
+        }
+    }
+
     /// A list of floats.
     pub(super) fn floats(&self, name: &str) -> Option<&[f32]> {
         match self.find(name) {
@@ -262,6 +293,11 @@ fn value_of(a: &AttributeProto, kind: i32, external: &mut External) -> Result<Va
         }
         t::INTS => Value::Ints(a.ints.clone()),
         t::FLOATS => Value::Floats(a.floats.clone()),
+        t::STRINGS => {
+            let text = |s: &bytes::Bytes| String::from_utf8_lossy(s).into();
+            Value::Strings(a.strings.iter().map(text).collect())
+        }
+        t::GRAPH => Value::Graph,
         _ => Value::String(String::from_utf8_lossy(a.s.as_deref().unwrap_or_default()).into()),
     })
 }

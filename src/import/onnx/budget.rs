@@ -29,6 +29,12 @@ impl Budget {
         Self { bytes: BYTES.saturating_add(own), work: WORK.saturating_add(own) }
     }
 
+    /// For a node that a run computes by itself.
+    pub(super) fn of_run() -> Self {
+        let most = 1 << if usize::BITS > 32 { 31 } else { 28 };
+        Self { bytes: most, work: most }
+    }
+
     /// Takes the result of a copy.
     pub(super) fn copy(&mut self, result: &Info) -> Result<(), NodeError> {
         self.take(result, 0)

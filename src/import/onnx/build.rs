@@ -1,13 +1,13 @@
-//! From a loaded model and concrete input shapes to a graph.
+//! What the functions that build nodes work with.
 
 use std::collections::HashMap;
 use std::sync::PoisonError;
 
 use super::budget::Budget;
-use super::data::{computed, to_f32s, to_i64s, widened};
-use super::model::{Dim, Node, OnnxModel};
+use super::data::{to_f32s, to_i64s, widened};
+use super::model::{Body, Dim, Node, OnnxModel};
+use super::stage::{Values, build_node};
 use crate::graph::ops::binary::Binary;
-use crate::graph::ops::cast::Cast;
 use crate::graph::ops::unary::Unary;
 use crate::graph::{Context, GraphError, Info, Op, TensorId};
 use crate::import::error::short;
@@ -17,80 +17,6 @@ use tilewright_kernels::template::binary::BinaryOp;
 use tilewright_kernels::template::unary::UnaryOp;
 
 impl OnnxModel {
-    /// Builds the graph for inputs of the given shapes (slowest first), in `ctx`; gives the
-    /// outputs in the model's order.
-    ///
-    /// An input of which the values are given becomes a constant; inputs that
-    /// [need it](OnnxModel::needs_value) must be, or nodes whose shapes depend on them are an error.
-    ///
-    /// Constants enter the graph with storage that is the same in each call, and are registered
-    /// with the context's cache, so what is derived from them is computed once.
-    ///
-    /// # Errors
-    /// [`ImportError::Input`] if the inputs do not fit, [`ImportError::Node`] if a node cannot be
-    /// built for them.
-    pub fn instantiate(
-        &self,
-        ctx: &mut Context,
-        inputs: &[(&str, &[usize])],
-        known: &[(&str, &Tensor)],
-    ) -> Result<Vec<TensorId>, ImportError> {
-        self.check_inputs(inputs)?;
-        let mut values: Vec<Option<TensorId>> = vec![None; self.values.len()];
-        let stored = self.constants.iter().map(|(_, t)| t.bytes().len());
-        let stored = stored.fold(0usize, usize::saturating_add);
-        let mut budget = Budget::new(stored);
-        let set = |values: &mut Vec<Option<TensorId>>, value: usize, id: TensorId| {
-            if let Some(slot) = values.get_mut(value) {
-                *slot = Some(id);
-            }
-        };
-        for (info, &value) in self.inputs.iter().zip(&self.input_ids) {
-            let given = inputs.iter().find(|(name, _)| *name == info.name);
-            let dims = given.map_or(&[][..], |(_, dims)| *dims);
-            let id = match known.iter().find(|(name, _)| *name == info.name) {
-                Some((_, t)) if t.dtype() == info.dtype && t.dims() == dims => {
-                    ctx.constant((*t).clone())?
-                }
-                _ => ctx.input(&info.name, info.dtype, dims)?,
-            };
-            let id = converted(ctx, id, computed(info.dtype))?;
-            set(&mut values, value, id);
-        }
-        for (value, tensor) in &self.constants {
-            ctx.cache().keep(tensor.storage());
-            let id = ctx.constant(tensor.clone())?;
-            if let Some(name) = self.values.get(*value) {
-                ctx.set_name(id, &short(name));
-            }
-            set(&mut values, *value, id);
-        }
-        for node in &self.nodes {
-            let mut cx = NodeCx { ctx, node, model: self, values: &values, budget: &mut budget };
-            let outputs = (node.row.build)(&mut cx).map_err(|source| ImportError::Node {
-                node: node.name.clone(),
-                op: node.row.name,
-                source,
-            })?;
-            for (&value, &id) in node.outputs.iter().zip(&outputs) {
-                if ctx.record(id).name().is_empty() {
-                    ctx.set_name(id, &node.name);
-                }
-                if let Some(value) = value {
-                    set(&mut values, value, id);
-                }
-            }
-        }
-        let mut outputs = Vec::new();
-        for (info, &value) in self.outputs.iter().zip(&self.output_ids) {
-            // Loading made sure that each output has a producer.
-            let Some(id) = values.get(value).copied().flatten() else { continue };
-            let half = computed(info.dtype) != info.dtype && ctx.dtype(id) == DType::F32;
-            outputs.push(if half { converted(ctx, id, info.dtype)? } else { id });
-        }
-        Ok(outputs)
-    }
-
     /// Compares given input shapes with the declared ones.
     ///
     /// # Errors
@@ -139,22 +65,22 @@ impl OnnxModel {
     }
 }
 
-/// The tensor in another element type; itself if it has the type.
-fn converted(ctx: &mut Context, id: TensorId, to: DType) -> Result<TensorId, GraphError> {
-    if ctx.dtype(id) == to { Ok(id) } else { ctx.op(Cast { to }, &[id]) }
-}
-
 /// What a build function works with: its node, and the graph so far.
 pub(super) struct NodeCx<'a> {
-    ctx: &'a mut Context,
-    node: &'a Node,
-    model: &'a OnnxModel,
-    values: &'a [Option<TensorId>],
+    pub(super) ctx: &'a mut Context,
+    pub(super) node: &'a Node,
+    pub(super) model: &'a OnnxModel,
+    pub(super) values: &'a mut Values,
     /// What may still be computed now.
-    budget: &'a mut Budget,
+    pub(super) budget: &'a mut Budget,
 }
 
 impl NodeCx<'_> {
+    /// The node's name.
+    pub(super) fn name(&self) -> &str {
+        &self.node.name
+    }
+
     /// Version of the operator set.
     pub(super) fn opset(&self) -> i64 {
         self.model.opset
@@ -172,10 +98,15 @@ impl NodeCx<'_> {
         self.node.outputs.len()
     }
 
+    /// Whether somebody may read output `i`.
+    pub(super) fn wants(&self, i: usize) -> bool {
+        self.node.outputs.get(i).is_some_and(Option::is_some)
+    }
+
     /// An input, if it is there.
     pub(super) fn opt(&self, i: usize) -> Option<TensorId> {
         let value = self.node.inputs.get(i).copied().flatten()?;
-        self.values.get(value).copied().flatten()
+        self.values.get(value)
     }
 
     /// An input that must be there.
@@ -240,6 +171,22 @@ impl NodeCx<'_> {
         }
     }
 
+    // Bodies.
+
+    /// The results of a body whose inputs, if it has any, are there already.
+    pub(super) fn inline(&mut self, body: &Body) -> Result<Vec<TensorId>, NodeError> {
+        for node in &body.nodes {
+            build_node(self.model, self.ctx, node, self.values, self.budget).map_err(|source| {
+                let (node, op) = (node.name.clone(), node.row.name);
+                NodeError::Inside { node, op, source: Box::new(source) }
+            })?;
+        }
+        let outputs = body.outputs.iter();
+        let found = outputs.map(|&v| Ok(self.values.resolve(self.model, self.ctx, v)?));
+        let found: Option<Vec<_>> = found.collect::<Result<_, NodeError>>()?;
+        found.ok_or_else(|| NodeError::invalid("a result of a body is not there"))
+    }
+
     // Attributes.
 
     /// An integer attribute.
@@ -270,6 +217,11 @@ impl NodeCx<'_> {
     /// A list attribute, if it is there.
     pub(super) fn floats(&self, name: &str) -> Option<Vec<f32>> {
         self.node.attrs.floats(name).map(<[f32]>::to_vec)
+    }
+
+    /// A list attribute, if it is there.
+    pub(super) fn strings(&self, name: &str) -> Option<Vec<String>> {
+        self.node.attrs.strings(name).map(<[String]>::to_vec)
     }
 
     /// A tensor attribute, if it is there.

@@ -153,6 +153,48 @@ pub fn tensor_from_proto(p: &TensorProto, external: &mut External) -> Result<Ten
     }
 }
 
+/// The numbers of a tensor of two or four bits per element, as `i8` or `u8`; `None` for other types.
+/// An operator that asks for the type must not see the result.
+///
+/// # Errors
+/// As [`tensor_from_proto`].
+pub(super) fn unpacked(
+    p: &TensorProto,
+    external: &mut External,
+) -> Option<Result<Tensor, DataError>> {
+    let (bits, signed) = match p.data_type? {
+        21 => (4, false),
+        22 => (4, true),
+        25 => (2, false),
+        26 => (2, true),
+        _ => return None,
+    };
+    let dtype = if signed { DType::I8 } else { DType::U8 };
+    let mut bytes = || {
+        let whole = TensorProto { data_type: Some(2), dims: vec![], ..p.clone() };
+        let dims: Result<Vec<usize>, _> = p.dims.iter().map(|&d| usize::try_from(d)).collect();
+        let dims = dims.map_err(|_| DataError::NegativeDim(p.dims.clone()))?;
+        let shape = Shape::contiguous(dtype, &dims).map_err(|e| DataError::Tensor(e.into()))?;
+        let elements = shape.elements();
+        let packed = elements.checked_mul(bits).map_or(usize::MAX, |b| b.div_ceil(8));
+        let dims_of_bytes = i64::try_from(packed).unwrap_or(i64::MAX);
+        let whole = TensorProto { dims: vec![dims_of_bytes], ..whole };
+        Ok((dims, elements, tensor_from_proto(&whole, external)?))
+    };
+    let unpack = |(dims, elements, t): (Vec<usize>, usize, Tensor)| {
+        let (mask, sign) = ((1u8 << bits) - 1, 1u8 << (bits - 1));
+        let number = |byte: &u8, i: usize| {
+            let v = byte >> (i * bits) & mask;
+            // Two's complement of few bits.
+            if signed { (v ^ sign).wrapping_sub(sign) } else { v }
+        };
+        let numbers = t.bytes().iter().flat_map(|b| (0..8 / bits).map(move |i| number(b, i)));
+        let numbers: Vec<u8> = numbers.take(elements).collect();
+        Ok(Tensor::from_bytes(dtype, &dims, &numbers)?)
+    };
+    Some(bytes().and_then(unpack))
+}
+
 /// Reads a file that holds one tensor (`TensorProto`), and gives its name and data.
 ///
 /// # Errors
@@ -281,11 +323,28 @@ pub(super) fn widened(t: Tensor) -> Result<Tensor, TensorError> {
     }
 }
 
+/// A tensor of singles in half precision.
+pub(super) fn narrowed(t: &Tensor, to: DType) -> Result<Tensor, TensorError> {
+    let v = t.as_slice::<f32>()?;
+    match to {
+        DType::F16 => {
+            let halves: Vec<f16> = v.iter().map(|&x| f16::from_f32(x)).collect();
+            Tensor::from_slice(&t.dims(), &halves)
+        }
+        DType::BF16 => {
+            let halves: Vec<bf16> = v.iter().map(|&x| bf16::from_f32(x)).collect();
+            Tensor::from_slice(&t.dims(), &halves)
+        }
+        _ => Ok(t.clone()),
+    }
+}
+
 /// The elements of an integer tensor, widened.
 pub(super) fn to_i64s(t: &Tensor) -> Option<Cow<'_, [i64]>> {
     match t.dtype() {
         DType::I64 => t.as_slice::<i64>().ok(),
         DType::I32 => Some(t.as_slice::<i32>().ok()?.iter().map(|&x| i64::from(x)).collect()),
+        DType::I16 => Some(t.as_slice::<i16>().ok()?.iter().map(|&x| i64::from(x)).collect()),
         _ => None,
     }
 }
@@ -337,6 +396,29 @@ mod tests {
         assert_eq!(t.as_slice::<u64>().unwrap()[..], [u64::MAX]);
         let t = read(&TensorProto { uint64_data: vec![7], ..proto(12, &[1]) }).unwrap();
         assert_eq!(t.as_slice::<u32>().unwrap()[..], [7]);
+    }
+
+    #[test]
+    fn few_bits() {
+        let read = |number: i32, dims: &[i64], raw: &[u8]| {
+            let p = TensorProto { raw_data: Some(raw.to_vec().into()), ..proto(number, dims) };
+            unpacked(&p, &mut External::default()).unwrap()
+        };
+        let t = read(22, &[3], &[0x8f, 0x07]).unwrap();
+        assert_eq!(t.as_slice::<i8>().unwrap()[..], [-1, -8, 7]);
+        assert_eq!(read(21, &[1, 3], &[0x8f, 0x07]).unwrap().bytes(), [15, 8, 7]);
+        let t = read(26, &[5], &[0b11_10_01_00, 0b10]).unwrap();
+        assert_eq!(t.as_slice::<i8>().unwrap()[..], [0, 1, -2, -1, -2]);
+        assert_eq!(read(25, &[2], &[0b1110]).unwrap().bytes(), [2, 3]);
+        for (dims, raw) in
+            [(&[3][..], &[0][..]), (&[1], &[0, 0]), (&[-1], &[0]), (&[i64::MAX], &[0])]
+        {
+            assert!(read(22, dims, raw).is_err(), "{dims:?}");
+        }
+        let small = TensorProto { int32_data: vec![0x8f], ..proto(22, &[2]) };
+        let t = unpacked(&small, &mut External::default()).unwrap().unwrap();
+        assert_eq!(t.as_slice::<i8>().unwrap()[..], [-1, -8]);
+        assert!(unpacked(&proto(17, &[1]), &mut External::default()).is_none());
     }
 
     #[test]

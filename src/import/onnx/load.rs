@@ -1,6 +1,6 @@
 //! From the bytes of a file to a checked model.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::sync::Mutex;
 
@@ -8,18 +8,21 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::attr::Attrs;
-use super::data::{External, tensor_from_proto, widened};
-use super::missing::MissingList;
-use super::model::{Dim, Node, OnnxModel, ValueId, ValueInfo};
+use super::data::{External, tensor_from_proto, unpacked, widened};
+use super::model::{Body, Dim, Node, OnnxModel, ValueId, ValueInfo};
 use super::proto::{
     GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, data_type, dimension,
     type_proto,
 };
-use super::{NEWEST_IR, NEWEST_OPSET, OLDEST_IR, OLDEST_OPSET, ops, order};
+use super::{NEWEST_IR, NEWEST_OPSET, OLDEST_IR, OLDEST_OPSET, functions, ops, shaping};
 use crate::import::error::short;
 use crate::import::map::map_file;
+use crate::import::missing::MissingList;
 use crate::import::{DataError, ImportError, MissingKind, StructureError};
 use crate::tensor::Tensor;
+use body::Scope;
+
+mod body;
 
 impl OnnxModel {
     /// Loads a file. Constants stay in the mapped file, and in the files beside it that it names.
@@ -48,8 +51,9 @@ impl OnnxModel {
     ///
     /// # Errors
     /// As [`OnnxModel::load`].
-    pub fn from_proto(proto: ModelProto, folder: Option<&Path>) -> Result<Self, ImportError> {
+    pub fn from_proto(mut proto: ModelProto, folder: Option<&Path>) -> Result<Self, ImportError> {
         let found = proto.ir_version.unwrap_or(0);
+        functions::inline(&mut proto)?;
         let Some(graph) = proto.graph else { return Err(StructureError::NoGraph.into()) };
         if !(OLDEST_IR..=NEWEST_IR).contains(&found) {
             let e = StructureError::IrVersion { found, oldest: OLDEST_IR, newest: NEWEST_IR };
@@ -81,7 +85,7 @@ impl OnnxModel {
     }
 }
 
-fn domain_name(domain: Option<&str>) -> &str {
+pub(super) fn domain_name(domain: Option<&str>) -> &str {
     match domain.unwrap_or_default() {
         "ai.onnx" => "",
         other => other,
@@ -93,7 +97,11 @@ fn domain_name(domain: Option<&str>) -> &str {
 enum Producer {
     Nobody,
     Outside,
-    Node(usize),
+    /// A node of a graph.
+    Node {
+        graph: usize,
+        index: usize,
+    },
 }
 
 struct Loader {
@@ -101,10 +109,15 @@ struct Loader {
     opsets: BTreeMap<String, i64>,
     external: External,
     missing: MissingList,
-    ids: HashMap<String, ValueId>,
+    /// The graph being read, and those around it, outermost first.
+    scopes: Vec<Scope>,
+    /// Graphs met so far.
+    graphs: usize,
     values: Vec<String>,
     producers: Vec<Producer>,
     constants: Vec<(ValueId, Tensor)>,
+    /// Values that the outputs of their graph depend on.
+    wanted: Vec<bool>,
 }
 
 impl Loader {
@@ -114,77 +127,47 @@ impl Loader {
             opsets,
             external: External::new(folder),
             missing: MissingList::default(),
-            ids: HashMap::new(),
+            scopes: Vec::new(),
+            graphs: 0,
             values: Vec::new(),
             producers: Vec::new(),
             constants: Vec::new(),
+            wanted: Vec::new(),
         }
     }
 
     fn graph(mut self, graph: GraphProto) -> Result<OnnxModel, ImportError> {
-        for p in graph.sparse_initializer {
-            let name = p.values.and_then(|v| v.name).unwrap_or_default();
-            self.missing.add(MissingKind::Type("sparse tensor".into()), &short(&name));
-            self.define(&name, Producer::Outside, "an initializer")?;
-        }
-        for p in &graph.initializer {
-            self.initializer(p)?;
-        }
+        let id = self.open(&graph, &[])?;
+        self.initializers(&graph)?;
         let (inputs, input_ids) = self.inputs(&graph.input)?;
-        let mut nodes = self.nodes(&graph.node)?;
+        let nodes = self.nodes(&graph.node)?;
         let (outputs, output_ids) = self.outputs(&graph.output)?;
         self.check_producers(&graph.node, &nodes, &output_ids)?;
         self.check_unsupported_outputs(&nodes, &output_ids);
+        let body = self.close(id, input_ids, output_ids, nodes)?;
         self.missing.finish()?;
-
-        let needs: Vec<Vec<usize>> = nodes
-            .iter()
-            .map(|n| {
-                let producers = n.inputs.iter().flatten().filter_map(|&v| self.producers.get(v));
-                let node = |p: &Producer| match p {
-                    Producer::Node(i) => Some(*i),
-                    _ => None,
-                };
-                producers.filter_map(node).collect()
-            })
-            .collect();
-        let sorted =
-            order::sort(&needs, |i| nodes.get(i).map_or_else(String::new, |n| n.name.clone()))?;
-        let wanted = wanted(&nodes, &sorted, &output_ids, self.values.len());
-        let is_wanted = |v: ValueId| wanted.get(v).copied().unwrap_or(false);
-        let mut by_index: Vec<Option<Node>> = nodes.drain(..).map(Some).collect();
-        let sorted = sorted.into_iter().filter_map(|i| by_index.get_mut(i)?.take());
-        let nodes = sorted.filter(|n| n.outputs.iter().flatten().any(|&v| is_wanted(v))).collect();
-        self.constants.retain(|(v, _)| is_wanted(*v));
-        let nodes: Vec<Node> = nodes;
-        let shaping = shaping(&nodes, &input_ids, self.values.len());
+        let wanted = self.wanted;
+        self.constants.retain(|(v, _)| wanted.get(*v).copied().unwrap_or(false));
+        self.constants.sort_by_key(|(v, _)| *v);
+        let shaping = shaping::shaping(&body, &inputs, self.values.len());
         Ok(OnnxModel {
             name: graph.name.unwrap_or_default(),
             producer: String::new(),
             metadata: BTreeMap::new(),
             opset: self.opset,
             inputs,
-            input_ids,
             shaping,
             outputs,
-            output_ids,
             values: self.values,
             constants: self.constants,
-            nodes,
+            graph: body,
             scalars: Mutex::default(),
         })
     }
 
     /// The number of a value, which need not have a producer yet.
     fn value(&mut self, name: &str) -> ValueId {
-        if let Some(&id) = self.ids.get(name) {
-            return id;
-        }
-        let id = self.values.len();
-        self.ids.insert(name.to_owned(), id);
-        self.values.push(name.to_owned());
-        self.producers.push(Producer::Nobody);
-        id
+        self.lookup(name).unwrap_or_else(|| self.declare(name))
     }
 
     /// Gives a value its only producer.
@@ -205,10 +188,12 @@ impl Loader {
         Ok(id)
     }
 
-    fn initializer(&mut self, p: &TensorProto) -> Result<(), ImportError> {
+    /// A constant; one of few bits per element only if it is `scaled`.
+    fn initializer(&mut self, p: &TensorProto, scaled: bool) -> Result<(), ImportError> {
         let name = p.name.as_deref().unwrap_or_default();
         let id = self.define(name, Producer::Outside, "an initializer")?;
-        let tensor = tensor_from_proto(p, &mut self.external);
+        let few_bits = if scaled { unpacked(p, &mut self.external) } else { None };
+        let tensor = few_bits.unwrap_or_else(|| tensor_from_proto(p, &mut self.external));
         match tensor.and_then(|t| Ok(widened(t)?)) {
             Ok(tensor) => self.constants.push((id, tensor)),
             Err(DataError::Type(t)) => self.missing.add(MissingKind::Type(t), &short(name)),
@@ -320,8 +305,7 @@ impl Loader {
             };
             let domain = domain_name(p.domain.as_deref());
             let opset = self.opsets.get(domain).copied().unwrap_or(0);
-            let row = if domain.is_empty() { ops::find(op, opset) } else { None };
-            let Some(row) = row else {
+            let Some(row) = ops::find(domain, op, opset) else {
                 let kind = MissingKind::Operator { domain: short(domain), op: short(op), opset };
                 self.missing.add(kind, &name);
                 for output in p.output.iter().filter(|o| !o.is_empty()) {
@@ -349,7 +333,9 @@ impl Loader {
                 self.constant_node(p, &name, &attrs)?;
                 continue;
             }
-            let producer = Producer::Node(nodes.len());
+            let bodies = self.bodies(p, &name, row)?;
+            let graph = self.scopes.last().map_or(0, |s| s.graph);
+            let producer = Producer::Node { graph, index: nodes.len() };
             let mut outputs = Vec::new();
             for output in &p.output {
                 outputs.push(match output.as_str() {
@@ -358,7 +344,7 @@ impl Loader {
                 });
             }
             let inputs = p.input.iter().map(|n| (!n.is_empty()).then(|| self.value(n))).collect();
-            nodes.push(Node { name, row, inputs, outputs, attrs });
+            nodes.push(Node { name, row, inputs, outputs, attrs, bodies });
         }
         Ok(nodes)
     }
@@ -393,7 +379,9 @@ impl Loader {
         nodes: &[Node],
         outputs: &[ValueId],
     ) -> Result<(), StructureError> {
-        let nobody = |v: ValueId| self.producers.get(v) == Some(&Producer::Nobody);
+        // Values of graphs around this one may come later in the file.
+        let first = self.scopes.last().map_or(0, |s| s.first);
+        let nobody = |v: ValueId| v >= first && self.producers.get(v) == Some(&Producer::Nobody);
         let name = |v: ValueId| self.values.get(v).map_or_else(String::new, |n| short(n));
         for node in nodes {
             if let Some(&v) = node.inputs.iter().flatten().find(|v| nobody(**v)) {
@@ -404,7 +392,7 @@ impl Loader {
         // Inputs of nodes that are not supported have no number unless someone else uses them.
         for p in protos {
             for input in p.input.iter().filter(|i| !i.is_empty()) {
-                if self.ids.get(input).is_none_or(|&v| nobody(v)) {
+                if self.lookup(input).is_none_or(nobody) {
                     let reader =
                         format!("node \"{}\"", short(p.name.as_deref().unwrap_or_default()));
                     return Err(StructureError::NoProducer { value: short(input), reader });
@@ -433,43 +421,6 @@ impl Loader {
             }
         }
     }
-}
-
-/// Which inputs have values that shapes depend on: those from which a way leads to an operand that
-/// must be known, other than through the shape of something.
-fn shaping(sorted: &[Node], inputs: &[ValueId], values: usize) -> Vec<bool> {
-    let mut shaping = vec![false; values];
-    for node in sorted.iter().rev() {
-        let all = node.outputs.iter().flatten().any(|&v| shaping.get(v) == Some(&true));
-        for (i, input) in node.inputs.iter().enumerate() {
-            let needed = (all && !node.row.is_about_shapes()) || node.row.known.contains(&i);
-            if let Some(s) = input.and_then(|v| shaping.get_mut(v)).filter(|_| needed) {
-                *s = true;
-            }
-        }
-    }
-    inputs.iter().map(|&v| shaping.get(v).copied().unwrap_or(false)).collect()
-}
-
-/// Which values the outputs depend on.
-fn wanted(nodes: &[Node], sorted: &[usize], outputs: &[ValueId], values: usize) -> Vec<bool> {
-    let mut wanted = vec![false; values];
-    let mark = |wanted: &mut Vec<bool>, v: ValueId| {
-        if let Some(w) = wanted.get_mut(v) {
-            *w = true;
-        }
-    };
-    for &v in outputs {
-        mark(&mut wanted, v);
-    }
-    for node in sorted.iter().rev().filter_map(|&i| nodes.get(i)) {
-        if node.outputs.iter().flatten().any(|&v| wanted.get(v) == Some(&true)) {
-            for &v in node.inputs.iter().flatten() {
-                mark(&mut wanted, v);
-            }
-        }
-    }
-    wanted
 }
 
 #[cfg(test)]

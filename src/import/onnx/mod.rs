@@ -11,20 +11,27 @@ mod attr;
 mod budget;
 mod build;
 mod data;
+mod flow;
+mod functions;
 mod load;
-mod missing;
 mod model;
 mod ops;
 mod order;
 pub mod proto;
+mod repeat;
+mod shaping;
+mod stage;
 #[cfg(test)]
 mod testing;
 
 pub use data::{External, read_tensor_pb, tensor_from_proto};
+pub use flow::Runner;
 pub use model::{Dim, OnnxModel, ValueInfo};
+pub use stage::{After, Stage, StageKey};
 
-/// Oldest version of the ONNX operator set that is read.
-pub const OLDEST_OPSET: i64 = 7;
+/// Oldest version of the ONNX operator set that is read. Most operators are supported from version
+/// 7 on.
+pub const OLDEST_OPSET: i64 = 1;
 
 /// Newest version of the ONNX operator set that is read.
 pub const NEWEST_OPSET: i64 = 28;
@@ -35,10 +42,41 @@ pub const OLDEST_IR: i64 = 3;
 /// Newest version of the file format that is read.
 pub const NEWEST_IR: i64 = 14;
 
-/// The operators that can be imported, each with the first operator set in which it is.
+/// The operators of ONNX that can be imported, each with the first operator set in which it is.
 pub fn supported_operators() -> Vec<(&'static str, i64)> {
-    let mut rows: Vec<_> = ops::rows().map(|r| (r.name, r.since.max(OLDEST_OPSET))).collect();
+    let rows = ops::rows().filter(|r| r.domain.is_empty());
+    let mut rows: Vec<_> = rows.map(|r| (r.name, r.since)).collect();
     rows.sort_unstable();
     rows.dedup_by_key(|r| r.0);
     rows
+}
+
+/// An operator that can be imported, in a range of operator sets.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operator {
+    /// Its domain; empty is ONNX itself.
+    pub domain: &'static str,
+    /// Its name.
+    pub name: &'static str,
+    /// The first operator set.
+    pub since: i64,
+    /// Fewest and most inputs.
+    pub inputs: (usize, usize),
+    /// Fewest and most outputs.
+    pub outputs: (usize, usize),
+    /// Attributes: name, type as in [`proto::attribute_type`], and the strings that are allowed if
+    /// not all are.
+    pub attributes: Vec<(&'static str, i32, &'static [&'static str])>,
+}
+
+/// All operators that can be imported, of all domains, once for each range of operator sets.
+pub fn operators() -> impl Iterator<Item = Operator> {
+    ops::rows().map(|r| Operator {
+        domain: r.domain,
+        name: r.name,
+        since: r.since,
+        inputs: r.inputs,
+        outputs: r.outputs,
+        attributes: r.attrs.iter().map(attr::Attr::parts).collect(),
+    })
 }

@@ -2,7 +2,7 @@
 
 use core::fmt;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use super::attr::Attrs;
 use super::ops::OpRow;
@@ -63,6 +63,38 @@ pub(super) struct Node {
     /// `None` for outputs that nobody wants.
     pub(super) outputs: Vec<Option<ValueId>>,
     pub(super) attrs: Attrs,
+    /// The graphs among the attributes, by name.
+    pub(super) bodies: Vec<(&'static str, Body)>,
+}
+
+impl Node {
+    /// What the node reads: its inputs, and what its bodies read of the graphs around them.
+    pub(super) fn reads(&self) -> impl Iterator<Item = ValueId> {
+        let captures = self.bodies.iter().flat_map(|(_, b)| &b.captures);
+        self.inputs.iter().flatten().chain(captures).copied()
+    }
+
+    /// The body of a name.
+    pub(super) fn body(&self, name: &str) -> Option<&Body> {
+        self.bodies.iter().find(|(n, _)| *n == name).map(|(_, body)| body)
+    }
+}
+
+/// A graph: the model's own, or the body of a node. Values have numbers of their own in each.
+#[derive(Debug)]
+pub(super) struct Body {
+    /// The number of the graph; the model's own is 0.
+    pub(super) id: usize,
+    pub(super) inputs: Vec<ValueId>,
+    pub(super) outputs: Vec<ValueId>,
+    /// Type and shape of each output, with 0 for extents that are not numbers; `None` if not known.
+    pub(super) declared: Vec<Option<(DType, Vec<usize>)>>,
+    /// Values of graphs around this one that it reads.
+    pub(super) captures: Vec<ValueId>,
+    /// In an order in which each node comes after those it needs.
+    pub(super) nodes: Vec<Node>,
+    /// Positions of all nodes.
+    pub(super) all: Arc<[usize]>,
 }
 
 /// A network from an ONNX file, checked, with its constants.
@@ -73,16 +105,15 @@ pub struct OnnxModel {
     pub(super) metadata: BTreeMap<String, String>,
     pub(super) opset: i64,
     pub(super) inputs: Vec<ValueInfo>,
-    pub(super) input_ids: Vec<ValueId>,
-    /// For each input, whether shapes inside depend on its value.
+    /// For each value, whether shapes depend on what is in it.
     pub(super) shaping: Vec<bool>,
     pub(super) outputs: Vec<ValueInfo>,
-    pub(super) output_ids: Vec<ValueId>,
     /// Names of all values, by [`ValueId`].
     pub(super) values: Vec<String>,
+    /// In order of their numbers, those of bodies included.
     pub(super) constants: Vec<(ValueId, Tensor)>,
-    /// In an order in which each node comes after those it needs.
-    pub(super) nodes: Vec<Node>,
+    /// The graph.
+    pub(super) graph: Body,
     /// Scalars that building made, by type and bits of the value, so that each instantiation uses
     /// the same storage.
     pub(super) scalars: Mutex<HashMap<(DType, u64), Tensor>>,
@@ -117,7 +148,7 @@ impl OnnxModel {
     /// Whether shapes inside the network depend on the values of input `i`, so that
     /// [`OnnxModel::instantiate`] must be given them.
     pub fn needs_value(&self, i: usize) -> bool {
-        self.shaping.get(i).copied().unwrap_or(false)
+        self.graph.inputs.get(i).is_some_and(|&v| self.is_shaping(v))
     }
 
     /// Outputs, in the file's order.
@@ -132,6 +163,17 @@ impl OnnxModel {
 
     /// Number of nodes that the outputs depend on, without constants.
     pub fn node_count(&self) -> usize {
-        self.nodes.len()
+        self.graph.nodes.len()
+    }
+
+    /// Whether shapes depend on what is in a value.
+    pub(super) fn is_shaping(&self, value: ValueId) -> bool {
+        self.shaping.get(value).copied().unwrap_or(false)
+    }
+
+    /// The content of a value that is a constant.
+    pub(super) fn constant(&self, value: ValueId) -> Option<&Tensor> {
+        let at = self.constants.binary_search_by_key(&value, |(v, _)| *v).ok()?;
+        self.constants.get(at).map(|(_, t)| t)
     }
 }

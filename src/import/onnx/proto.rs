@@ -31,6 +31,38 @@ pub struct ModelProto {
     /// Free key-value pairs.
     #[prost(message, repeated, tag = "14")]
     pub metadata_props: Vec<StringStringEntryProto>,
+    /// Operators that the model itself defines.
+    #[prost(message, repeated, tag = "25")]
+    pub functions: Vec<FunctionProto>,
+}
+
+/// An operator written in others.
+#[derive(Clone, PartialEq, Message)]
+pub struct FunctionProto {
+    /// The operator.
+    #[prost(string, optional, tag = "1")]
+    pub name: Option<String>,
+    /// Names of the inputs in the body.
+    #[prost(string, repeated, tag = "4")]
+    pub input: Vec<String>,
+    /// Names of the outputs in the body.
+    #[prost(string, repeated, tag = "5")]
+    pub output: Vec<String>,
+    /// The body.
+    #[prost(message, repeated, tag = "7")]
+    pub node: Vec<NodeProto>,
+    /// Operator sets that the body is written in.
+    #[prost(message, repeated, tag = "9")]
+    pub opset_import: Vec<OperatorSetIdProto>,
+    /// The operator's domain.
+    #[prost(string, optional, tag = "10")]
+    pub domain: Option<String>,
+    /// Attributes with defaults.
+    #[prost(message, repeated, tag = "11")]
+    pub attribute_proto: Vec<AttributeProto>,
+    /// Tells functions of one name apart.
+    #[prost(string, optional, tag = "13")]
+    pub overload: Option<String>,
 }
 
 /// Nodes, constants, inputs and outputs.
@@ -77,6 +109,9 @@ pub struct NodeProto {
     /// The operator's domain; empty is ONNX itself.
     #[prost(string, optional, tag = "7")]
     pub domain: Option<String>,
+    /// Which function of that name, if it is one of the model's.
+    #[prost(string, optional, tag = "8")]
+    pub overload: Option<String>,
 }
 
 /// One attribute of a node.

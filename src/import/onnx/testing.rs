@@ -17,6 +17,7 @@ pub(super) enum A<'a> {
     S(&'a str),
     Is(&'a [i64]),
     Fs(&'a [f32]),
+    Ss(&'a [&'a str]),
     T(TensorProto),
 }
 
@@ -43,6 +44,10 @@ pub(super) fn attribute(name: &str, value: &A<'_>) -> AttributeProto {
         A::Fs(v) => {
             a.floats = v.to_vec();
             t::FLOATS
+        }
+        A::Ss(v) => {
+            a.strings = v.iter().map(|s| s.as_bytes().to_vec().into()).collect();
+            t::STRINGS
         }
         A::T(v) => {
             a.t = Some(v.clone());

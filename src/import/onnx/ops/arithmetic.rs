@@ -62,6 +62,13 @@ fn pow(cx: &mut NodeCx<'_>) -> Outputs {
         use tilewright_kernels::template::unary::UnaryOp;
         return Ok(vec![cx.unary(UnaryOp::Square, x)?]);
     }
+    if !dtype.is_float() && cx.dtype(exponent).is_float() {
+        // Powers of integers that are none are cut off.
+        let (x, exponent) =
+            (super::cast::to(cx, x, DType::F64)?, super::cast::to(cx, exponent, DType::F64)?);
+        let y = cx.binary(BinaryOp::Pow, x, exponent)?;
+        return Ok(vec![super::cast::to(cx, y, dtype)?]);
+    }
     let exponent = super::cast::to(cx, exponent, dtype)?;
     Ok(vec![cx.binary(BinaryOp::Pow, x, exponent)?])
 }

@@ -119,7 +119,7 @@ fn range(cx: &mut NodeCx<'_>) -> Outputs {
 }
 
 /// `(x - zero_point) * scale`, with one scale, one per index of an axis, or one per block of it.
-fn dequantize_linear(cx: &mut NodeCx<'_>) -> Outputs {
+pub(super) fn dequantize_linear(cx: &mut NodeCx<'_>) -> Outputs {
     let (x, scale) = (cx.input(0)?, cx.input(1)?);
     let dims = cx.dims(x);
     let block = build::extent(cx.int("block_size", 0), "block_size")?;

@@ -2,13 +2,15 @@
 
 use tilewright_kernels::Activation;
 
-use super::{NodeCx, OpRow, Outputs};
+use super::{NodeCx, OpRow, Outputs, windows};
+use crate::graph::TensorId;
 use crate::graph::ops::conv::Conv;
 use crate::import::NodeError;
 use crate::import::onnx::attr::Attr;
 use crate::import::onnx::build;
+use crate::tensor::DType;
 
-const AUTO_PAD: Attr =
+pub(super) const AUTO_PAD: Attr =
     Attr::string("auto_pad").one_of(&["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]);
 
 pub(super) const ROWS: &[OpRow] = &[
@@ -155,7 +157,7 @@ fn pairs(list: &[usize], height: usize) -> [usize; 4] {
 }
 
 /// A list of `len` numbers, `default` each if the attribute is absent.
-fn list(
+pub(super) fn list(
     cx: &NodeCx<'_>,
     name: &str,
     len: usize,
@@ -181,30 +183,54 @@ fn groups(cx: &NodeCx<'_>) -> Result<usize, NodeError> {
     build::extent(cx.int("group", 1), "group")
 }
 
-fn conv(cx: &mut NodeCx<'_>) -> Outputs {
+/// Whether the kernels do not serve the rank or the type of `x`.
+fn without_kernel(cx: &NodeCx<'_>, x: TensorId) -> bool {
+    cx.rank(x) > 4 || cx.dtype(x) != DType::F32
+}
+
+pub(super) fn conv(cx: &mut NodeCx<'_>) -> Outputs {
     let (x, w) = (cx.input(0)?, cx.input(1)?);
     let (xd, wd) = (cx.dims(x), cx.dims(w));
-    let mut window = Window::read(cx, &xd, wd.get(2..).unwrap_or_default())?;
-    window.resolve_same()?;
     let bias = cx.opt(2);
-    let op = Conv {
+    if without_kernel(cx, x) {
+        let src: Vec<_> = [x, w].into_iter().chain(bias).collect();
+        let groups = groups(cx)?;
+        return Ok(vec![windows::convolution(cx, &src, groups)?]);
+    }
+    let op = operator(cx, &xd, &wd, bias.is_some())?;
+    let src: Vec<_> = [x, w].into_iter().chain(bias).collect();
+    Ok(vec![cx.op(op, &src)?])
+}
+
+/// The convolution that the node's attributes describe, for these extents of x and weights.
+pub(super) fn operator(
+    cx: &NodeCx<'_>,
+    x: &[usize],
+    w: &[usize],
+    bias: bool,
+) -> Result<Conv, NodeError> {
+    let mut window = Window::read(cx, x, w.get(2..).unwrap_or_default())?;
+    window.resolve_same()?;
+    Ok(Conv {
         stride: window.stride,
         dilation: window.dilation,
         pads: window.pads,
         groups: groups(cx)?,
         transposed: None,
-        bias: bias.is_some(),
+        bias,
         residual: false,
         activation: Activation::None,
-    };
-    let src: Vec<_> = [x, w].into_iter().chain(bias).collect();
-    Ok(vec![cx.op(op, &src)?])
+    })
 }
 
 /// `output_shape` and `SAME_*` determine padding from the size of the output; what is left over
 /// or missing becomes padding or extra cells at one end.
 fn conv_transpose(cx: &mut NodeCx<'_>) -> Outputs {
     let (x, w) = (cx.input(0)?, cx.input(1)?);
+    if without_kernel(cx, x) {
+        let groups = groups(cx)?;
+        return windows::transposed(cx, groups);
+    }
     let (xd, wd) = (cx.dims(x), cx.dims(w));
     let mut window = Window::read(cx, &xd, wd.get(2..).unwrap_or_default())?;
     let rank = xd.len().saturating_sub(2);

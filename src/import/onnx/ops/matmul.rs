@@ -1,6 +1,5 @@
 //! Matrix products.
 
-use tilewright_kernels::Activation;
 use tilewright_kernels::template::binary::BinaryOp;
 
 use super::{NodeCx, OpRow, Outputs};
@@ -21,7 +20,16 @@ pub(super) const ROWS: &[OpRow] = &[
 
 /// NumPy's product: a vector on the left is a row, one on the right a column.
 fn matmul(cx: &mut NodeCx<'_>) -> Outputs {
-    let (mut a, mut b) = (cx.input(0)?, cx.input(1)?);
+    let (a, b) = (cx.input(0)?, cx.input(1)?);
+    Ok(vec![product(cx, a, b)?])
+}
+
+/// The product of two tensors.
+pub(super) fn product(
+    cx: &mut NodeCx<'_>,
+    mut a: TensorId,
+    mut b: TensorId,
+) -> Result<TensorId, NodeError> {
     let (row, column) = (cx.rank(a) == 1, cx.rank(b) == 1);
     if row {
         let dims = [&[1], &cx.dims(a)[..]].concat();
@@ -39,11 +47,11 @@ fn matmul(cx: &mut NodeCx<'_>) -> Outputs {
     if row && let Some(at) = dims.len().checked_sub(if column { 1 } else { 2 }) {
         dims.remove(at);
     }
-    Ok(vec![cx.reshape(y, &dims)?])
+    cx.reshape(y, &dims)
 }
 
 /// `alpha * a * b + beta * c`.
-fn gemm(cx: &mut NodeCx<'_>) -> Outputs {
+pub(super) fn gemm(cx: &mut NodeCx<'_>) -> Outputs {
     let (mut a, mut b) = (cx.input(0)?, cx.input(1)?);
     for (name, id) in [("a", a), ("b", b)] {
         if cx.rank(id) != 2 {
@@ -62,7 +70,7 @@ fn gemm(cx: &mut NodeCx<'_>) -> Outputs {
     }
     let product = |cx: &mut NodeCx<'_>, bias: Option<TensorId>| {
         let src: Vec<_> = [a, b].into_iter().chain(bias).collect();
-        let op = MatMul { transposed_b, bias: bias.is_some(), activation: Activation::None };
+        let op = MatMul { transposed_b, bias: bias.is_some(), ..MatMul::default() };
         cx.op(op, &src)
     };
     let alpha_done = cx.value(b).is_some() || alpha.to_bits() == 1.0f32.to_bits();
@@ -101,7 +109,7 @@ fn gemm(cx: &mut NodeCx<'_>) -> Outputs {
 }
 
 /// `x * factor`, `x` itself if the factor is 1.
-fn scaled(cx: &mut NodeCx<'_>, x: TensorId, factor: f32) -> Result<TensorId, NodeError> {
+pub(super) fn scaled(cx: &mut NodeCx<'_>, x: TensorId, factor: f32) -> Result<TensorId, NodeError> {
     if factor.to_bits() == 1.0f32.to_bits() {
         return Ok(x);
     }

@@ -11,29 +11,55 @@ use crate::import::{DataError, NodeError};
 use crate::tensor::Tensor;
 
 mod activation;
+mod algebra;
 mod arithmetic;
+mod attention;
 mod cast;
 mod constant;
+mod contrib;
+mod control;
 mod conv;
+mod dynamic;
+mod host;
+mod indexing;
+mod loss;
+mod math;
 mod matmul;
 mod normalize;
+mod norms;
 mod pad;
 mod pool;
+mod quantize;
+mod random;
+mod recent;
+mod recurrent;
 mod reduce;
 mod resize;
+mod sampling;
 mod select;
 mod shape;
+mod signal;
 mod slice;
 #[cfg(test)]
 mod tests;
+mod text;
+mod windows;
+
+pub(super) use control::{enough, truth};
+pub(super) use host::HostCx;
 
 /// What a build function gives: the outputs of the node.
 type Outputs = Result<Vec<TensorId>, NodeError>;
+
+/// What a function that computes a node gives: the outputs of the node.
+pub(super) type Tensors = Result<Vec<Tensor>, NodeError>;
 
 /// One operator in a range of operator sets.
 pub(super) struct OpRow {
     /// The operator.
     pub(super) name: &'static str,
+    /// Its domain; empty is ONNX itself.
+    pub(super) domain: &'static str,
     /// First operator set.
     pub(super) since: i64,
     /// Last operator set.
@@ -48,12 +74,15 @@ pub(super) struct OpRow {
     pub(super) known: &'static [usize],
     /// Attributes.
     pub(super) attrs: &'static [Attr],
+    /// Computes the node by itself, where the shapes of results depend on what is in the operands.
+    pub(super) host: Option<fn(&HostCx<'_>) -> Tensors>,
     /// Builds the node.
     pub(super) build: fn(&mut NodeCx<'_>) -> Outputs,
 }
 
 impl OpRow {
-    /// An operator of all operator sets, with one output.
+    /// An operator of all operator sets since the seventh, from which on operands broadcast as
+    /// they do today, with one output.
     const fn new(
         name: &'static str,
         inputs: (usize, usize),
@@ -62,15 +91,32 @@ impl OpRow {
     ) -> Self {
         Self {
             name,
-            since: 0,
+            domain: "",
+            since: 7,
             until: i64::MAX,
             inputs,
             outputs: (1, 1),
             computed_outputs: 1,
             known: &[],
             attrs,
+            host: None,
             build,
         }
+    }
+
+    /// As [`OpRow::new`], for results whose shapes depend on what is in the operands.
+    const fn on_host(
+        name: &'static str,
+        inputs: (usize, usize),
+        attrs: &'static [Attr],
+        compute: fn(&HostCx<'_>) -> Tensors,
+    ) -> Self {
+        Self { host: Some(compute), ..Self::new(name, inputs, attrs, host::fold) }
+    }
+
+    /// The domain, with operator sets of its own.
+    const fn domain(self, domain: &'static str) -> Self {
+        Self { domain, ..self }
     }
 
     /// The first operator set.
@@ -98,6 +144,23 @@ impl OpRow {
         matches!(self.name, "Shape" | "Size")
     }
 
+    /// Whether the node, once all that it reads is there, can be run by itself.
+    pub(super) fn runs_alone(&self) -> bool {
+        /// Operators that only move elements, to shapes that an operand says.
+        const MOVE: [&str; 9] = [
+            "ConstantOfShape",
+            "Expand",
+            "Range",
+            "Reshape",
+            "Slice",
+            "Split",
+            "Squeeze",
+            "Tile",
+            "Unsqueeze",
+        ];
+        self.host.is_some() || control::has_bodies(self) || MOVE.contains(&self.name)
+    }
+
     /// Whether the node is a constant, which the loader reads itself.
     pub(super) fn is_constant(&self) -> bool {
         self.name == "Constant"
@@ -115,28 +178,45 @@ const MANY: usize = usize::MAX;
 
 /// The table.
 pub(super) fn rows() -> impl Iterator<Item = &'static OpRow> {
-    const TABLE: [&[OpRow]; 14] = [
+    const TABLE: &[&[OpRow]] = &[
         activation::ROWS,
+        algebra::ROWS,
         arithmetic::ROWS,
+        attention::ROWS,
         cast::ROWS,
         constant::ROWS,
+        control::ROWS,
+        contrib::ROWS,
         conv::ROWS,
+        indexing::ROWS,
+        loss::ROWS,
+        math::ROWS,
+        dynamic::ROWS,
         matmul::ROWS,
         normalize::ROWS,
+        norms::ROWS,
         pad::ROWS,
         pool::ROWS,
+        quantize::ROWS,
+        random::ROWS,
+        recurrent::ROWS,
+        recent::ROWS,
         reduce::ROWS,
         resize::ROWS,
+        sampling::ROWS,
         select::ROWS,
         shape::ROWS,
+        signal::ROWS,
         slice::ROWS,
+        text::ROWS,
+        windows::ROWS,
     ];
     TABLE.iter().copied().flatten()
 }
 
-/// The row of an operator in an operator set.
-pub(super) fn find(name: &str, opset: i64) -> Option<&'static OpRow> {
-    rows().find(|r| r.name == name && (r.since..=r.until).contains(&opset))
+/// The row of an operator in an operator set of a domain.
+pub(super) fn find(domain: &str, name: &str, opset: i64) -> Option<&'static OpRow> {
+    rows().find(|r| r.domain == domain && r.name == name && (r.since..=r.until).contains(&opset))
 }
 
 /// The value of a `Constant` node; `None` if no supported attribute gives one.

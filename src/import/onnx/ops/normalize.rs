@@ -4,6 +4,7 @@ use tilewright_kernels::template::binary::BinaryOp;
 use tilewright_kernels::template::unary::UnaryOp;
 
 use super::{NodeCx, OpRow, Outputs, cast};
+use crate::graph::TensorId;
 use crate::graph::ops::softmax::Softmax;
 use crate::import::NodeError;
 use crate::import::onnx::attr::Attr;
@@ -66,16 +67,27 @@ fn batch_normalization(cx: &mut NodeCx<'_>) -> Outputs {
 
 /// Up to opset 12 everything from `axis` on is one row, later only `axis` itself.
 fn softmax(cx: &mut NodeCx<'_>, log: bool) -> Outputs {
-    let x = cx.input(0)?;
+    let (x, old) = (cx.input(0)?, cx.opset() < 13);
+    let axis = cx.int("axis", if old { 1 } else { -1 });
+    Ok(vec![softmax_of(cx, x, axis, old, log)?])
+}
+
+/// As the operator of up to opset 12 (`old`) or of later ones.
+pub(super) fn softmax_of(
+    cx: &mut NodeCx<'_>,
+    x: TensorId,
+    axis: i64,
+    old: bool,
+    log: bool,
+) -> Result<TensorId, NodeError> {
     let dims = cx.dims(x);
     let rank = dims.len();
-    let old = cx.opset() < 13;
     if rank == 0 {
         let one = cx.reshape(x, &[1])?;
         let y = cx.op(Softmax { axis: 0, log }, &[one])?;
-        return Ok(vec![cx.reshape(y, &[])?]);
+        return cx.reshape(y, &[]);
     }
-    let axis = match cx.int("axis", if old { 1 } else { -1 }) {
+    let axis = match axis {
         // One past the end: rows of one element.
         a if old && usize::try_from(a) == Ok(rank) => rank,
         a => build::axis(a, rank)?,
@@ -85,7 +97,7 @@ fn softmax(cx: &mut NodeCx<'_>, log: bool) -> Outputs {
         let shape = [rows.iter().product(), row.iter().product()];
         let flat = cx.reshape(x, &shape)?;
         let y = cx.op(Softmax { axis: 1, log }, &[flat])?;
-        return Ok(vec![cx.reshape(y, &dims)?]);
+        return cx.reshape(y, &dims);
     }
-    Ok(vec![cx.op(Softmax { axis, log }, &[x])?])
+    cx.op(Softmax { axis, log }, &[x])
 }

@@ -1,12 +1,15 @@
 //! Pooling.
 
 use super::conv::Window;
-use super::{NodeCx, OpRow, Outputs};
+use super::{NodeCx, OpRow, Outputs, windows};
+use crate::graph::TensorId;
 use crate::graph::ops::pool::{Pool, PoolKind};
+use crate::graph::ops::pool_nd::PoolNdKind;
 use crate::graph::ops::reduce::ReduceOp;
 use crate::import::NodeError;
 use crate::import::onnx::attr::Attr;
 use crate::import::onnx::build;
+use crate::tensor::DType;
 
 const AUTO_PAD: Attr =
     Attr::string("auto_pad").one_of(&["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]);
@@ -42,17 +45,46 @@ pub(super) const ROWS: &[OpRow] = &[
             Attr::ints("dilations").since(10),
             Attr::ints("kernel_shape").required(),
             Attr::ints("pads"),
-            // About the order of the second output, which is not computed.
+            // About the order of the second output.
             Attr::int("storage_order").since(8),
             Attr::ints("strides"),
         ],
-        |cx| pool(cx, PoolKind::Max),
+        |cx| {
+            let mut out = pool(cx, PoolKind::Max)?;
+            if cx.output_count() > 1 {
+                let columns = cx.flag("storage_order", false);
+                let x = cx.input(0)?;
+                out.push(windows::pool(cx, x, PoolNdKind::Position { columns })?);
+            }
+            Ok(out)
+        },
     )
-    .outputs(2, 1),
+    .outputs(2, 2),
 ];
 
 fn pool(cx: &mut NodeCx<'_>, kind: PoolKind) -> Outputs {
     let x = cx.input(0)?;
+    Ok(vec![pool_of(cx, x, kind)?])
+}
+
+/// A pool of `x` with the node's attributes.
+pub(super) fn pool_of(
+    cx: &mut NodeCx<'_>,
+    x: TensorId,
+    kind: PoolKind,
+) -> Result<TensorId, NodeError> {
+    let dtype = cx.dtype(x);
+    let kernel = match kind {
+        PoolKind::Max => matches!(dtype, DType::F32 | DType::F64 | DType::I8 | DType::U8),
+        PoolKind::Average { .. } => matches!(dtype, DType::F32 | DType::F64),
+    };
+    if cx.rank(x) > 4 || !kernel {
+        let kind = match kind {
+            PoolKind::Max => PoolNdKind::Max,
+            PoolKind::Average { include_pad } => PoolNdKind::Average { include_pad },
+        };
+        return windows::pool(cx, x, kind);
+    }
     let size = cx.ints("kernel_shape").unwrap_or_default();
     let size =
         size.iter().map(|&d| build::extent(d, "kernel_shape")).collect::<Result<Vec<_>, _>>()?;
@@ -67,11 +99,20 @@ fn pool(cx: &mut NodeCx<'_>, kind: PoolKind) -> Outputs {
         // With derived padding the rounding is part of the derivation.
         ceil: cx.flag("ceil_mode", false) && cx.string("auto_pad", "NOTSET") == "NOTSET",
     };
-    Ok(vec![cx.op(op, &[x])?])
+    cx.op(op, &[x])
 }
 
 fn global(cx: &mut NodeCx<'_>, kind: PoolKind) -> Outputs {
     let x = cx.input(0)?;
+    Ok(vec![global_of(cx, x, kind)?])
+}
+
+/// A pool over the whole map of `x`.
+pub(super) fn global_of(
+    cx: &mut NodeCx<'_>,
+    x: TensorId,
+    kind: PoolKind,
+) -> Result<TensorId, NodeError> {
     let dims = cx.dims(x);
     let map = match dims[..] {
         [_, _, w] => [1, w],
@@ -79,9 +120,9 @@ fn global(cx: &mut NodeCx<'_>, kind: PoolKind) -> Outputs {
         [_, _, _, _, _, ..] => {
             let op = if kind == PoolKind::Max { ReduceOp::Max } else { ReduceOp::Mean };
             let axes: Vec<usize> = (2..dims.len()).collect();
-            return Ok(vec![super::reduce::over(cx, op, x, &axes, true)?]);
+            return super::reduce::over(cx, op, x, &axes, true);
         }
         _ => return Err(NodeError::invalid(format!("x {dims:?} has no spatial dimension"))),
     };
-    Ok(vec![cx.op(Pool::global(kind, map), &[x])?])
+    cx.op(Pool::global(kind, map), &[x])
 }

@@ -3,6 +3,8 @@
 //! Coordinates are computed in f32, as the widely used runtimes do: results of `floor` and of
 //! ties depend on it.
 
+use tilewright_kernels::template::unary::UnaryOp;
+
 use super::{NodeCx, OpRow, Outputs, cast, select};
 use crate::graph::ops::resize::Resize;
 use crate::graph::{Info, TensorId};
@@ -245,10 +247,9 @@ fn build_axes(cx: &mut NodeCx<'_>, x: TensorId, axes: &[Axis], mode: &Mode) -> O
         if taps.is_identity(a) {
             continue;
         }
-        if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16) {
-            return Err(NodeError::unsupported(format!("mode {} of {dtype}", mode.filter)));
-        }
-        y = cast::to(cx, y, DType::F32)?;
+        let half = matches!(dtype, DType::F16 | DType::BF16);
+        let wide = if half || dtype == DType::F32 { DType::F32 } else { DType::F64 };
+        y = cast::to(cx, y, wide)?;
         let op = Resize {
             axis: a.axis,
             taps: taps.count,
@@ -258,7 +259,18 @@ fn build_axes(cx: &mut NodeCx<'_>, x: TensorId, axes: &[Axis], mode: &Mode) -> O
         };
         y = cx.op(op, &[y])?;
     }
+    // Integers are rounded once, in the end.
+    if !dtype.is_float() && cx.dtype(y) == DType::F64 {
+        y = cx.unary(UnaryOp::Round, y)?;
+    }
     Ok(vec![cast::to(cx, y, dtype)?])
+}
+
+/// The output's extent before it was rounded down to whole elements.
+fn resized(a: &Axis) -> f32 {
+    let (exact, output) = (a.scale * as_f32(a.input), as_f32(a.output));
+    // A scale that comes from the sizes is rounded.
+    if (exact - output).abs() <= 1e-4 * output { output } else { exact }
 }
 
 /// Where position `i` of the result lies in the input.
@@ -273,7 +285,7 @@ fn coordinate(a: &Axis, mode: &str, i: usize) -> f32 {
             input / 2.0 * (1.0 - adjustment) + half_pixel
         }
         "align_corners" if a.output <= 1 => 0.0,
-        "align_corners" => x * (input - 1.0) / (output - 1.0),
+        "align_corners" => x * (input - 1.0) / (resized(a) - 1.0),
         "asymmetric" => x / a.scale,
         "tf_half_pixel_for_nn" => (x + 0.5) / a.scale,
         "tf_crop_and_resize" if a.output <= 1 => 0.5 * (a.roi.0 + a.roi.1) * (input - 1.0),

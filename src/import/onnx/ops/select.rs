@@ -21,7 +21,7 @@ pub(super) const ROWS: &[OpRow] = &[
     OpRow::new("GreaterOrEqual", TWO, &[], |cx| compare(cx, CompareOp::GreaterOrEqual)).since(12),
     OpRow::new("Less", TWO, &[], |cx| compare(cx, CompareOp::Less)),
     OpRow::new("LessOrEqual", TWO, &[], |cx| compare(cx, CompareOp::LessOrEqual)).since(12),
-    OpRow::new("Not", (1, 1), &[], not),
+    OpRow::new("Not", (1, 1), &[], not).since(1),
     OpRow::new("Or", TWO, &[], |cx| compare(cx, CompareOp::Or)),
     OpRow::new("Where", (3, 3), &[], choose).since(9),
     OpRow::new("Xor", TWO, &[], |cx| compare(cx, CompareOp::Xor)),

@@ -160,3 +160,15 @@ fn dequantization_of_constants() {
     close(&y, &[2, 2], &[0.0, 0.5, 1.0, 127.5]);
     assert!(run("DequantizeLinear", 13, &[], &[x, f32s(&[3], &[1.0; 3])]).is_err());
 }
+
+#[test]
+fn powers_of_integers_and_signs_of_unsigned_ones() {
+    let of = |v: &[i32]| Tensor::from_slice(&[v.len()], v).unwrap();
+    let y = run("Pow", 15, &[], &[of(&[4, 2, -2]), f32s(&[3], &[0.5, -1.0, 3.0])]).unwrap();
+    assert_eq!(y.as_slice::<i32>().unwrap()[..], [2, 0, -8]);
+    let x = Tensor::from_slice(&[2], &[0u64, u64::MAX]).unwrap();
+    assert_eq!(run("Sign", 13, &[], &[x.clone()]).unwrap().as_slice::<u64>().unwrap()[..], [0, 1]);
+    let y = run("Abs", 13, &[], &[x.clone()]).unwrap();
+    assert_eq!(y.as_slice::<u64>().unwrap()[..], [0, u64::MAX]);
+    assert!(run("Neg", 13, &[], &[x]).is_err());
+}

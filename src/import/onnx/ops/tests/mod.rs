@@ -3,8 +3,13 @@
 #![allow(clippy::cloned_ref_to_slice_refs, reason = "inputs of a node read as lists")]
 
 mod elementwise;
+mod hostile;
+mod indices;
 mod movement;
+mod norms;
+mod numbers;
 mod pictures;
+mod recurrent;
 mod reductions;
 
 use super::super::testing::{A, count, f32s, i64s, parts, run, run_all};
@@ -41,7 +46,7 @@ fn flag(v: bool) -> Tensor {
 fn rows_do_not_overlap_and_name_attributes_once() {
     let rows: Vec<_> = super::rows().collect();
     for (i, a) in rows.iter().enumerate() {
-        for b in rows.iter().skip(i + 1).filter(|b| b.name == a.name) {
+        for b in rows.iter().skip(i + 1).filter(|b| (b.domain, b.name) == (a.domain, a.name)) {
             assert!(a.until < b.since || b.until < a.since, "{}", a.name);
         }
     }

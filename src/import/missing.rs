@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::import::{ImportError, Missing, MissingKind};
+use super::{ImportError, Missing, MissingKind};
 
 /// Users named per kind; the rest is counted.
 const USERS: usize = 3;
@@ -13,11 +13,11 @@ const KINDS: usize = 1024;
 
 /// What is missing so far.
 #[derive(Default)]
-pub(super) struct MissingList(BTreeMap<MissingKind, (usize, Vec<String>)>);
+pub(in crate::import) struct MissingList(BTreeMap<MissingKind, (usize, Vec<String>)>);
 
 impl MissingList {
     /// Notes that `user` needs something.
-    pub(super) fn add(&mut self, kind: MissingKind, user: &str) {
+    pub(in crate::import) fn add(&mut self, kind: MissingKind, user: &str) {
         if self.0.len() >= KINDS && !self.0.contains_key(&kind) {
             return;
         }
@@ -29,7 +29,7 @@ impl MissingList {
     }
 
     /// The error that lists everything, if there is anything.
-    pub(super) fn finish(self) -> Result<(), ImportError> {
+    pub(in crate::import) fn finish(self) -> Result<(), ImportError> {
         if self.0.is_empty() {
             return Ok(());
         }

@@ -1,0 +1,61 @@
+//! Numbers of tensor types.
+
+use crate::tensor::DType;
+
+/// The type with a number, or what ggml calls it where it is not supported.
+pub(super) fn dtype(number: u32) -> Result<DType, String> {
+    let found = match number {
+        0 => DType::F32,
+        1 => DType::F16,
+        2 => DType::Q4_0,
+        3 => DType::Q4_1,
+        6 => DType::Q5_0,
+        7 => DType::Q5_1,
+        8 => DType::Q8_0,
+        10 => DType::Q2_K,
+        11 => DType::Q3_K,
+        12 => DType::Q4_K,
+        13 => DType::Q5_K,
+        14 => DType::Q6_K,
+        20 => DType::IQ4_NL,
+        24 => DType::I8,
+        25 => DType::I16,
+        26 => DType::I32,
+        27 => DType::I64,
+        28 => DType::F64,
+        30 => DType::BF16,
+        number => return Err(unsupported(number)),
+    };
+    Ok(found)
+}
+
+fn unsupported(number: u32) -> String {
+    let name = match number {
+        9 => "q8_1",
+        15 => "q8_K",
+        16 => "iq2_xxs",
+        17 => "iq2_xs",
+        18 => "iq3_xxs",
+        19 => "iq1_s",
+        21 => "iq3_s",
+        22 => "iq2_s",
+        23 => "iq4_xs",
+        29 => "iq1_m",
+        34 => "tq1_0",
+        35 => "tq2_0",
+        39 => "mxfp4",
+        40 => "nvfp4",
+        41 => "q1_0",
+        42 => "q2_0",
+        4 => "q4_2 (no longer part of the format)",
+        5 => "q4_3 (no longer part of the format)",
+        31 => "q4_0_4_4 (no longer part of the format)",
+        32 => "q4_0_4_8 (no longer part of the format)",
+        33 => "q4_0_8_8 (no longer part of the format)",
+        36 => "iq4_nl_4_4 (no longer part of the format)",
+        37 => "iq4_nl_4_8 (no longer part of the format)",
+        38 => "iq4_nl_8_8 (no longer part of the format)",
+        number => return format!("number {number} (not known)"),
+    };
+    name.to_owned()
+}

@@ -1,0 +1,386 @@
+//! From the nodes of a loaded model to graphs for concrete shapes, as far as shapes are known.
+//!
+//! A graph has plain numbers for shapes. Where a shape depends on what a run computes, building
+//! stops: the nodes that can be built make a [`Stage`], which is planned and run like any graph;
+//! with its results known, building goes on. A model without such nodes is one stage.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+
+use super::budget::Budget;
+use super::build::NodeCx;
+use super::data::computed;
+use super::model::{Body, Node, OnnxModel, ValueId};
+use crate::graph::ops::cast::Cast;
+use crate::graph::{Context, GraphError, TensorId};
+use crate::import::error::short;
+use crate::import::{ImportError, NodeError};
+use crate::tensor::{DType, Tensor};
+
+/// What has been built.
+#[derive(Debug)]
+pub struct Stage {
+    /// What the stage is to compute.
+    pub outputs: Vec<TensorId>,
+    /// What comes after it; `None` if `outputs` are those of the model.
+    pub after: Option<After>,
+}
+
+/// What to do when a stage has run.
+#[derive(Debug, Default)]
+pub struct After {
+    /// The value that each output of the stage is.
+    pub(super) computed: Vec<ValueId>,
+    /// Values that building found out.
+    pub(super) constants: Vec<(ValueId, Tensor)>,
+    /// Values that are the same as others that were there before.
+    pub(super) aliases: Vec<(ValueId, ValueId)>,
+    /// Nodes to run then, each by itself.
+    pub(super) alone: Vec<usize>,
+    /// The nodes of the stages after that.
+    pub(super) next: Arc<[usize]>,
+    /// The values that are needed then.
+    pub(super) keep: HashSet<ValueId>,
+    /// Nodes that were built.
+    pub(super) built: usize,
+    /// Why the first of the others was not.
+    pub(super) why: Option<ImportError>,
+}
+
+impl After {
+    /// Number of nodes that were not built.
+    pub fn waiting(&self) -> usize {
+        self.alone.len() + self.next.len()
+    }
+}
+
+/// What tells stages apart: the nodes, and what is known of the values they read.
+#[derive(Clone, Debug)]
+pub struct StageKey {
+    pub(super) graph: usize,
+    pub(super) nodes: Arc<[usize]>,
+    pub(super) given: Vec<Given>,
+}
+
+/// A value that a stage reads.
+#[derive(Clone, Debug)]
+pub(super) struct Given {
+    pub(super) value: ValueId,
+    dtype: DType,
+    dims: Vec<usize>,
+    /// The content, where shapes depend on it.
+    known: Option<Tensor>,
+}
+
+impl PartialEq for Given {
+    fn eq(&self, other: &Self) -> bool {
+        let content = |g: &Self| g.known.as_ref().map(|t| t.storage().clone());
+        (self.value, self.dtype, &self.dims) == (other.value, other.dtype, &other.dims)
+            && content(self).as_deref() == content(other).as_deref()
+    }
+}
+
+impl PartialEq for StageKey {
+    fn eq(&self, other: &Self) -> bool {
+        let nodes = Arc::ptr_eq(&self.nodes, &other.nodes) || self.nodes == other.nodes;
+        self.graph == other.graph && nodes && self.given == other.given
+    }
+}
+
+impl StageKey {
+    /// The key of the stage of `nodes`, when `live` values are there.
+    pub(super) fn new(
+        graph: &Body,
+        nodes: &Arc<[usize]>,
+        live: &BTreeMap<ValueId, Tensor>,
+    ) -> Self {
+        let mut wanted = BTreeMap::new();
+        for node in nodes.iter().filter_map(|&i| graph.nodes.get(i)) {
+            if node.row.host.is_some() {
+                continue;
+            }
+            for v in node.reads() {
+                wanted.entry(v).or_insert(false);
+            }
+            // Others can be run by themselves, which needs no plan for each content.
+            if !node.row.runs_alone() {
+                let known = node.row.known.iter();
+                let known = known.filter_map(|&i| node.inputs.get(i).copied().flatten());
+                wanted.extend(known.map(|v| (v, true)));
+            }
+        }
+        let given = wanted.iter().filter_map(|(&value, &must)| {
+            let tensor = live.get(&value)?;
+            let (dtype, dims) = (tensor.dtype(), tensor.dims());
+            Some(Given { value, dtype, dims, known: must.then(|| tensor.clone()) })
+        });
+        Self { graph: graph.id, nodes: nodes.clone(), given: given.collect() }
+    }
+}
+
+/// The tensors that values have become.
+pub(super) struct Values(Vec<Option<TensorId>>);
+
+impl Values {
+    fn new(model: &OnnxModel) -> Self {
+        Self(vec![None; model.values.len()])
+    }
+
+    pub(super) fn get(&self, value: ValueId) -> Option<TensorId> {
+        self.0.get(value).copied().flatten()
+    }
+
+    pub(super) fn set(&mut self, value: ValueId, id: TensorId) {
+        if let Some(slot) = self.0.get_mut(value) {
+            *slot = Some(id);
+        }
+    }
+
+    /// Whether the value is there, or a constant of the model.
+    fn has(&self, model: &OnnxModel, value: ValueId) -> bool {
+        self.get(value).is_some() || model.constant(value).is_some()
+    }
+
+    /// The tensor of a value. Constants enter the graph when they are read first, with storage that
+    /// is the same each time, so what is derived from them is computed once.
+    pub(super) fn resolve(
+        &mut self,
+        model: &OnnxModel,
+        ctx: &mut Context,
+        value: ValueId,
+    ) -> Result<Option<TensorId>, GraphError> {
+        if let Some(id) = self.get(value) {
+            return Ok(Some(id));
+        }
+        let Some(tensor) = model.constant(value) else { return Ok(None) };
+        ctx.cache().keep(tensor.storage());
+        let id = ctx.constant(tensor.clone())?;
+        if let Some(name) = model.values.get(value) {
+            ctx.set_name(id, &short(name));
+        }
+        self.set(value, id);
+        Ok(Some(id))
+    }
+}
+
+/// Adds a node to the graph.
+pub(super) fn build_node(
+    model: &OnnxModel,
+    ctx: &mut Context,
+    node: &Node,
+    values: &mut Values,
+    budget: &mut Budget,
+) -> Result<(), NodeError> {
+    for &value in node.inputs.iter().flatten() {
+        values.resolve(model, ctx, value)?;
+    }
+    let before = ctx.len();
+    let outputs = (node.row.build)(&mut NodeCx { ctx, node, model, values, budget })?;
+    ctx.name_since(before, &node.name);
+    for (&value, &id) in node.outputs.iter().zip(&outputs) {
+        if let Some(value) = value {
+            values.set(value, id);
+        }
+    }
+    Ok(())
+}
+
+impl OnnxModel {
+    /// Builds the graph for inputs of the given shapes (slowest first), in `ctx`; gives the
+    /// outputs in the model's order.
+    ///
+    /// An input of which the values are given becomes a constant; inputs that
+    /// [need it](OnnxModel::needs_value) must be, or nodes whose shapes depend on them are an error.
+    ///
+    /// Constants enter the graph with storage that is the same in each call, and are registered
+    /// with the context's cache, so what is derived from them is computed once.
+    ///
+    /// # Errors
+    /// [`ImportError::Input`] if the inputs do not fit, [`ImportError::Node`] if a node cannot be
+    /// built for them, be it because shapes depend on what the model computes.
+    pub fn instantiate(
+        &self,
+        ctx: &mut Context,
+        inputs: &[(&str, &[usize])],
+        known: &[(&str, &Tensor)],
+    ) -> Result<Vec<TensorId>, ImportError> {
+        let stage = self.begin(ctx, inputs, known)?;
+        match stage.after.and_then(|after| after.why) {
+            None => Ok(stage.outputs),
+            Some(why) => Err(why),
+        }
+    }
+
+    /// As [`OnnxModel::instantiate`], as far as shapes are known. The rest is for
+    /// [`OnnxModel::resume`].
+    ///
+    /// # Errors
+    /// As [`OnnxModel::instantiate`], save that what a stage computes may decide about shapes.
+    pub fn begin(
+        &self,
+        ctx: &mut Context,
+        inputs: &[(&str, &[usize])],
+        known: &[(&str, &Tensor)],
+    ) -> Result<Stage, ImportError> {
+        self.check_inputs(inputs)?;
+        let mut values = Values::new(self);
+        let mut given = HashMap::new();
+        for (info, &value) in self.inputs.iter().zip(&self.graph.inputs) {
+            let dims = inputs.iter().find(|(name, _)| *name == info.name);
+            let dims = dims.map_or(&[][..], |(_, dims)| *dims);
+            let leaf = match known.iter().find(|(name, _)| *name == info.name) {
+                Some((_, t)) if t.dtype() == info.dtype && t.dims() == dims => {
+                    ctx.constant((*t).clone())?
+                }
+                _ => ctx.input(&info.name, info.dtype, dims)?,
+            };
+            let id = converted(ctx, leaf, computed(info.dtype))?;
+            if id == leaf {
+                given.insert(value, id);
+            }
+            values.set(value, id);
+        }
+        let stage = self.build(ctx, &self.graph, &self.graph.all, values, &given)?;
+        let (mut values, after) = stage;
+        if after.waiting() > 0 {
+            return self.dense(ctx, &values, after);
+        }
+        let mut outputs = Vec::new();
+        for (info, &value) in self.outputs.iter().zip(&self.graph.outputs) {
+            // Loading made sure that each output has a producer.
+            let Some(id) = values.resolve(self, ctx, value)? else { continue };
+            let half = computed(info.dtype) != info.dtype && ctx.dtype(id) == DType::F32;
+            outputs.push(if half { converted(ctx, id, info.dtype)? } else { id });
+        }
+        Ok(Stage { outputs, after: None })
+    }
+
+    /// Computes a node by itself, from operands that are all there.
+    pub(super) fn compute(
+        &self,
+        node: &Node,
+        inputs: &[Option<Tensor>],
+    ) -> Result<Vec<Tensor>, NodeError> {
+        let (mut ctx, mut values) = (Context::new(), Values::new(self));
+        for (&value, t) in node.inputs.iter().zip(inputs) {
+            if let (Some(value), Some(t)) = (value, t) {
+                values.set(value, ctx.constant(t.clone())?);
+            }
+        }
+        let mut budget = Budget::of_run();
+        build_node(self, &mut ctx, node, &mut values, &mut budget)?;
+        let result = |v: ValueId| values.get(v).and_then(|id| ctx.constant_value(id)).cloned();
+        let outputs = node.outputs.iter().map(|v| match v {
+            Some(v) => result(*v).ok_or_else(|| NodeError::unsupported("a result of no value")),
+            // Nobody wants it.
+            None => Ok(Tensor::zeros(DType::U8, &[0]).map_err(GraphError::from)?),
+        });
+        outputs.collect()
+    }
+
+    /// Builds the stage of a key. Its leaves have the positions of their values in the key as names.
+    pub(super) fn stage(
+        &self,
+        ctx: &mut Context,
+        graph: &Body,
+        key: &StageKey,
+    ) -> Result<Stage, ImportError> {
+        let mut values = Values::new(self);
+        let mut given = HashMap::new();
+        for (i, g) in key.given.iter().enumerate() {
+            let id = match &g.known {
+                Some(value) => ctx.constant(value.clone())?,
+                None => ctx.input(&i.to_string(), g.dtype, &g.dims)?,
+            };
+            given.insert(g.value, id);
+            values.set(g.value, id);
+        }
+        let (values, after) = self.build(ctx, graph, &key.nodes, values, &given)?;
+        self.dense(ctx, &values, after)
+    }
+
+    /// Builds those of `nodes` that can be built. `given` are the values that are there when the
+    /// stage has run anyway.
+    fn build(
+        &self,
+        ctx: &mut Context,
+        graph: &Body,
+        nodes: &Arc<[usize]>,
+        mut values: Values,
+        given: &HashMap<ValueId, TensorId>,
+    ) -> Result<(Values, After), ImportError> {
+        let stored = self.constants.iter().map(|(_, t)| t.bytes().len());
+        let mut budget = Budget::new(stored.fold(0usize, usize::saturating_add));
+        let mut after = After::default();
+        let mut waiting = Vec::new();
+        for (&i, node) in nodes.iter().filter_map(|i| Some((i, graph.nodes.get(*i)?))) {
+            if !node.reads().all(|v| values.has(self, v)) {
+                waiting.push(i);
+                continue;
+            }
+            match build_node(self, ctx, node, &mut values, &mut budget) {
+                Ok(()) => after.built += 1,
+                Err(source) => {
+                    let waits = source.waits();
+                    let why =
+                        ImportError::Node { node: node.name.clone(), op: node.row.name, source };
+                    if !waits {
+                        return Err(why);
+                    }
+                    after.why.get_or_insert(why);
+                    waiting.push(i);
+                }
+            }
+        }
+        // What runs by itself can do so as soon as all that it reads is there.
+        let mut later = HashSet::new();
+        let mut next = Vec::new();
+        for (i, node) in waiting.into_iter().filter_map(|i| Some((i, graph.nodes.get(i)?))) {
+            if node.row.runs_alone() && !node.reads().any(|v| later.contains(&v)) {
+                after.alone.push(i);
+            } else {
+                later.extend(node.outputs.iter().flatten().copied());
+                next.push(i);
+            }
+        }
+        after.next = next.into();
+        let later = after.next.iter().filter_map(|&i| graph.nodes.get(i));
+        after.keep = later.flat_map(Node::reads).chain(graph.outputs.iter().copied()).collect();
+        let alone = after.alone.iter().filter_map(|&i| graph.nodes.get(i)).flat_map(Node::reads);
+        let mut needed: Vec<ValueId> = after.keep.iter().copied().chain(alone).collect();
+        needed.sort_unstable();
+        needed.dedup();
+        let leaves: HashMap<TensorId, ValueId> = given.iter().map(|(&v, &id)| (id, v)).collect();
+        for value in needed {
+            let Some(id) = values.get(value) else { continue };
+            if given.contains_key(&value) || self.constant(value).is_some() {
+                continue;
+            }
+            if let Some(&leaf) = leaves.get(&id) {
+                after.aliases.push((value, leaf));
+            } else if let Some(t) = ctx.constant_value(id) {
+                after.constants.push((value, t.clone()));
+            } else {
+                after.computed.push(value);
+            }
+        }
+        Ok((values, after))
+    }
+
+    /// The stage that computes what is needed after it.
+    fn dense(
+        &self,
+        ctx: &mut Context,
+        values: &Values,
+        after: After,
+    ) -> Result<Stage, ImportError> {
+        let ids = after.computed.iter().filter_map(|&v| values.get(v));
+        let outputs = ids.map(|id| ctx.cont(id)).collect::<Result<_, _>>()?;
+        Ok(Stage { outputs, after: Some(after) })
+    }
+}
+
+/// The tensor in another element type; itself if it has the type.
+fn converted(ctx: &mut Context, id: TensorId, to: DType) -> Result<TensorId, GraphError> {
+    if ctx.dtype(id) == to { Ok(id) } else { ctx.op(Cast { to }, &[id]) }
+}
