@@ -1,0 +1,67 @@
+//! Architectures: one file each, which builds the graph from the pieces in `layers.rs`.
+//!
+//! Adding one means writing its file and naming it in the list at the end of this one.
+
+mod layers;
+
+use super::{Config, LlmError};
+use crate::Error;
+use crate::graph::TensorId;
+pub(super) use layers::{Builder, POSITIONS, Rows, TOKENS};
+
+/// An architecture.
+#[derive(Clone, Copy)]
+pub(super) struct Arch {
+    /// What `general.architecture` says.
+    name: &'static str,
+    /// Settings that have other defaults than most architectures have.
+    adjust: fn(&mut Config),
+    /// The graph from tokens to logits.
+    build: fn(&mut Builder<'_>) -> Result<TensorId, Error>,
+}
+
+impl Arch {
+    /// The architecture that a file names.
+    pub(super) fn find(name: &str) -> Result<Self, LlmError> {
+        let known = || ALL.iter().map(|a| a.name).collect();
+        let found = ALL.iter().find(|a| a.name == name);
+        found
+            .copied()
+            .ok_or_else(|| LlmError::Architecture { found: name.to_owned(), known: known() })
+    }
+
+    /// Sets what the metadata may leave out.
+    pub(super) fn adjust(&self, config: &mut Config) {
+        (self.adjust)(config);
+    }
+
+    /// Adds the graph; gives the logits.
+    pub(super) fn build(&self, builder: &mut Builder<'_>) -> Result<TensorId, Error> {
+        (self.build)(builder)
+    }
+}
+
+/// Names of all architectures.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    ALL.iter().map(|a| a.name)
+}
+
+macro_rules! architectures {
+    ($($file:ident :: $name:ident),* $(,)?) => {
+        $(mod $file;)*
+
+        const ALL: &[Arch] = &[$($file::$name),*];
+    };
+}
+
+architectures! {
+    gemma::GEMMA,
+    gemma2::GEMMA2,
+    gemma3::GEMMA3,
+    llama::LLAMA,
+    phi3::PHI3,
+    qwen2::QWEN2,
+    qwen3::QWEN3,
+    smollm3::SMOLLM3,
+    stablelm::STABLELM,
+}

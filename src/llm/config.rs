@@ -1,0 +1,317 @@
+//! Hyper-parameters from the metadata of a file.
+
+use super::LlmError;
+use crate::Error;
+use crate::import::gguf::{Metadata, Value};
+
+/// Most layers that are believed.
+const MAX_LAYERS: usize = 4096;
+
+/// Most elements of a head that are believed.
+const MAX_HEAD: usize = 1 << 16;
+
+/// How positions beyond those of the training are treated.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Scaling {
+    /// All angles divided by a factor (1: not at all).
+    Linear(f64),
+    /// YaRN (Peng et al. 2023): fast pairs stay as they are, slow ones are divided by the factor.
+    Yarn {
+        /// The factor.
+        factor: f64,
+        /// Context of the training.
+        original: f64,
+        /// Turns within the original context from which on pairs stay as they are.
+        fast: f64,
+        /// Turns below which pairs are divided by the whole factor.
+        slow: f64,
+    },
+}
+
+/// Settings of rotary positions.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RopeConfig {
+    /// Elements of a head that turn.
+    pub rotated: usize,
+    /// Angles fall from 1 to about one over this.
+    pub base: f64,
+    /// `rope.freq_base_swa`: the base of layers with a window, where the file names one.
+    pub base_window: Option<f64>,
+    /// Beyond the context of the training.
+    pub scaling: Scaling,
+    /// Factor of the rotated elements.
+    pub attention_factor: f32,
+    /// Context of the training, before any scaling.
+    pub original_context: usize,
+}
+
+/// Hyper-parameters of a model, as most architectures have them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// `general.architecture`.
+    pub arch: String,
+    /// Blocks of attention and feed-forward network.
+    pub layers: usize,
+    /// Elements of a token's vector.
+    pub embedding: usize,
+    /// Elements inside the feed-forward network.
+    pub feed_forward: usize,
+    /// Heads of queries.
+    pub heads: usize,
+    /// Heads of keys and values.
+    pub kv_heads: usize,
+    /// Elements of a query or key of one head.
+    pub key_size: usize,
+    /// Elements of a value of one head.
+    pub value_size: usize,
+    /// Tokens there are.
+    pub vocabulary: usize,
+    /// Positions of the training.
+    pub context: usize,
+    /// Added under the root of norms.
+    pub epsilon: f32,
+    /// Rotary positions.
+    pub rope: RopeConfig,
+    /// `attention.sliding_window`, if not 0.
+    pub window: Option<usize>,
+    /// `attention.sliding_window_pattern`: of so many layers, all but the last have the window.
+    pub window_pattern: Option<usize>,
+    /// `attention.scale`, if not 0.
+    pub attention_scale: Option<f32>,
+    /// `attn_logit_softcapping`, if not 0.
+    pub attention_softcap: Option<f32>,
+    /// `final_logit_softcapping`, if not 0.
+    pub final_softcap: Option<f32>,
+}
+
+/// The entries of one architecture.
+pub(super) struct Keys<'a> {
+    metadata: &'a Metadata,
+    arch: &'a str,
+}
+
+impl<'a> Keys<'a> {
+    pub(super) fn new(metadata: &'a Metadata) -> Result<Self, Error> {
+        let arch = metadata.str("general.architecture")?.ok_or(LlmError::NoArchitecture)?;
+        Ok(Self { metadata, arch })
+    }
+
+    pub(super) fn arch(&self) -> &'a str {
+        self.arch
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{}.{name}", self.arch)
+    }
+
+    fn wrong(&self, name: &str, found: impl ToString, expected: &str) -> Error {
+        let (key, expected) = (self.key(name), expected.to_owned());
+        LlmError::Setting { key, found: found.to_string(), expected }.into()
+    }
+
+    /// A count; 0 where it is missing.
+    fn count(&self, name: &str) -> Result<usize, Error> {
+        let found = self.metadata.u32(&self.key(name))?.unwrap_or(0);
+        usize::try_from(found).map_err(|_| self.wrong(name, found, "less"))
+    }
+
+    fn needed(&self, name: &str) -> Result<usize, Error> {
+        let key = self.key(name);
+        match self.count(name)? {
+            0 if self.metadata.get(&key).is_none() => Err(LlmError::MissingKey(key).into()),
+            0 => Err(self.wrong(name, 0, "more than 0")),
+            n => Ok(n),
+        }
+    }
+
+    /// A count that is the same in all layers, though the file may have a list of them; `None` where
+    /// it is missing.
+    fn uniform(&self, name: &str) -> Result<Option<usize>, Error> {
+        let key = self.key(name);
+        if !matches!(self.metadata.get(&key), Some(Value::Array(_))) {
+            return Ok(Some(self.count(name)?).filter(|_| self.metadata.get(&key).is_some()));
+        }
+        let list = self.metadata.u32s(&key)?.unwrap_or_default();
+        let first = list.first().copied().unwrap_or(0);
+        if list.iter().any(|&n| n != first) {
+            return Err(self.wrong(name, "a list of different numbers", "one for all layers"));
+        }
+        Ok(Some(first as usize))
+    }
+
+    /// A finite number.
+    fn number(&self, name: &str) -> Result<Option<f32>, Error> {
+        let found = self.metadata.f32(&self.key(name))?;
+        match found {
+            Some(x) if !x.is_finite() => Err(self.wrong(name, x, "a finite number")),
+            found => Ok(found),
+        }
+    }
+
+    /// A number above 0; one of 0 is as none.
+    fn positive(&self, name: &str) -> Result<Option<f32>, Error> {
+        match self.number(name)?.filter(|&x| x != 0.0) {
+            Some(x) if x < 0.0 => Err(self.wrong(name, x, "a number above 0")),
+            found => Ok(found),
+        }
+    }
+
+    fn scaling(&self, original: usize) -> Result<Scaling, Error> {
+        let kind = self.metadata.str(&self.key("rope.scaling.type"))?.unwrap_or("linear");
+        let factor = match self.positive("rope.scaling.factor")? {
+            Some(factor) => Some(factor),
+            None => self.positive("rope.scale_linear")?,
+        };
+        let factor = f64::from(factor.unwrap_or(1.0));
+        match kind {
+            "none" => Ok(Scaling::Linear(1.0)),
+            "linear" | "longrope" => Ok(Scaling::Linear(factor)),
+            "yarn" => {
+                let turns = |name: &str, default: f32| {
+                    Ok::<_, Error>(f64::from(self.positive(name)?.unwrap_or(default)))
+                };
+                let fast = turns("rope.scaling.yarn_beta_fast", 32.0)?;
+                let slow = turns("rope.scaling.yarn_beta_slow", 1.0)?;
+                Ok(Scaling::Yarn { factor, original: original as f64, fast, slow })
+            }
+            other => Err(self.wrong("rope.scaling.type", other, "none, linear, yarn or longrope")),
+        }
+    }
+
+    fn rope(&self, key_size: usize, context: usize) -> Result<RopeConfig, Error> {
+        let name = "rope.dimension_count";
+        let rotated = Some(self.count(name)?).filter(|&n| n > 0).unwrap_or(key_size);
+        if rotated > key_size || !rotated.is_multiple_of(2) {
+            let expected = format!("an even number up to the {key_size} elements of a head");
+            return Err(self.wrong(name, rotated, &expected));
+        }
+        let original = self.count("rope.scaling.original_context_length")?;
+        let original_context = if original == 0 { context } else { original };
+        Ok(RopeConfig {
+            rotated,
+            base: self.positive("rope.freq_base")?.unwrap_or(10_000.0).into(),
+            base_window: self.positive("rope.freq_base_swa")?.map(f64::from),
+            scaling: self.scaling(original_context)?,
+            attention_factor: self.positive("rope.scaling.attn_factor")?.unwrap_or(1.0),
+            original_context,
+        })
+    }
+
+    fn vocabulary(&self) -> Result<Option<usize>, Error> {
+        let count = self.count("vocab_size")?;
+        let list = self.metadata.bytes_list("tokenizer.ggml.tokens")?;
+        Ok(if count > 0 { Some(count) } else { list.map(|l| l.len()) })
+    }
+}
+
+impl Config {
+    /// The hyper-parameters in the metadata. `rows` are those of the embedding, which count the tokens
+    /// where nothing else does.
+    pub(super) fn read(keys: &Keys<'_>, rows: usize) -> Result<Self, Error> {
+        let layers = keys.needed("block_count")?;
+        if layers > MAX_LAYERS {
+            return Err(keys.wrong("block_count", layers, &format!("at most {MAX_LAYERS}")));
+        }
+        let embedding = keys.needed("embedding_length")?;
+        let heads_name = "attention.head_count";
+        let heads = keys.uniform(heads_name)?.filter(|&n| n > 0);
+        let heads = heads.ok_or_else(|| LlmError::MissingKey(keys.key(heads_name)))?;
+        let kv_name = "attention.head_count_kv";
+        let kv_heads = keys.uniform(kv_name)?.unwrap_or(heads);
+        if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
+            let expected = format!("a number that divides the {heads} heads");
+            return Err(keys.wrong(kv_name, kv_heads, &expected));
+        }
+        let size = |name: &str| {
+            let found = keys.count(name)?;
+            if found == 0 && !embedding.is_multiple_of(heads) {
+                let expected = format!("a number that divides the embedding of {embedding}");
+                return Err(keys.wrong(heads_name, heads, &expected));
+            }
+            Ok(if found == 0 { embedding / heads } else { found })
+        };
+        let key_size = size("attention.key_length")?;
+        let value_size = size("attention.value_length")?;
+        if key_size.max(value_size) > MAX_HEAD {
+            let expected = format!("at most {MAX_HEAD}");
+            return Err(keys.wrong("attention.key_length", key_size.max(value_size), &expected));
+        }
+        let width = heads.checked_mul(key_size.max(value_size));
+        if width.is_none_or(|w| w > i32::MAX as usize / 4) {
+            return Err(keys.wrong(heads_name, heads, "less"));
+        }
+        let context = keys.needed("context_length")?;
+        let ff_name = "feed_forward_length";
+        let feed_forward = keys.uniform(ff_name)?.filter(|&n| n > 0);
+        let [rms, layer] = ["attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"];
+        let epsilon = match keys.positive(rms)? {
+            Some(epsilon) => Some(epsilon),
+            None => keys.positive(layer)?,
+        };
+        let pattern = "attention.sliding_window_pattern";
+        let pattern_is_number =
+            matches!(keys.metadata.get(&keys.key(pattern)), Some(Value::Integer { .. }));
+        let window_pattern = if pattern_is_number { Some(keys.needed(pattern)?) } else { None };
+        Ok(Self {
+            arch: keys.arch.to_owned(),
+            layers,
+            embedding,
+            feed_forward: feed_forward.ok_or_else(|| LlmError::MissingKey(keys.key(ff_name)))?,
+            heads,
+            kv_heads,
+            key_size,
+            value_size,
+            vocabulary: keys.vocabulary()?.unwrap_or(rows),
+            context,
+            epsilon: epsilon.ok_or_else(|| LlmError::MissingKey(keys.key(rms)))?,
+            rope: keys.rope(key_size, context)?,
+            window: Some(keys.count("attention.sliding_window")?).filter(|&n| n > 0),
+            window_pattern,
+            attention_scale: keys.positive("attention.scale")?,
+            attention_softcap: keys.positive("attn_logit_softcapping")?,
+            final_softcap: keys.positive("final_logit_softcapping")?,
+        })
+    }
+
+    /// Angles per position of each pair; `factors` divide them, one per pair.
+    pub(super) fn angles(&self, base: f64, scaling: &Scaling, factors: Option<&[f32]>) -> Vec<f64> {
+        let rotated = self.rope.rotated as f64;
+        let factor = |i: usize| factors.map_or(1.0, |f| f64::from(f[i]));
+        let fast = |i: usize| base.powf(-2.0 * i as f64 / rotated) / factor(i);
+        let pairs = 0..self.rope.rotated / 2;
+        match *scaling {
+            Scaling::Linear(by) => pairs.map(|i| fast(i) / by).collect(),
+            Scaling::Yarn { factor: by, original, fast: most, slow: least } => {
+                // The pair that turns so many times within the original context.
+                let pair = |turns: f64| {
+                    let turn = original / (turns * core::f64::consts::TAU);
+                    rotated * turn.ln() / (2.0 * base.ln())
+                };
+                let first = pair(most).floor().max(0.0);
+                let last = pair(least).ceil().min(rotated - 1.0);
+                let mixed = |i: usize| {
+                    let way = (i as f64 - first) / (last - first).max(0.001);
+                    let kept = 1.0 - way.clamp(0.0, 1.0);
+                    fast(i) / by * (1.0 - kept) + fast(i) * kept
+                };
+                pairs.map(mixed).collect()
+            }
+        }
+    }
+
+    /// The factor of rotated elements.
+    pub(super) fn magnitude(&self) -> f32 {
+        let yarn = match self.rope.scaling {
+            Scaling::Linear(_) => 1.0,
+            Scaling::Yarn { factor, .. } => 1.0 + 0.1 * factor.ln(),
+        };
+        self.rope.attention_factor * yarn as f32
+    }
+
+    /// The window of a layer: of each run of `window_pattern` layers all but the last have one; all
+    /// layers where there is no such pattern.
+    pub(super) fn window_of(&self, layer: usize) -> Option<usize> {
+        let pattern = self.window_pattern.unwrap_or(0);
+        self.window.filter(|_| pattern == 0 || layer % pattern < pattern - 1)
+    }
+}

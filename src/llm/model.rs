@@ -1,0 +1,235 @@
+//! Models: the weights of a file, checked against the architecture that it names.
+
+use core::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use super::arch::{Arch, Builder, Rows};
+use super::config::Keys;
+use super::tokenizer::Tokenizer;
+use super::weights::Weights;
+use super::{Config, LlmError, Session};
+use crate::Error;
+use crate::graph::kv_cache::{KvCache, KvShape};
+use crate::graph::{ConstCache, Context, TensorId};
+use crate::import::gguf::{Gguf, Metadata};
+use crate::tensor::DType;
+use tilewright_kernels::Isa;
+
+/// Most positions of a session that asks for no number of them.
+const CONTEXT: usize = 4096;
+
+/// How a model is loaded and how its sessions run.
+#[derive(Clone, Debug)]
+pub struct LlmOptions {
+    /// Threads of a session; `None` for one per core.
+    pub threads: Option<usize>,
+    /// Instruction set; `None` for the best of this machine, or what `TILEWRIGHT_ISA` says.
+    pub isa: Option<Isa>,
+    /// Positions that a session keeps; `None` for those of the training, at most 4096.
+    pub context: Option<usize>,
+    /// Type of the cache of keys and values: f16, f32 or q8_0.
+    pub cache_type: DType,
+    /// Whether sessions time each operation.
+    pub profile: bool,
+    /// Whether weights are used as they lie in the file, without repacking them.
+    pub no_repack: bool,
+    /// Bytes that a session may take for its cache, intermediate tensors and packed weights; `None`
+    /// for 80 % of what the machine has free when the session is made.
+    pub memory_limit: Option<usize>,
+    /// Told how far repacking is, which the first session does.
+    pub progress: Option<Progress>,
+}
+
+/// A function that is told bytes of weights: those repacked so far, and those of all matrices.
+#[derive(Clone)]
+pub struct Progress(Arc<dyn Fn(usize, usize) + Send + Sync>);
+
+impl Progress {
+    /// Calls `tell` after each matrix, on the thread that makes the session.
+    pub fn new(tell: impl Fn(usize, usize) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(tell))
+    }
+}
+
+impl fmt::Debug for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Progress")
+    }
+}
+
+impl Default for LlmOptions {
+    fn default() -> Self {
+        Self {
+            threads: None,
+            isa: None,
+            context: None,
+            cache_type: DType::F16,
+            profile: false,
+            no_repack: false,
+            memory_limit: None,
+            progress: None,
+        }
+    }
+}
+
+/// A language model. A clone shares everything.
+///
+/// ```no_run
+/// use tilewright::llm::{Llm, LlmOptions};
+///
+/// let llm = Llm::load("model.gguf", LlmOptions::default())?;
+/// let mut session = llm.session()?;
+/// let logits = session.eval(&[1, 403, 407])?;
+/// println!("{} logits", logits.len());
+/// # Ok::<(), tilewright::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Llm(pub(super) Arc<Inner>);
+
+/// What sessions share.
+pub(super) struct Inner {
+    pub(super) config: Config,
+    pub(super) options: LlmOptions,
+    arch: Arch,
+    weights: Weights,
+    metadata: Metadata,
+    cache: Arc<ConstCache>,
+}
+
+impl Llm {
+    /// Loads a GGUF file, and the others of the model if it is one of several. Weights are read in
+    /// place from the mapped file, which must not change while the model is in use.
+    ///
+    /// # Errors
+    /// [`Error::Import`] if the file cannot be read or is not a GGUF file, [`Error::Llm`] if its
+    /// architecture is not known or settings and tensors do not fit it.
+    pub fn load(path: impl AsRef<Path>, options: LlmOptions) -> Result<Self, Error> {
+        Self::new(&Gguf::open(path)?, options)
+    }
+
+    /// Reads a model from the bytes of a GGUF file.
+    ///
+    /// # Errors
+    /// As [`Llm::load`].
+    pub fn from_bytes(bytes: impl Into<bytes::Bytes>, options: LlmOptions) -> Result<Self, Error> {
+        Self::new(&Gguf::from_bytes(bytes.into())?, options)
+    }
+
+    fn new(gguf: &Gguf, options: LlmOptions) -> Result<Self, Error> {
+        let keys = Keys::new(gguf.metadata())?;
+        let arch = Arch::find(keys.arch())?;
+        let rows = gguf.tensor("token_embd.weight").and_then(|t| t.dims.get(1).copied());
+        let mut config = Config::read(&keys, rows.unwrap_or(0))?;
+        arch.adjust(&mut config);
+        let cache = Arc::new(ConstCache::default());
+        if options.no_repack {
+            cache.leave_in_place();
+        }
+        let weights = Weights::new(gguf, cache.clone())?;
+        if let Some(Progress(tell)) = options.progress.clone() {
+            let (mut done, total) = (0, weights.matrix_bytes());
+            cache.report(Some(Box::new(move |bytes| {
+                done += bytes;
+                tell(done, total);
+            })));
+        }
+        let metadata = gguf.metadata().clone();
+        let inner = Inner { config, options, arch, weights, metadata, cache };
+        // Building the graph asks for all tensors, so that a wrong one is found now.
+        let cache = Arc::new(KvCache::new(inner.cache_shape(1))?);
+        let caches = vec![cache; inner.config.layers];
+        inner.graph(&mut inner.context(), &caches, 1, Rows::Last)?;
+        Ok(Self(Arc::new(inner)))
+    }
+
+    /// A new session, with nothing in its context.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] if the instruction set is not available, [`LlmError::ContextMemory`] and
+    /// others if there is too little memory.
+    pub fn session(&self) -> Result<Session, Error> {
+        Session::new(self.0.clone())
+    }
+
+    /// Hyper-parameters.
+    pub fn config(&self) -> &Config {
+        &self.0.config
+    }
+
+    /// The file's vocabulary, made ready: some ten milliseconds for a large one.
+    ///
+    /// # Errors
+    /// [`LlmError::Tokenizer`] if the vocabulary is damaged, or of a kind that is not supported.
+    pub fn tokenizer(&self) -> Result<Tokenizer, Error> {
+        Ok(Tokenizer::from_gguf(self.metadata()).map_err(LlmError::from)?)
+    }
+
+    /// The metadata of the file.
+    pub fn metadata(&self) -> &Metadata {
+        &self.0.metadata
+    }
+
+    /// Bytes of the tensors in the file.
+    pub fn weight_bytes(&self) -> usize {
+        self.0.weights.bytes()
+    }
+
+    /// Positions that a session keeps.
+    pub fn context(&self) -> usize {
+        self.0.positions()
+    }
+}
+
+impl Inner {
+    /// Positions that a session keeps.
+    pub(super) fn positions(&self) -> usize {
+        self.options.context.unwrap_or(self.config.context.min(CONTEXT)).max(1)
+    }
+
+    /// Sizes of the cache of a layer.
+    pub(super) fn cache_shape(&self, capacity: usize) -> KvShape {
+        let Config { kv_heads, key_size, value_size, .. } = self.config;
+        let dtype = self.options.cache_type;
+        KvShape { heads: kv_heads, key_size, value_size, capacity, dtype }
+    }
+
+    /// Caches of all layers, with nothing in them.
+    pub(super) fn caches(&self, capacity: usize) -> Result<Vec<Arc<KvCache>>, Error> {
+        let shape = self.cache_shape(capacity);
+        let one = |_| Ok(Arc::new(KvCache::new(shape)?));
+        (0..self.config.layers).map(one).collect()
+    }
+
+    /// An empty graph that shares packed weights with all others of the model.
+    pub(super) fn context(&self) -> Context {
+        Context::with_cache(self.cache.clone())
+    }
+
+    /// The graph for `count` tokens; gives its result: logits, or, if none are wanted, as much as
+    /// fills the caches.
+    pub(super) fn graph(
+        &self,
+        cx: &mut Context,
+        caches: &[Arc<KvCache>],
+        count: usize,
+        rows: Rows,
+    ) -> Result<TensorId, Error> {
+        let mut builder = Builder::new(cx, &self.config, &self.weights, caches, count, rows)?;
+        let logits = self.arch.build(&mut builder)?;
+        Ok(match rows {
+            Rows::None => builder.attended().unwrap_or(logits),
+            Rows::Last | Rows::All => logits,
+        })
+    }
+
+    /// Checks that tokens are in the vocabulary.
+    pub(super) fn check(&self, tokens: &[u32]) -> Result<(), LlmError> {
+        let vocabulary = self.config.vocabulary;
+        match tokens.iter().find(|&&id| id as usize >= vocabulary) {
+            Some(&id) => Err(LlmError::Token { id, vocabulary }),
+            None if tokens.is_empty() => Err(LlmError::NoTokens),
+            None => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,298 @@
+//! Sessions: texts in the making.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::LlmError;
+use super::arch::{POSITIONS, Rows, TOKENS};
+use super::model::{Inner, Llm};
+use crate::Error;
+use crate::ProfileRow;
+use crate::backend::cpu::{Executor, Inputs, NodeInfo, Plan, available_memory};
+use crate::graph::kv_cache::KvCache;
+use crate::tensor::{DType, Tensor};
+use tilewright_kernels::Isa;
+
+/// Most tokens that are computed together.
+const CHUNK: usize = 512;
+
+/// Most logits that are computed together: 64 MiB.
+const LOGITS: usize = 16 << 20;
+
+/// Plans that a session keeps, one per number of tokens; the one unused longest goes first.
+const MAX_PLANS: usize = 8;
+
+/// A text in the making over the weights of an [`Llm`], with threads and a cache of its own.
+///
+/// Decoding a token neither builds a graph nor plans, and allocates nothing.
+pub struct Session {
+    model: Arc<Inner>,
+    executor: Executor,
+    caches: Vec<Arc<KvCache>>,
+    /// The last one used comes first.
+    plans: VecDeque<Entry>,
+    /// Tokens in the cache.
+    history: Vec<u32>,
+    cancel: Arc<AtomicBool>,
+}
+
+/// The plan for a number of tokens.
+struct Entry {
+    rows: Rows,
+    plan: Plan,
+    /// For each leaf of the plan, which of `inputs` it is.
+    order: Vec<usize>,
+    /// Tokens and positions.
+    inputs: [Tensor; 2],
+    results: Vec<Tensor>,
+    /// Of each step, if somebody wants to know.
+    times: Vec<Duration>,
+    runs: u64,
+}
+
+impl Session {
+    pub(super) fn new(model: Arc<Inner>) -> Result<Self, Error> {
+        let isa = model.options.isa.map_or_else(Isa::select, Ok)?;
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = model.options.threads.unwrap_or_else(cores);
+        let context = model.positions();
+        let most = || available_memory().map_or(usize::MAX, |free| free / 5 * 4);
+        let limit = model.options.memory_limit.unwrap_or_else(most);
+        let needed = model.cache_shape(context).bytes();
+        let needed = needed.and_then(|b| b.checked_mul(model.config.layers));
+        let left = needed.and_then(|needed| limit.checked_sub(needed));
+        let Some(left) = left.filter(|_| i32::try_from(context).is_ok()) else {
+            let needed = needed.unwrap_or(usize::MAX);
+            return Err(LlmError::ContextMemory { context, needed, limit }.into());
+        };
+        let executor = Executor::new(isa, threads)?.with_memory_limit(left);
+        let caches = model.caches(context)?;
+        let mut history = Vec::new();
+        history.try_reserve_exact(context).map_err(|_| {
+            let needed = context.saturating_mul(size_of::<u32>());
+            LlmError::ContextMemory { context, needed, limit }
+        })?;
+        let (plans, cancel) = (VecDeque::with_capacity(MAX_PLANS + 1), Arc::default());
+        let mut session = Self { model, executor, caches, plans, history, cancel };
+        // Packs the weights, and finds out whether everything can be computed.
+        session.entry(1, Rows::Last)?;
+        Ok(session)
+    }
+
+    /// Another session that begins with all that this one has in its context.
+    ///
+    /// # Errors
+    /// As [`Llm::session`].
+    pub fn fork(&self) -> Result<Self, Error> {
+        let mut other = Self::new(self.model.clone())?;
+        for (to, from) in other.caches.iter().zip(&self.caches) {
+            to.copy_from(from)?;
+        }
+        other.history.extend_from_slice(&self.history);
+        Ok(other)
+    }
+
+    /// The model.
+    pub fn model(&self) -> Llm {
+        Llm(self.model.clone())
+    }
+
+    /// Instruction set in use.
+    pub fn isa(&self) -> Isa {
+        self.executor.isa()
+    }
+
+    /// Threads in use.
+    pub fn threads(&self) -> usize {
+        self.executor.threads()
+    }
+
+    /// Positions there are.
+    pub fn context(&self) -> usize {
+        self.model.positions()
+    }
+
+    /// Positions in use: where the next token goes.
+    pub fn position(&self) -> usize {
+        self.history.len()
+    }
+
+    /// The tokens in the context.
+    pub fn tokens(&self) -> &[u32] {
+        &self.history
+    }
+
+    /// A flag that stops the session when somebody sets it: what it is doing then ends with
+    /// [`LlmError::Cancelled`], within a token or a chunk of a prompt. It has to be reset.
+    pub fn cancel_flag(&self) -> Arc<AtomicBool> {
+        self.cancel.clone()
+    }
+
+    /// Forgets all positions from `position` on.
+    pub fn truncate(&mut self, position: usize) {
+        self.history.truncate(position);
+    }
+
+    /// Adds tokens to the context; gives the logits behind the last one.
+    ///
+    /// ```no_run
+    /// # use tilewright::llm::{Llm, LlmOptions};
+    /// # let mut session = Llm::load("model.gguf", LlmOptions::default())?.session()?;
+    /// let mut token = 1;
+    /// for _ in 0..64 {
+    ///     let logits = session.eval(&[token])?;
+    ///     let best = (0..logits.len()).max_by(|&a, &b| logits[a].total_cmp(&logits[b]));
+    ///     token = best.unwrap_or(0) as u32;
+    /// }
+    /// # Ok::<(), tilewright::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`LlmError::NoTokens`], [`LlmError::Token`] and [`LlmError::ContextFull`], with nothing
+    /// changed; [`LlmError::Cancelled`], with the chunks before in the context;
+    /// [`LlmError::NotFinite`]; what planning and running meet.
+    pub fn eval(&mut self, tokens: &[u32]) -> Result<&[f32], Error> {
+        self.check(tokens)?;
+        let mut rest = tokens;
+        while rest.len() > CHUNK {
+            let (now, later) = rest.split_at(CHUNK);
+            self.step(now, Rows::None)?;
+            rest = later;
+        }
+        let logits = self.step(rest, Rows::Last)?;
+        Ok(logits)
+    }
+
+    /// Adds tokens to the context; calls `each` with the position and the logits behind each one.
+    ///
+    /// # Errors
+    /// As [`Session::eval`].
+    pub fn eval_all(
+        &mut self,
+        tokens: &[u32],
+        mut each: impl FnMut(usize, &[f32]),
+    ) -> Result<(), Error> {
+        self.check(tokens)?;
+        let vocabulary = self.model.config.vocabulary.max(1);
+        for chunk in tokens.chunks((LOGITS / vocabulary).clamp(1, CHUNK)) {
+            let first = self.history.len();
+            let logits = self.step(chunk, Rows::All)?;
+            for (i, row) in logits.chunks_exact(vocabulary).enumerate() {
+                each(first + i, row);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the context begin with `tokens`, of which as many are kept as it begins with already:
+    /// the prefix that two turns of a conversation share is not computed again. Gives the logits
+    /// behind the last one.
+    ///
+    /// # Errors
+    /// As [`Session::eval`].
+    pub fn prompt(&mut self, tokens: &[u32]) -> Result<&[f32], Error> {
+        let same = self.history.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        // The last one is computed in any case: it is its logits that are wanted.
+        let kept = same.min(tokens.len().saturating_sub(1));
+        self.model.check(tokens)?;
+        let context = self.context();
+        if tokens.len() > context {
+            let (used, more) = (kept, tokens.len() - kept);
+            return Err(LlmError::ContextFull { used, more, context }.into());
+        }
+        self.truncate(kept);
+        self.eval(&tokens[kept..])
+    }
+
+    fn check(&self, tokens: &[u32]) -> Result<(), Error> {
+        self.model.check(tokens)?;
+        let (used, more, context) = (self.history.len(), tokens.len(), self.context());
+        if more > context - used {
+            return Err(LlmError::ContextFull { used, more, context }.into());
+        }
+        Ok(())
+    }
+
+    /// Computes tokens behind the context, and adds them to it; gives the logits that are wanted.
+    fn step(&mut self, tokens: &[u32], rows: Rows) -> Result<&[f32], Error> {
+        if self.cancel.load(Ordering::Relaxed) {
+            return Err(LlmError::Cancelled.into());
+        }
+        self.entry(tokens.len(), rows)?;
+        let Entry { plan, order, inputs, results, times, runs, .. } = &mut self.plans[0];
+        let first = self.history.len();
+        let values = [
+            &mut tokens.iter().map(|&t| t as i32) as &mut dyn Iterator<Item = i32>,
+            &mut (0..tokens.len()).map(|i| (first + i) as i32),
+        ];
+        for (input, values) in inputs.iter_mut().zip(values) {
+            let bytes = input.bytes_mut().expect("inputs are nobody else's");
+            for (to, value) in bytemuck::cast_slice_mut::<u8, i32>(bytes).iter_mut().zip(values) {
+                *to = value;
+            }
+        }
+        let given = [&inputs[0], &inputs[1]];
+        let times = self.model.options.profile.then_some(&mut times[..]);
+        let inputs = Inputs { given: &given, order: Some(order) };
+        self.executor.run_into(plan, inputs, results, times)?;
+        *runs += 1;
+        self.history.extend_from_slice(tokens);
+        let logits: &[f32] = bytemuck::cast_slice(results[0].bytes());
+        if rows != Rows::None && !all_finite(logits) {
+            return Err(LlmError::NotFinite { position: first + tokens.len() - 1 }.into());
+        }
+        Ok(logits)
+    }
+
+    /// Makes the plan for so many tokens the first one.
+    fn entry(&mut self, count: usize, rows: Rows) -> Result<(), Error> {
+        let fits =
+            |e: &Entry| e.rows == rows && e.inputs[0].bytes().len() == count * size_of::<i32>();
+        if let Some(at) = self.plans.iter().position(fits) {
+            if at > 0
+                && let Some(entry) = self.plans.remove(at)
+            {
+                self.plans.push_front(entry);
+            }
+            return Ok(());
+        }
+        let mut cx = self.model.context();
+        let output = self.model.graph(&mut cx, &self.caches, count, rows)?;
+        let plan = self.executor.plan(&mut cx, &[output])?;
+        let place = |name: &str| usize::from(name == POSITIONS);
+        debug_assert!(plan.input_names().all(|n| n == TOKENS || n == POSITIONS));
+        let order = plan.input_names().map(place).collect();
+        let input = || Tensor::zeros(DType::I32, &[count]);
+        let inputs = [input()?, input()?];
+        self.plans.truncate(MAX_PLANS - 1);
+        let times = vec![Duration::ZERO; plan.nodes().count()];
+        let (results, runs) = (Vec::new(), 0);
+        self.plans.push_front(Entry { rows, plan, order, inputs, results, times, runs });
+        Ok(())
+    }
+
+    /// Times of the operations of the last plan used, if [`LlmOptions::profile`] is set.
+    ///
+    /// [`LlmOptions::profile`]: super::LlmOptions::profile
+    pub fn profile(&self) -> Vec<ProfileRow> {
+        let Some(Entry { plan, times, runs, .. }) = self.plans.front() else { return Vec::new() };
+        let row = |(node, time): (&NodeInfo, &Duration)| ProfileRow {
+            name: node.name.clone(),
+            op: node.op.clone(),
+            kernel: node.kernel.clone(),
+            seconds: time.as_secs_f64(),
+            calls: *runs,
+            macs: node.macs,
+        };
+        plan.nodes().zip(times).map(row).collect()
+    }
+}
+
+/// Whether there is neither an infinity nor a NaN. Looks at all, which is faster than to stop at one.
+fn all_finite(values: &[f32]) -> bool {
+    const EXPONENT: u32 = 0x7f80_0000;
+    let wrong = values.iter().fold(0, |w, v| w | u32::from(v.to_bits() & EXPONENT == EXPONENT));
+    wrong == 0
+}
