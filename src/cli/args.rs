@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
+use super::llm::args::{CacheType, ChatArgs, GenerateArgs, PerplexityArgs, TokenizeArgs};
+
 const EXAMPLES: &str = "\
 Examples:
   tilewright run                                   read the embedded picture of a line of text
@@ -12,6 +14,9 @@ Examples:
                                                    run any supported network, keep its outputs
   tilewright bench net.onnx --threads 1            measure it
   tilewright tune net.onnx                         find out how it runs fastest here
+  tilewright explain net.onnx --measure            why it is not faster
+  tilewright generate -p \"Once upon a time\"       let the embedded language model go on
+  tilewright chat model.gguf                       talk to a language model
   tilewright doctor                                what this machine can do
 
 Environment:
@@ -36,12 +41,22 @@ pub(super) enum Command {
     Run(RunArgs),
     /// Run a network on every case of a folder
     Batch(BatchArgs),
-    /// Measure a network, or single kernels
+    /// Go on with a text, by a language model
+    Generate(GenerateArgs),
+    /// Talk to a language model
+    Chat(ChatArgs),
+    /// Show the tokens of a text
+    Tokenize(TokenizeArgs),
+    /// Measure how well a language model predicts a text
+    Perplexity(PerplexityArgs),
+    /// Measure a network, a language model, or single kernels
     Bench(BenchArgs),
     /// Find out by measurement how operations run fastest here, and remember it
     Tune(TuneArgs),
     /// Show what a network consists of and how it would run here
     Inspect(InspectArgs),
+    /// Say of each operation why it runs as it does here, and what would help most
+    Explain(ExplainArgs),
     /// Show what this machine can do, and what to improve
     Doctor(DoctorArgs),
 }
@@ -57,11 +72,22 @@ Inputs:
   .pb              an ONNX TensorProto, used as it is
   .png .jpg .jpeg  a picture: prepared as the network's metadata say; else it must fit an input
                    [1, c, h, w] or [1, h, w, c] with 1 or 3 channels, and is resized to it
-  .wav             a sound: samples from -1 to 1 for an input [n] or [1, n]
+  .wav             a sound: features as the network's metadata say, else samples from -1 to 1 for
+                   an input [n] or [1, n]
+
+A network without metadata that has a picture for an input and 1000 or 1001 scores for an output is \
+taken for an ImageNet classifier. For others, what metadata would say can stand in a file beside the \
+network (net.task.json for net.onnx), one JSON object with the same entries:
+  {\"input\": \"image\", \"input.range\": \"0..1\", \"input.mean\": [0.485, 0.456, 0.406],
+   \"input.std\": [0.229, 0.224, 0.225], \"input.fit\": \"crop:0.875\", \"labels\": [\"cat\", \"dog\"]}
+  {\"input\": \"image\", \"input.range\": \"0..1\", \"input.fit\": \"pad:114\", \"task\": \"detect\",
+   \"detect.form\": \"yolo\", \"detect.box\": \"middle\", \"detect.unit\": \"pixel\"}
 
 Examples:
   tilewright run
   tilewright run --input photo.jpg --beam 16
+  tilewright run resnet18.onnx --input photo.jpg
+  tilewright run faces.onnx --input photo.jpg --draw found.png
   tilewright run net.onnx --input left=a.npy --input right=b.npy --output-dir out
   tilewright run net.onnx --input photo.png --pixel-range 0..1 --format json")]
 pub(super) struct RunArgs {
@@ -76,6 +102,16 @@ pub(super) struct RunArgs {
     /// Values that 0 and 255 of a picture become, for an input of type f32
     #[arg(long, value_name = "LOW..HIGH", value_parser = pixel_range, allow_hyphen_values = true)]
     pub(super) pixel_range: Option<[f32; 2]>,
+    /// File with entries that say what the inputs must become and what the outputs mean; without
+    /// it NAME.task.json beside NAME.onnx, if there is one
+    #[arg(long, value_name = "FILE")]
+    pub(super) task: Option<PathBuf>,
+    /// Text file with one label per line, in class order
+    #[arg(long, value_name = "FILE")]
+    pub(super) labels: Option<PathBuf>,
+    /// Draw what a detector found on the picture, as PNG
+    #[arg(long, value_name = "FILE")]
+    pub(super) draw: Option<PathBuf>,
     /// Read text by a search over the N best beginnings instead of step by step
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
     pub(super) beam: Option<u16>,
@@ -129,7 +165,7 @@ Examples:
   tilewright bench --kernels 3x3 --format json
   tilewright bench --kernels --roofline roofline.svg")]
 pub(super) struct BenchArgs {
-    /// ONNX file; without it the embedded text-line reader
+    /// ONNX or GGUF file; without it the embedded text-line reader
     #[arg(conflicts_with = "kernels")]
     pub(super) model: Option<PathBuf>,
     /// Measure kernels whose names contain FILTER, or all
@@ -144,6 +180,21 @@ pub(super) struct BenchArgs {
     /// Time for measuring, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
     pub(super) time: f64,
+    /// Tokens of the prompt, for language models
+    #[arg(long, value_name = "N", default_value_t = 512, conflicts_with = "kernels")]
+    pub(super) prompt_length: usize,
+    /// Tokens to generate, for language models
+    #[arg(long, value_name = "N", default_value_t = 64, conflicts_with = "kernels")]
+    pub(super) generate_length: usize,
+    /// Tokens in the context before those that are measured, for language models
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "kernels")]
+    pub(super) depth: usize,
+    /// Type of the cache of keys and values, for language models
+    #[arg(long, value_enum, default_value_t, conflicts_with = "kernels")]
+    pub(super) cache_type: CacheType,
+    /// Use weights as they lie in the file, for language models
+    #[arg(long, conflicts_with = "kernels")]
+    pub(super) no_repack: bool,
     #[command(flatten)]
     pub(super) machine: MachineArgs,
     /// Form of the result
@@ -205,15 +256,58 @@ pub(super) struct TuneArgs {
 The list of steps is for one shape of the inputs: extents that the network leaves open are 1 for \
 the first axis and 224 for others, unless --shape says something else.
 
+--before and --after write the graph as it was read, and as it runs: which tensor goes where. The \
+ending of the file says how: .dot for Graphviz, .svg for a drawing, .json, .txt.
+
+Of a GGUF file the metadata and the tensors are shown; no weights are read.
+
 Examples:
   tilewright inspect net.onnx
+  tilewright inspect model.gguf
+  tilewright inspect net.onnx --before before.svg --after after.svg
   tilewright inspect net.onnx --shape 1,3,480,640 --format json")]
 pub(super) struct InspectArgs {
+    /// ONNX or GGUF file; without it the embedded text-line reader
+    pub(super) model: Option<PathBuf>,
+    /// Write the graph as it was read
+    #[arg(long, value_name = "FILE", value_parser = super::graph::file)]
+    pub(super) before: Option<PathBuf>,
+    /// Write the graph as it runs here
+    #[arg(long, value_name = "FILE", value_parser = super::graph::file)]
+    pub(super) after: Option<PathBuf>,
+    /// Shape of an input; repeat for several, `SHAPE` alone is enough for one
+    #[arg(long = "shape", value_name = "[NAME=]SHAPE")]
+    pub(super) shapes: Vec<String>,
+    /// Form of the result
+    #[arg(long, value_enum, default_value_t)]
+    pub(super) format: Format,
+}
+
+#[derive(clap::Args, Debug)]
+#[command(after_help = "\
+For every operation: its kernel, type and layout, the least time that this machine's peak and the \
+bandwidth of the memory that holds its data allow (measured now, on one core), and why no faster way \
+was taken. With --measure, the network runs on random numbers, and the time of each operation and the \
+share of its bound are shown; algorithms that do fewer operations than the definition, such as \
+Winograd's, may exceed 100 %. The summary says what would help most.
+
+Examples:
+  tilewright explain net.onnx --measure
+  tilewright explain net.onnx --shape 1,3,480,640 --threads 1 --format json")]
+pub(super) struct ExplainArgs {
     /// ONNX file; without it the embedded text-line reader
     pub(super) model: Option<PathBuf>,
     /// Shape of an input; repeat for several, `SHAPE` alone is enough for one
     #[arg(long = "shape", value_name = "[NAME=]SHAPE")]
     pub(super) shapes: Vec<String>,
+    /// Run the network and show measured times
+    #[arg(long)]
+    pub(super) measure: bool,
+    /// Time for measuring, in seconds
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub(super) time: f64,
+    #[command(flatten)]
+    pub(super) machine: MachineArgs,
     /// Form of the result
     #[arg(long, value_enum, default_value_t)]
     pub(super) format: Format,
@@ -241,6 +335,9 @@ pub(super) struct MachineArgs {
     /// Use no tuning table
     #[arg(long)]
     pub(super) no_table: bool,
+    /// Memory that a run may take, such as 512M or 2G; without it 80 % of what is free
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub(super) memory_limit: Option<usize>,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -250,6 +347,21 @@ pub(super) enum Format {
     Text,
     /// One object, for programs
     Json,
+}
+
+pub(super) fn size(text: &str) -> Result<usize, String> {
+    let (number, unit) = match text.strip_suffix(['K', 'k', 'M', 'm', 'G', 'g']) {
+        Some(number) => (number, text[number.len()..].to_ascii_uppercase()),
+        None => (text, String::new()),
+    };
+    let shift = match unit.as_str() {
+        "K" => 10,
+        "M" => 20,
+        "G" => 30,
+        _ => 0,
+    };
+    let bytes = number.parse::<usize>().ok().and_then(|n| n.checked_mul(1 << shift));
+    bytes.ok_or_else(|| "expected a number of bytes, or one with K, M or G behind it".into())
 }
 
 fn pixel_range(text: &str) -> Result<[f32; 2], String> {

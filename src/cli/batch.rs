@@ -61,8 +61,8 @@ impl From<tilewright::Error> for Problem {
 /// The command.
 pub(super) fn batch(args: &BatchArgs) -> Result<(), Failure> {
     args.machine.check()?;
-    let folders = case_folders(&args.cases)?;
     let network = Network::load(Some(&args.model))?;
+    let folders = case_folders(&args.cases, network.model.inputs().is_empty())?;
     let mut session = network.session(&args.machine, false)?;
     let root = args.output_dir.as_deref().map(OutputDir::open).transpose()?;
 
@@ -98,13 +98,13 @@ pub(super) fn batch(args: &BatchArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Sub-folders with at least one input file, by name.
-fn case_folders(dir: &Path) -> Result<Vec<PathBuf>, Failure> {
+/// Sub-folders with at least one input file, or all if the network `takes_nothing`, by name.
+fn case_folders(dir: &Path, takes_nothing: bool) -> Result<Vec<PathBuf>, Failure> {
     let fail = |e| Failure::new(format!("cannot read {}", dir.display()), e);
     let mut folders = Vec::new();
     for entry in fs::read_dir(dir).map_err(fail)? {
         let path = entry.map_err(fail)?.path();
-        if path.is_dir() && !input_files(&path)?.is_empty() {
+        if path.is_dir() && (takes_nothing || !input_files(&path)?.is_empty()) {
             folders.push(path);
         }
     }

@@ -10,7 +10,7 @@ use super::args::{BenchArgs, Format};
 use super::model::Network;
 use super::report;
 use super::run::borrowed;
-use super::{Failure, inputs, kernels};
+use super::{Failure, inputs, kernels, llm};
 
 /// Runs before measuring.
 const WARM_UP: usize = 3;
@@ -24,6 +24,8 @@ struct Json<'a> {
     isa: &'static str,
     threads: usize,
     runs: usize,
+    /// Reading the model and planning it.
+    load_ms: f64,
     median_us: f64,
     min_us: f64,
     gflops: f64,
@@ -42,15 +44,22 @@ pub(super) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     if let Some(filter) = &args.kernels {
         return kernels::bench(args, filter);
     }
+    if let Some(path) = args.model.as_deref().filter(|p| llm::bench::is_gguf(p)) {
+        return llm::bench::bench(args, path);
+    }
+    let start = Instant::now();
     let network = Network::load(args.model.as_deref())?;
+    let read = start.elapsed();
     let given = if network.is_embedded && args.shapes.is_empty() {
         vec![inputs::embedded_input(&network)?]
     } else {
         inputs::random(&network, &args.shapes)?
     };
-    let mut session = network.session(&args.machine, false)?;
     let borrowed = borrowed(&given);
+    let start = Instant::now();
+    let mut session = network.session(&args.machine, false)?;
     let macs = session.prepare(&borrowed)?.macs;
+    let load = read + start.elapsed();
     for _ in 0..WARM_UP {
         session.run(&borrowed)?;
     }
@@ -71,6 +80,7 @@ pub(super) fn bench(args: &BenchArgs) -> Result<(), Failure> {
         isa: session.isa().name(),
         threads: session.threads(),
         runs: samples.len(),
+        load_ms: load.as_secs_f64() * 1e3,
         median_us: median * 1e6,
         min_us: samples[0] * 1e6,
         gflops: 2.0 * macs as f64 / median / 1e9,
@@ -89,10 +99,11 @@ fn text(result: &Json<'_>) -> String {
     let shapes: Vec<String> =
         result.shapes.iter().map(|s| format!("{} {:?}", s.name, s.shape)).collect();
     format!(
-        "model   {}\ninput   {}\nmedian  {} ({} runs)\nfastest {}\nspeed   {:.1} GFLOP/s on {} \
+        "model   {}\ninput   {}\nready   in {}\nmedian  {} ({} runs)\nfastest {}\nspeed   {:.1} GFLOP/s on {} \
          ({} thread{})\n",
         result.model,
         shapes.join(", "),
+        report::duration(result.load_ms / 1e3),
         report::duration(result.median_us / 1e6),
         result.runs,
         report::duration(result.min_us / 1e6),

@@ -11,3 +11,9 @@ pub(super) const PICTURE_NAME: &str = "the embedded picture";
 
 /// A picture of a line of text.
 pub(super) const PICTURE: &[u8] = include_bytes!("../../models/textline/sample.png");
+
+/// Name that stands for the embedded language model in results.
+pub(super) const LANGUAGE_NAME: &str = "manual (embedded)";
+
+/// The language model; its model card is in `models/manual`.
+pub(super) const LANGUAGE: &[u8] = include_bytes!("../../models/manual/manual.gguf");

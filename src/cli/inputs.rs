@@ -5,7 +5,8 @@ use std::path::Path;
 
 use tilewright::import::onnx::read_tensor_pb;
 use tilewright::io::{Picture, npy, picture, wav};
-use tilewright::task::{Input, image, line_image};
+use tilewright::task::image::{Placement, Preparation};
+use tilewright::task::{Input, TaskError, image, line_image};
 use tilewright::{DType, Dim, Tensor, ValueInfo};
 
 use super::model::Network;
@@ -14,28 +15,43 @@ use super::{Failure, embedded};
 /// Extent of an axis that a network leaves open, other than the first, when nobody says.
 const USUAL_EXTENT: usize = 224;
 
+/// The inputs of a run.
+pub(super) struct Inputs {
+    /// Each with its name.
+    pub(super) tensors: Vec<(String, Tensor)>,
+    /// The picture among them, and where it lies in its input.
+    pub(super) picture: Option<(Picture, Placement)>,
+}
+
+/// Whether one of the files that `run` was given is a picture.
+pub(super) fn any_picture(given: &[String]) -> bool {
+    given.iter().any(|text| is_picture(&extension(Path::new(text))))
+}
+
 /// The inputs that `run` was given; the embedded network reads its picture when there are none.
 pub(super) fn from_files(
     network: &Network,
     given: &[String],
     range: Option<[f32; 2]>,
-) -> Result<Vec<(String, Tensor)>, Failure> {
+) -> Result<Inputs, Failure> {
     let known = network.model.inputs();
     if given.is_empty() && network.is_embedded {
-        return Ok(vec![embedded_input(network)?]);
+        return Ok(Inputs { tensors: vec![embedded_input(network)?], picture: None });
     }
     let mut inputs = Vec::new();
+    let mut picture = None;
     for text in given {
         let (info, file) = assign(known, text, "FILE")?;
         if inputs.iter().any(|(name, _)| *name == info.name) {
             return Err(Failure(format!("input `{}` is given twice", info.name)));
         }
-        let tensor = read(network, info, Path::new(file), range)
+        let (tensor, found) = read(network, info, Path::new(file), range)
             .map_err(|e| Failure::new(format!("input `{}`, file {file}", info.name), e))?;
+        picture = picture.or(found);
         inputs.push((info.name.clone(), tensor));
     }
     check_all_given(known, &inputs)?;
-    Ok(inputs)
+    Ok(Inputs { tensors: inputs, picture })
 }
 
 /// The embedded picture, prepared for the embedded network.
@@ -43,7 +59,7 @@ pub(super) fn embedded_input(network: &Network) -> Result<(String, Tensor), Fail
     let picture = picture::read(embedded::PICTURE)?;
     let fail = |e| Failure::new(embedded::PICTURE_NAME, e);
     let info = network.model.inputs().first().ok_or(Failure("no input".into())).map_err(fail)?;
-    let tensor = from_picture(network, info, &picture, None).map_err(fail)?;
+    let (tensor, _) = from_picture(network, info, &picture, None).map_err(fail)?;
     Ok((info.name.clone(), tensor))
 }
 
@@ -148,15 +164,22 @@ fn read(
     info: &ValueInfo,
     path: &Path,
     range: Option<[f32; 2]>,
-) -> Result<Tensor, Failure> {
+) -> Result<(Tensor, Option<(Picture, Placement)>), Failure> {
+    let alone = |tensor| (tensor, None);
     match extension(path).as_str() {
-        "npy" | "pb" => read_array(path),
-        "png" | "jpg" | "jpeg" => {
-            from_picture(network, info, &picture::read(&read_file(path)?)?, range)
+        "npy" | "pb" => read_array(path).map(alone),
+        kind if is_picture(kind) => {
+            let picture = picture::read(&read_file(path)?)?;
+            let (tensor, placement) = from_picture(network, info, &picture, range)?;
+            Ok((tensor, placement.map(|p| (picture, p))))
         }
-        "wav" => from_sound(info, wav::read(&read_file(path)?)?),
+        "wav" => from_sound(network, info, &wav::read(&read_file(path)?)?).map(alone),
         _ => Err(Failure("expected a .npy, .pb, .png, .jpg or .wav file".into())),
     }
+}
+
+fn is_picture(extension: &str) -> bool {
+    matches!(extension, "png" | "jpg" | "jpeg")
 }
 
 fn from_picture(
@@ -164,27 +187,47 @@ fn from_picture(
     info: &ValueInfo,
     picture: &Picture,
     range: Option<[f32; 2]>,
-) -> Result<Tensor, Failure> {
-    let range = match network.task.input {
+) -> Result<(Tensor, Option<Placement>), Failure> {
+    let how = match &network.task.input {
         Some(Input::LineImage { height }) => {
-            let line = line_image::prepare(picture, height);
-            return Ok(Tensor::from_slice(&[1, 1, line.height, line.width], &line.values)?);
+            let line = line_image::prepare(picture, *height);
+            let dims = [1, 1, line.height, line.width];
+            return Ok((Tensor::from_slice(&dims, &line.values)?, None));
         }
-        Some(Input::Image { range: own }) => range.or(Some(own)),
-        _ => range,
+        Some(Input::Image(how)) => Preparation { range: range.or(how.range), ..*how },
+        _ => Preparation { range, ..Preparation::default() },
     };
-    let open = |d: &Dim| match d {
+    let prepared = image::prepare(picture, info.dtype, &extents(info), &how)?;
+    Ok((prepared.tensor, Some(prepared.placement)))
+}
+
+/// The extents that a network declares, where they are fixed; empty if it leaves the rank open.
+pub(super) fn extents(info: &ValueInfo) -> Vec<Option<usize>> {
+    let fixed = |d: &Dim| match d {
         Dim::Fixed(n) => Some(*n),
         _ => None,
     };
-    let dims: Vec<Option<usize>> =
-        info.dims.as_ref().map(|d| d.iter().map(open).collect()).unwrap_or_default();
-    Ok(image::prepare(picture, info.dtype, &dims, range)?)
+    info.dims.as_ref().map(|d| d.iter().map(fixed).collect()).unwrap_or_default()
 }
 
-fn from_sound(info: &ValueInfo, sound: wav::Sound) -> Result<Tensor, Failure> {
+fn from_sound(network: &Network, info: &ValueInfo, sound: &wav::Sound) -> Result<Tensor, Failure> {
     if sound.channels != 1 {
         return Err(Failure(format!("it has {} channels, expected one", sound.channels)));
+    }
+    if let Some(Input::Sound(features, quantization)) = &network.task.input {
+        let (values, frames) = features.compute(sound.rate, &sound.samples)?;
+        let width = values.len() / frames.max(1);
+        let dims = feature_dims(info, [frames, width])?;
+        let quantized = quantization.and_then(|q| q.tensor(info.dtype, &dims, &values));
+        return match (quantized, info.dtype) {
+            (Some(tensor), _) => Ok(tensor?),
+            (None, DType::F32) => Ok(Tensor::from_slice(&dims, &values)?),
+            (None, other) => Err(TaskError::UnsupportedInput(format!(
+                "features of a sound do not fit an input of type {other} without a scale and zero \
+                 point (tilewright.input.quantization)"
+            ))
+            .into()),
+        };
     }
     let count = sound.samples.len();
     let rank = info.dims.as_ref().map_or(1, Vec::len);
@@ -203,6 +246,34 @@ fn from_sound(info: &ValueInfo, sound: wav::Sound) -> Result<Tensor, Failure> {
     let mut dims = vec![1; rank];
     dims[rank - 1] = count;
     Ok(Tensor::from_slice(&dims, &sound.samples)?)
+}
+
+/// Shape of an input that holds `frames` rows of `width` features: the network's, where it is
+/// fixed and holds as many.
+fn feature_dims(info: &ValueInfo, [frames, width]: [usize; 2]) -> Result<Vec<usize>, Failure> {
+    let declared = extents(info);
+    let fixed: usize = declared.iter().flatten().product();
+    let open = declared.iter().skip(1).filter(|d| d.is_none()).count();
+    let count = frames * width;
+    // The first extent is the batch; one other may be the number of frames.
+    let filled = |fill: usize| -> Vec<usize> {
+        let extent = |(i, d): (usize, &Option<usize>)| match d {
+            Some(n) => *n,
+            None if i == 0 => 1,
+            None => fill,
+        };
+        declared.iter().enumerate().map(extent).collect()
+    };
+    match open {
+        _ if declared.is_empty() => Ok(vec![1, frames, width]),
+        0 if fixed == count => Ok(filled(1)),
+        1 if fixed > 0 && count.is_multiple_of(fixed) => Ok(filled(count / fixed)),
+        _ => Err(Failure(format!(
+            "{frames} frames of {width} features do not fit {} {}",
+            info.dtype,
+            info.shape_text()
+        ))),
+    }
 }
 
 fn usual_dims(info: &ValueInfo) -> Vec<usize> {

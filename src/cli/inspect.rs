@@ -8,7 +8,7 @@ use super::args::{Format, InspectArgs, MachineArgs};
 use super::model::Network;
 use super::report::{self, Table};
 use super::run::borrowed;
-use super::{Failure, inputs};
+use super::{Failure, graph, inputs, inspect_gguf};
 
 #[derive(Serialize)]
 struct Json<'a> {
@@ -19,7 +19,13 @@ struct Json<'a> {
     parameters: usize,
     macs: u64,
     arena_bytes: usize,
+    arena_bound: usize,
     weight_bytes: usize,
+    packed_bytes: usize,
+    constant_bytes: usize,
+    peak_bytes: usize,
+    /// Nodes of the file that no plan has yet: shapes depend on what a run computes.
+    waiting_nodes: usize,
     isa: &'static str,
     metadata: &'a std::collections::BTreeMap<String, String>,
 }
@@ -45,6 +51,9 @@ struct JsonNode<'a> {
 
 /// The command.
 pub(super) fn inspect(args: &InspectArgs) -> Result<(), Failure> {
+    if let Some(path) = args.model.as_deref().filter(|path| inspect_gguf::is_gguf(path)) {
+        return inspect_gguf::inspect(path, args);
+    }
     let network = Network::load(args.model.as_deref())?;
     let machine = MachineArgs { threads: Some(1), backend: "cpu".into(), ..MachineArgs::default() };
     let mut session = network.session(&machine, false)?;
@@ -54,6 +63,12 @@ pub(super) fn inspect(args: &InspectArgs) -> Result<(), Failure> {
         inputs::random(&network, &args.shapes)?
     };
     let plan = session.prepare(&borrowed(&given))?;
+    if let Some(path) = &args.before {
+        graph::write(path, &network.name, &session.graph(&borrowed(&given))?)?;
+    }
+    if let Some(path) = &args.after {
+        graph::write(path, &network.name, &plan.nodes)?;
+    }
     match args.format {
         Format::Json => report::print_json(&Json {
             model: &network.name,
@@ -63,7 +78,12 @@ pub(super) fn inspect(args: &InspectArgs) -> Result<(), Failure> {
             parameters: plan.parameters,
             macs: plan.macs,
             arena_bytes: plan.arena_bytes,
+            arena_bound: plan.arena_bound,
             weight_bytes: plan.weight_bytes,
+            packed_bytes: plan.packed_bytes,
+            constant_bytes: plan.constant_bytes,
+            peak_bytes: plan.peak_bytes,
+            waiting_nodes: plan.waiting,
             isa: session.isa().name(),
             metadata: network.model.metadata(),
         }),
@@ -115,13 +135,23 @@ fn text(network: &Network, plan: &PlanInfo, shapes: &str, isa: &str) -> String {
         out.push_str(&format!("task          {task}\n"));
     }
     out.push_str(&format!(
-        "parameters    {}\nplanned for   {shapes} on {isa}\nmultiply-adds {}\nweights       {}\n\
-         arena         {}\n\n",
+        "parameters    {}\nplanned for   {shapes} on {isa}\nmultiply-adds {}\nweights       {}, {} packed, \
+         {} computed\narena         {}, at least {}\npeak          {}\n\n",
         report::count(plan.parameters as f64),
         report::count(plan.macs as f64),
         report::bytes(plan.weight_bytes),
+        report::bytes(plan.packed_bytes),
+        report::bytes(plan.constant_bytes),
         report::bytes(plan.arena_bytes),
+        report::bytes(plan.arena_bound),
+        report::bytes(plan.peak_bytes),
     ));
+    if plan.waiting > 0 {
+        out.push_str(&format!(
+            "{} more nodes are planned in a run: shapes depend on what it computes\n\n",
+            plan.waiting
+        ));
+    }
     let mut table =
         Table::new(&["operator", "name", "shape", "layout", "kernel", ">multiply-adds"]);
     for node in &plan.nodes {
@@ -141,12 +171,14 @@ fn text(network: &Network, plan: &PlanInfo, shapes: &str, isa: &str) -> String {
 fn task_text(network: &Network) -> Option<String> {
     let input = match network.task.input {
         Some(Input::LineImage { height }) => format!("a line of text, {height} rows high"),
-        Some(Input::Image { range: [low, high] }) => format!("a picture, {low} to {high}"),
+        Some(Input::Image(_)) => "a picture".to_owned(),
+        Some(Input::Sound(..)) => "features of a sound".to_owned(),
         _ => String::new(),
     };
     let output = match &network.task.output {
         Some(Output::Text { ctc, .. }) => format!("text of {} characters", ctc.classes() - 1),
-        Some(Output::Labels(labels)) => format!("one of {} labels", labels.len()),
+        Some(Output::Labels { labels, .. }) => format!("one of {} labels", labels.len()),
+        Some(Output::Detections(_)) => "boxes".to_owned(),
         _ => String::new(),
     };
     match (input.is_empty(), output.is_empty()) {

@@ -11,6 +11,7 @@ use tilewright::kernel_bench::{self, Case};
 
 use super::Failure;
 use super::args::{BenchArgs, Format};
+use super::output::Pending;
 use super::report::{self, Table};
 use super::roofline;
 
@@ -42,7 +43,7 @@ pub(super) struct Json {
 pub(super) struct Level {
     pub(super) name: String,
     /// Its size; none for what comes after all caches.
-    bytes: Option<u64>,
+    pub(super) bytes: Option<u64>,
     pub(super) gb_s: f64,
 }
 
@@ -70,7 +71,7 @@ pub(super) fn bench(args: &BenchArgs, filter: &str) -> Result<(), Failure> {
         return Err(Failure("kernels are measured on one thread; leave out --threads".into()));
     }
     let isa = Isa::select()?;
-    let mut cases = kernel_bench::cases(isa).map_err(tilewright::Error::from)?;
+    let mut cases = kernel_bench::all_cases(isa).map_err(tilewright::Error::from)?;
     cases.retain(|case| case.name().contains(filter));
     if cases.is_empty() {
         return Err(Failure(format!("no kernel's name contains `{filter}`")));
@@ -81,15 +82,19 @@ pub(super) fn bench(args: &BenchArgs, filter: &str) -> Result<(), Failure> {
     let mut kernels = Vec::with_capacity(cases.len());
     for case in cases {
         let (row, peak) = measure(isa, case, &memory)?;
-        best_peak = best_peak.max(peak);
+        if row.dtype == "f32" {
+            best_peak = best_peak.max(peak);
+        }
         kernels.push(row);
         progress.inc(1);
     }
     progress.finish_and_clear();
+    if best_peak == 0.0 {
+        best_peak = peak(isa)? / 1e9;
+    }
     let result = Json { isa: isa.name(), threads: 1, peak_gflops: best_peak, memory, kernels };
     if let Some(path) = &args.roofline {
-        fs::write(path, roofline::svg(&result))
-            .map_err(|e| Failure::new(format!("cannot write {}", path.display()), e))?;
+        Pending::new(path, roofline::svg(&result).as_bytes())?.finish()?;
         report::note(&format!("wrote {}", path.display()));
     }
     match args.format {
@@ -100,6 +105,7 @@ pub(super) fn bench(args: &BenchArgs, filter: &str) -> Result<(), Failure> {
 
 /// The kernel's row, and the peak that the core reached between its samples.
 fn measure(isa: Isa, mut case: Case, memory: &[Level]) -> Result<(Row, f64), Failure> {
+    let dtype = case.dtype();
     let mut time = |repeats: u32| {
         let start = Instant::now();
         for _ in 0..repeats {
@@ -115,7 +121,8 @@ fn measure(isa: Isa, mut case: Case, memory: &[Level]) -> Result<(Row, f64), Fai
     for _ in 0..SAMPLES {
         samples.push(time(repeats));
         let start = Instant::now();
-        let flop = kernel_bench::peak(isa, PEAK_STEPS).map_err(tilewright::Error::from)?;
+        let flop =
+            kernel_bench::peak_of(isa, dtype, PEAK_STEPS).map_err(tilewright::Error::from)?;
         peak = peak.max(flop / start.elapsed().as_secs_f64());
     }
     samples.sort_by(f64::total_cmp);
@@ -127,7 +134,7 @@ fn measure(isa: Isa, mut case: Case, memory: &[Level]) -> Result<(Row, f64), Fai
     let bound = level.map(|l| (case.flop / bytes * l.gb_s * 1e9).min(peak));
     let row = Row {
         op: case.op.clone(),
-        dtype: "f32",
+        dtype: dtype.name(),
         shape: case.shape,
         algorithm: case.kernel,
         median_us: median * 1e6,
@@ -163,8 +170,19 @@ fn caches() -> Vec<u64> {
     if sizes.is_empty() { vec![32 << 10, 512 << 10, 8 << 20] } else { sizes }
 }
 
+/// The most that the core does in a second, in floating-point operations.
+pub(super) fn peak(isa: Isa) -> Result<f64, Failure> {
+    let mut peak = 0f64;
+    for _ in 0..SAMPLES {
+        let start = Instant::now();
+        let flop = kernel_bench::peak(isa, PEAK_STEPS).map_err(tilewright::Error::from)?;
+        peak = peak.max(flop / start.elapsed().as_secs_f64());
+    }
+    Ok(peak)
+}
+
 /// The levels of memory, each with what can be read from it when it is half full.
-fn memory(isa: Isa) -> Result<Vec<Level>, Failure> {
+pub(super) fn memory(isa: Isa) -> Result<Vec<Level>, Failure> {
     let caches = caches();
     let beyond = caches.last().map_or(64 << 20, |last| (4 * last).clamp(64 << 20, 256 << 20));
     let sets = caches.iter().map(|size| size / 2).chain([beyond]);

@@ -4,15 +4,21 @@ mod args;
 mod batch;
 mod bench;
 mod doctor;
+mod draw;
 mod embedded;
+mod explain;
+mod graph;
 mod inputs;
 mod inspect;
+mod inspect_gguf;
 mod kernels;
+mod llm;
 mod model;
 mod output;
 mod report;
 mod roofline;
 mod run;
+mod side_file;
 mod tune;
 
 use core::fmt;
@@ -57,9 +63,14 @@ pub(crate) fn main() -> ExitCode {
     let result = panic::catch_unwind(|| match args.command {
         Command::Run(args) => run::run(&args),
         Command::Batch(args) => batch::batch(&args),
+        Command::Generate(args) => llm::generate::generate(&args),
+        Command::Chat(args) => llm::chat::chat(&args),
+        Command::Tokenize(args) => llm::tokenize::tokenize(&args),
+        Command::Perplexity(args) => llm::perplexity::perplexity(&args),
         Command::Bench(args) => bench::bench(&args),
         Command::Tune(args) => tune::tune(&args),
         Command::Inspect(args) => inspect::inspect(&args),
+        Command::Explain(args) => explain::explain(&args),
         Command::Doctor(args) => doctor::doctor(&args),
     });
     match result {

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use tilewright::import::ImportError;
 use tilewright::task::Task;
 use tilewright::tune::{Table, Tuning};
-use tilewright::{Error, Model, Session, SessionOptions};
+use tilewright::{DType, Error, Model, Session, SessionOptions};
 
 use super::args::MachineArgs;
-use super::{Failure, embedded, report};
+use super::{Failure, embedded, inputs, report, side_file};
 
 /// Backends of this build.
 const BACKENDS: &[&str] = &["cpu"];
@@ -24,17 +24,53 @@ pub(super) struct Network {
 }
 
 impl Network {
-    /// The network in a file, or the embedded one.
+    /// The network in a file, or the embedded one. A file beside it may say more of its task.
     pub(super) fn load(path: Option<&Path>) -> Result<Self, Failure> {
+        Self::with_task(path, None, None)
+    }
+
+    /// As [`Network::load`], with files that say more of its task: entries as in metadata, instead of
+    /// those of the file beside it, and labels.
+    pub(super) fn with_task(
+        path: Option<&Path>,
+        entries: Option<&Path>,
+        labels: Option<&Path>,
+    ) -> Result<Self, Failure> {
         let (name, model) = match path {
             Some(path) => (path.display().to_string(), load_file(path)?),
             None => (embedded::NAME.to_owned(), Model::from_bytes(embedded::MODEL, None)?),
         };
-        let task = Task::from_metadata(model.metadata()).unwrap_or_else(|e| {
-            report::note(&format!("note: {e}; the outputs are shown as they are"));
-            Task::default()
-        });
+        let beside = path.map(|p| p.with_extension("task.json")).filter(|p| p.is_file());
+        let entries = entries.or(beside.as_deref());
+        let more = side_file::entries(entries, labels)?;
+        let metadata = model.metadata().iter().chain(&more);
+        let metadata = metadata.map(|(k, v)| (k.clone(), v.clone())).collect();
+        let task = match Task::from_metadata(&metadata) {
+            Ok(task) => task,
+            // Somebody has just written that file, and should hear what is wrong with it.
+            Err(e) if !more.is_empty() => return Err(side_file::wrong(entries.or(labels), &e)),
+            Err(e) => {
+                report::note(&format!("note: {e}; the outputs are shown as they are"));
+                Task::default()
+            }
+        };
         Ok(Self { name, model: Arc::new(model), task, is_embedded: path.is_none() })
+    }
+
+    /// Takes a network that says nothing of its task for a usual one, if it looks like it.
+    pub(super) fn guess_task(&mut self) {
+        let ([input], [output]) = (self.model.inputs(), self.model.outputs()) else { return };
+        if self.task != Task::default() || input.dtype != DType::F32 || output.dtype != DType::F32 {
+            return;
+        }
+        if let Some(task) = Task::guess(&inputs::extents(input), &inputs::extents(output)) {
+            report::note(
+                "note: the network does not say what its input and output mean; it is taken for an \
+                 ImageNet classifier with the usual preparation (--task FILE says otherwise, see \
+                 `tilewright run --help`)",
+            );
+            self.task = task;
+        }
     }
 
     /// A session for it; unknown backends are refused. A tuning table that cannot be used is
@@ -42,7 +78,9 @@ impl Network {
     pub(super) fn session(&self, machine: &MachineArgs, profile: bool) -> Result<Session, Failure> {
         machine.check()?;
         let threads = machine.threads.map(usize::from);
-        let options = SessionOptions { threads, isa: None, profile, tuning: machine.tuning()? };
+        let memory_limit = machine.memory_limit;
+        let tuning = machine.tuning()?;
+        let options = SessionOptions { threads, isa: None, profile, tuning, memory_limit };
         let session = Session::new(self.model.clone(), options)?;
         if let Some(problem) = session.table_problem() {
             report::note(&format!("note: {problem}; it is not used"));
@@ -71,15 +109,19 @@ impl MachineArgs {
 
     /// Whether the backend exists here.
     pub(super) fn check(&self) -> Result<(), Failure> {
-        if BACKENDS.contains(&self.backend.as_str()) {
-            return Ok(());
-        }
-        Err(Failure(format!(
-            "there is no backend `{}` in this build, only: {}",
-            self.backend,
-            BACKENDS.join(", ")
-        )))
+        check_backend(&self.backend)
     }
+}
+
+/// Whether a backend exists here.
+pub(super) fn check_backend(name: &str) -> Result<(), Failure> {
+    if BACKENDS.contains(&name) {
+        return Ok(());
+    }
+    Err(Failure(format!(
+        "there is no backend `{name}` in this build, only: {}",
+        BACKENDS.join(", ")
+    )))
 }
 
 /// Whether the network or its operators ask for something that is right, but not supported.

@@ -68,6 +68,33 @@ impl OutputDir {
     }
 }
 
+/// A single file that is written, but has not its name yet.
+pub(super) struct Pending {
+    file: NamedTempFile,
+    path: PathBuf,
+}
+
+impl Pending {
+    /// Writes `bytes` beside `path`.
+    pub(super) fn new(path: &Path, bytes: &[u8]) -> Result<Self, Failure> {
+        let fail = |e| Failure::new(format!("cannot write {}", path.display()), e);
+        if path.is_dir() {
+            return Err(fail(std::io::Error::from(std::io::ErrorKind::IsADirectory)));
+        }
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+        let mut file = temporary(folder.unwrap_or(Path::new("."))).map_err(fail)?;
+        file.write_all(bytes).map_err(fail)?;
+        Ok(Self { file, path: path.to_path_buf() })
+    }
+
+    /// Gives the file its name; one that has it already is replaced.
+    pub(super) fn finish(self) -> Result<PathBuf, Failure> {
+        let fail = |e| Failure::new(format!("cannot write {}", self.path.display()), e);
+        self.file.persist(&self.path).map_err(|e| fail(e.error))?;
+        Ok(self.path)
+    }
+}
+
 impl Drop for OutputDir {
     fn drop(&mut self) {
         if !self.used {

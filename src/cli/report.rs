@@ -101,6 +101,11 @@ impl Table {
     }
 }
 
+/// Text that may stand in an element or an attribute of an SVG file.
+pub(super) fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
 /// A duration in a unit that fits.
 pub(super) fn duration(seconds: f64) -> String {
     match seconds {

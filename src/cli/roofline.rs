@@ -4,6 +4,7 @@
 use core::fmt::Write;
 
 use super::kernels::Json;
+use super::report::escaped;
 
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 600.0;
@@ -42,11 +43,6 @@ impl Axis {
         let count = (self.range[1] / self.range[0]).log(self.base).round() as i32;
         (0..=count).map(|i| self.range[0] * self.base.powi(i)).collect()
     }
-}
-
-/// Text that may stand in an element or an attribute.
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 /// The plot of all kernels whose intensity is known.

@@ -5,16 +5,20 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use serde::Serialize;
+use tilewright::io::Picture;
 use tilewright::task::classify::Scored;
 use tilewright::task::ctc::Decoded;
+use tilewright::task::detect::Detection;
+use tilewright::task::image::Placement;
 use tilewright::task::{self, Decoder, Output, TaskError, classify};
 use tilewright::{DType, ProfileRow, Session, Tensor};
 
 use super::args::{Format, RunArgs};
+use super::inputs::{self, Inputs};
 use super::model::Network;
-use super::output::OutputDir;
+use super::output::{OutputDir, Pending};
 use super::report::{self, Table};
-use super::{Failure, inputs};
+use super::{Failure, draw};
 
 /// Labels shown for a classifier.
 const LABELS: usize = 5;
@@ -31,7 +35,7 @@ type Named = Vec<(String, Tensor)>;
 /// The command.
 pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     args.machine.check()?;
-    let network = Network::load(args.model.as_deref())?;
+    let network = network(args)?;
     let decoder = args.beam.map(|n| Decoder::Beam(n.into()));
     if decoder.is_some() && !matches!(network.task.output, Some(Output::Text { .. })) {
         return Err(Failure(
@@ -40,12 +44,26 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
                 .into(),
         ));
     }
-    let inputs = inputs::from_files(&network, &args.inputs, args.pixel_range)?;
+    if args.draw.is_some() && !matches!(network.task.output, Some(Output::Detections(_))) {
+        return Err(Failure(
+            "--draw is for networks that detect things, and this one's metadata do not say that \
+             it does (see `tilewright run --help` for saying it in a file)"
+                .into(),
+        ));
+    }
+    let Inputs { tensors: inputs, picture } =
+        inputs::from_files(&network, &args.inputs, args.pixel_range)?;
     let output_dir = args.output_dir.as_deref().map(OutputDir::open).transpose()?;
     let mut session = network.session(&args.machine, args.profile)?;
     let (outputs, elapsed) = timed_run(&mut session, &inputs)?;
-    let reading = Reading::new(network.task.output.as_ref(), decoder, &outputs);
-    let files = write(output_dir, &outputs)?;
+    let reading = Reading::new(network.task.output.as_ref(), decoder, &outputs, picture.as_ref());
+    let drawing = args.draw.as_deref().map(|path| match (&picture, &reading.detections) {
+        (Some((picture, _)), Some(found)) => draw::write(path, picture, found),
+        _ => Err(Failure("--draw needs a picture as input, and outputs that can be read".into())),
+    });
+    let drawing = drawing.transpose()?;
+    let mut files = write(output_dir, &outputs)?;
+    files.extend(drawing.map(Pending::finish).transpose()?);
     let profile = if args.profile { profile(&mut session, &inputs)? } else { Vec::new() };
     match args.format {
         Format::Json => {
@@ -60,6 +78,16 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
             report::print(&text(&network, &session, elapsed, &outputs, &reading, &profile))
         }
     }
+}
+
+/// The network, with what files and its looks say of its task.
+fn network(args: &RunArgs) -> Result<Network, Failure> {
+    let (model, task, labels) = (&args.model, &args.task, &args.labels);
+    let mut network = Network::with_task(model.as_deref(), task.as_deref(), labels.as_deref())?;
+    if inputs::any_picture(&args.inputs) && args.pixel_range.is_none() {
+        network.guess_task();
+    }
+    Ok(network)
 }
 
 /// One run; planning is not part of the time.
@@ -99,18 +127,32 @@ fn write(dir: Option<OutputDir>, outputs: &Named) -> Result<Vec<PathBuf>, Failur
 struct Reading {
     text: Option<Decoded>,
     labels: Option<Vec<Scored>>,
+    detections: Option<Vec<Detection>>,
 }
 
 impl Reading {
-    fn new(output: Option<&Output>, decoder: Option<Decoder>, outputs: &Named) -> Self {
+    fn new(
+        output: Option<&Output>,
+        decoder: Option<Decoder>,
+        outputs: &Named,
+        picture: Option<&(Picture, Placement)>,
+    ) -> Self {
         let mut reading = Self::default();
         let problem = match output {
             Some(Output::Text { ctc, decoder: own }) => {
                 let read = |t: &Tensor| task::read_text(t, ctc, decoder.unwrap_or(*own));
                 first_fitting(outputs, read).map(|text| reading.text = Some(text)).err()
             }
-            Some(Output::Labels(labels)) => {
-                let best = |t: &Tensor| classify::best(t, labels, LABELS);
+            Some(Output::Detections(detect)) => {
+                let values: Vec<&Tensor> = outputs.iter().map(|(_, t)| t).collect();
+                let read = |(picture, placement): &(Picture, Placement)| {
+                    detect.read(&values, placement, [picture.width, picture.height])
+                };
+                // Boxes are pixels of a picture; without one there are only outputs.
+                picture.and_then(|p| read(p).map(|found| reading.detections = Some(found)).err())
+            }
+            Some(Output::Labels { labels, logits }) => {
+                let best = |t: &Tensor| classify::best(t, labels, *logits, LABELS);
                 first_fitting(outputs, best).map(|found| reading.labels = Some(found)).err()
             }
             _ => None,
@@ -193,8 +235,19 @@ struct Json<'a> {
     confidence: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     labels: Option<Vec<JsonLabel<'a>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    detections: Option<Vec<JsonDetection<'a>>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     profile: Vec<JsonProfile<'a>>,
+}
+
+/// Something found, with its left, top, right and bottom edge in pixels of the picture.
+#[derive(Serialize)]
+struct JsonDetection<'a> {
+    label: &'a str,
+    class: usize,
+    score: f32,
+    r#box: [f32; 4],
 }
 
 #[derive(Serialize)]
@@ -269,6 +322,15 @@ impl<'a> Json<'a> {
             labels: reading.labels.as_ref().map(|labels| {
                 labels.iter().map(|l| JsonLabel { label: &l.label, score: l.score }).collect()
             }),
+            detections: reading.detections.as_ref().map(|found| {
+                let row = |d: &'a Detection| JsonDetection {
+                    label: &d.label,
+                    class: d.class,
+                    score: d.score,
+                    r#box: d.edges,
+                };
+                found.iter().map(row).collect()
+            }),
             profile: profile
                 .iter()
                 .map(|row| JsonProfile {
@@ -311,6 +373,8 @@ fn text(
             table.row([report::number((*score).into()), label.clone()]);
         }
         out.push_str(&table.text());
+    } else if let Some(found) = &reading.detections {
+        out.push_str(&detections_table(found));
     } else {
         out.push_str(&outputs_table(outputs));
     }
@@ -330,6 +394,19 @@ fn text(
         out.push_str(&profile_table(profile));
     }
     out
+}
+
+fn detections_table(found: &[Detection]) -> String {
+    if found.is_empty() {
+        return "nothing detected\n".to_owned();
+    }
+    let mut table = Table::new(&[">score", "label", ">left", ">top", ">right", ">bottom"]);
+    for Detection { label, score, edges, .. } in found {
+        let [left, top, right, bottom] = edges.map(|v| format!("{v:.0}"));
+        let score = report::number((*score).into());
+        table.row([score, label.clone(), left, top, right, bottom]);
+    }
+    table.text()
 }
 
 fn outputs_table(outputs: &Named) -> String {

@@ -5,48 +5,46 @@
 //!
 //! | key | value |
 //! |---|---|
-//! | `tilewright.input` | `line-image`: a picture of one line of text; `image`: any picture |
+//! | `tilewright.input` | `line-image`: a picture of one line of text; `image`: any picture; `log-mel`, `mfcc`: a sound |
 //! | `tilewright.input.height` | rows of a `line-image` |
 //! | `tilewright.input.range` | `LOW..HIGH`: the values that an `image`'s samples 0 and 255 become |
-//! | `tilewright.task` | `ctc`: text; `classify`: one score per label |
+//! | `tilewright.input.mean`, `.std` | one number, or one per channel: subtracted then, and what the rest is divided by |
+//! | `tilewright.input.channels` | `rgb` (default) or `bgr` |
+//! | `tilewright.input.fit` | `stretch` (default), `crop:SHARE` (the middle, of this share of the shorter side) or `pad:SAMPLE` ([`image::Fit`]) |
+//! | `tilewright.input.quantization` | `SCALE,ZERO_POINT` of an i8 or u8 input |
+//! | `tilewright.input.rate`, `.frame`, `.step`, `.fft`, `.mels`, `.band` (`LOW..HIGH`) | of a sound's features ([`sound::Features`]) |
+//! | `tilewright.input.length`, `.normalize` (`none`, `peak`), `.spectrum` (`magnitude`, `power`), `.log` (`natural`, `decibel`), `.floor`, `.coefficients` | the same, each with a default |
+//! | `tilewright.task` | `ctc`: text; `classify`: one score per label; `detect`: boxes |
 //! | `tilewright.ctc.charset` | the characters in class order, the blank left out |
 //! | `tilewright.ctc.blank` | class number of the blank |
 //! | `tilewright.ctc.decoder` | `greedy` (default), or `beam:N` |
-//! | `tilewright.labels` | one label per line, in class order |
+//! | `tilewright.labels` | one label per line, in class order; `imagenet` for the 1000 of ImageNet |
+//! | `tilewright.scores` | `as-is` (default), or `logits`: a classifier's softmax is taken |
+//! | `tilewright.detect.form` | `boxes-scores`, `yolo`, `yolo-confidence` or `yolo-grid` ([`detect::Form`]) |
+//! | `tilewright.detect.box` | `edges` (default), `edges-rows-first` or `middle` |
+//! | `tilewright.detect.unit` | `fraction` (default) or `pixel`, of the input |
+//! | `tilewright.detect.background` | class number of what is nothing |
+//! | `tilewright.detect.threshold`, `.overlap` | least score (0.5), greatest overlap of two boxes of a class (0.45) |
+//! | `tilewright.detect.anchors` | of a `yolo-grid`: widths and heights in cells, `W,H,W,H,...` |
 
 pub mod classify;
 pub mod ctc;
+pub mod detect;
 pub mod image;
 pub mod line_image;
 #[cfg(test)]
 mod line_image_tests;
 pub mod resample;
+mod settings;
+#[cfg(feature = "media")]
+pub mod sound;
 
 use core::fmt;
 use std::collections::BTreeMap;
 
 use crate::tensor::{Tensor, TensorError};
 use ctc::{Ctc, Decoded, LogProbs};
-
-/// Names of the metadata entries.
-pub mod keys {
-    /// Preparation of the input.
-    pub const INPUT: &str = "tilewright.input";
-    /// Rows of a prepared line of text.
-    pub const INPUT_HEIGHT: &str = "tilewright.input.height";
-    /// Values that picture samples 0 and 255 become.
-    pub const INPUT_RANGE: &str = "tilewright.input.range";
-    /// Meaning of the output.
-    pub const TASK: &str = "tilewright.task";
-    /// Characters in class order.
-    pub const CTC_CHARSET: &str = "tilewright.ctc.charset";
-    /// Class number of the blank.
-    pub const CTC_BLANK: &str = "tilewright.ctc.blank";
-    /// The decoder used when the caller names none.
-    pub const CTC_DECODER: &str = "tilewright.ctc.decoder";
-    /// Labels in class order, one per line.
-    pub const LABELS: &str = "tilewright.labels";
-}
+pub use settings::keys;
 
 /// What a model's metadata say about its input and output.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -66,11 +64,11 @@ pub enum Input {
         /// Rows of the prepared line.
         height: usize,
     },
-    /// It is resized and its samples are mapped to `range` ([`image`]).
-    Image {
-        /// Values for samples 0 and 255.
-        range: [f32; 2],
-    },
+    /// It is brought to the input's size and values ([`image`]).
+    Image(image::Preparation),
+    /// Features of a sound ([`sound`]), quantised for an input of type i8 or u8.
+    #[cfg(feature = "media")]
+    Sound(sound::Features, Option<image::Quantization>),
 }
 
 /// What a model's output means.
@@ -85,7 +83,14 @@ pub enum Output {
         decoder: Decoder,
     },
     /// One score per label.
-    Labels(Vec<String>),
+    Labels {
+        /// In class order.
+        labels: Vec<String>,
+        /// Whether probabilities are the softmax of the scores.
+        logits: bool,
+    },
+    /// Boxes.
+    Detections(detect::Detect),
 }
 
 /// How scores become text.
@@ -124,7 +129,14 @@ pub enum TaskError {
         /// Number of classes.
         classes: usize,
     },
-    /// The model's input cannot take a picture.
+    /// Outputs that do not have a detector's form.
+    InvalidDetections {
+        /// Their shapes, slowest first.
+        dims: Vec<Vec<usize>>,
+        /// The form.
+        expected: &'static str,
+    },
+    /// The model's input cannot take a picture or a sound.
     UnsupportedInput(String),
     /// Data of the wrong type or size.
     Tensor(TensorError),
@@ -146,6 +158,9 @@ impl fmt::Display for TaskError {
                 f,
                 "an output of shape {dims:?} does not have one score for each of {classes} classes"
             ),
+            Self::InvalidDetections { dims, expected } => {
+                write!(f, "outputs of shapes {dims:?} are not a detector's, expected {expected}")
+            }
             Self::UnsupportedInput(why) => f.write_str(why),
             Self::Tensor(e) => e.fmt(f),
         }
@@ -166,32 +181,39 @@ impl Task {
     /// # Errors
     /// [`TaskError::InvalidMetadata`] for unknown values and missing entries.
     pub fn from_metadata(metadata: &BTreeMap<String, String>) -> Result<Self, TaskError> {
-        let entries = Entries(metadata);
-        let input = match entries.text(keys::INPUT) {
-            None => None,
-            Some("line-image") => {
-                let height =
-                    entries.parse(keys::INPUT_HEIGHT, "a number of rows from 1 to 4096")?;
-                let height = height.filter(|h| (1..=4096).contains(h));
-                let height = entries.required(keys::INPUT_HEIGHT, height, "a number of rows")?;
-                Some(Input::LineImage { height })
+        let entries = settings::Entries(metadata);
+        Ok(Self { input: entries.input()?, output: entries.output()? })
+    }
+
+    /// What a network that says nothing, and has one picture-shaped f32 input and one output of
+    /// 1000 or 1001 scores, is taken for: a classifier trained on ImageNet, with the preparation
+    /// that is usual where channels come first (torchvision's) or last (TensorFlow's).
+    ///
+    /// `input` is the shape of the input, slowest first, `None` where any extent will do; `scores`
+    /// the extents of the output.
+    pub fn guess(input: &[Option<usize>], scores: &[Option<usize>]) -> Option<Self> {
+        let scores: Vec<usize> = scores.iter().flatten().copied().filter(|&d| d != 1).collect();
+        let [classes @ (1000 | 1001)] = scores[..] else { return None };
+        let range = [0.0, 1.0];
+        let (fit, usual) = (image::Fit::Crop(0.875), image::Preparation::with_range(range));
+        let how = match *input {
+            [_, Some(3), h, w] if h.is_none_or(|h| h > 3) && w.is_none_or(|w| w > 3) => {
+                let (mean, std) = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]);
+                image::Preparation { fit, mean, std, ..usual }
             }
-            Some("image") => {
-                let range = entries.text(keys::INPUT_RANGE).and_then(image::parse_range);
-                let range = entries.required(keys::INPUT_RANGE, range, "LOW..HIGH")?;
-                Some(Input::Image { range })
+            [_, h, w, Some(3)] if h.is_none_or(|h| h > 3) && w.is_none_or(|w| w > 3) => {
+                image::Preparation { fit, range: Some([-1.0, 1.0]), ..usual }
             }
-            Some(_) => return entries.required(keys::INPUT, None, "line-image or image"),
+            _ => return None,
         };
-        let output = match entries.text(keys::TASK) {
-            Some("ctc") => Some(entries.ctc()?),
-            None | Some("classify") => {
-                let labels = entries.text(keys::LABELS);
-                labels.map(|text| Output::Labels(text.lines().map(str::to_owned).collect()))
-            }
-            Some(_) => return entries.required(keys::TASK, None, "ctc or classify"),
-        };
-        Ok(Self { input, output })
+        // TensorFlow's networks count a background class first.
+        let background = (classes == 1001).then_some("background");
+        let labels =
+            background.into_iter().chain(settings::imagenet()).map(str::to_owned).collect();
+        Some(Self {
+            input: Some(Input::Image(how)),
+            output: Some(Output::Labels { labels, logits: true }),
+        })
     }
 }
 
@@ -221,46 +243,6 @@ pub fn read_text(output: &Tensor, ctc: &Ctc, decoder: Decoder) -> Result<Decoded
     Ok(Decoded { text: decoded.text.trim().to_owned(), ..decoded })
 }
 
-/// Access to metadata entries.
-struct Entries<'a>(&'a BTreeMap<String, String>);
-
-impl<'a> Entries<'a> {
-    fn text(&self, key: &str) -> Option<&'a str> {
-        self.0.get(key).map(String::as_str)
-    }
-
-    fn required<T>(
-        &self,
-        key: &'static str,
-        value: Option<T>,
-        expected: &'static str,
-    ) -> Result<T, TaskError> {
-        let found = self.text(key).unwrap_or_default().to_owned();
-        value.ok_or(TaskError::InvalidMetadata { key, value: found, expected })
-    }
-
-    /// The entry as a number; `None` when it is missing.
-    fn parse(&self, key: &'static str, expected: &'static str) -> Result<Option<usize>, TaskError> {
-        let Some(text) = self.text(key) else { return Ok(None) };
-        self.required(key, text.parse().ok(), expected).map(Some)
-    }
-
-    fn ctc(&self) -> Result<Output, TaskError> {
-        let charset =
-            self.required(keys::CTC_CHARSET, self.text(keys::CTC_CHARSET), "characters")?;
-        let blank = self.parse(keys::CTC_BLANK, "a class number")?.unwrap_or(0);
-        let decoder = match self.text(keys::CTC_DECODER) {
-            None | Some("greedy") => Decoder::Greedy,
-            Some(text) => {
-                let width = text.strip_prefix("beam:").and_then(|n| n.parse().ok());
-                let width = width.filter(|n| (1..=10_000).contains(n));
-                Decoder::Beam(self.required(keys::CTC_DECODER, width, "greedy or beam:N")?)
-            }
-        };
-        Ok(Output::Text { ctc: Ctc::new(charset, blank)?, decoder })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -287,6 +269,45 @@ mod tests {
     }
 
     #[test]
+    fn pictures_sounds_and_detectors_describe_themselves() {
+        let task = Task::from_metadata(&metadata(&[
+            ("tilewright.input", "image"),
+            ("tilewright.input.range", "0..255"),
+            ("tilewright.input.mean", "104,117,123"),
+            ("tilewright.input.std", "2"),
+            ("tilewright.input.channels", "bgr"),
+            ("tilewright.input.fit", "pad:114"),
+            ("tilewright.task", "detect"),
+            ("tilewright.detect.form", "yolo-grid"),
+            ("tilewright.detect.anchors", "1,2, 3,4"),
+            ("tilewright.detect.threshold", "0.25"),
+            ("tilewright.labels", "cat\ndog"),
+        ]))
+        .unwrap();
+        let Some(Input::Image(how)) = task.input else { panic!("{task:?}") };
+        assert_eq!((how.mean, how.std), ([104.0, 117.0, 123.0], [2.0; 3]));
+        assert_eq!((how.fit, how.order), (image::Fit::Pad(114.0), image::Order::Bgr));
+        let Some(Output::Detections(detect)) = task.output else { panic!("no detector") };
+        assert_eq!(detect.form, detect::Form::YoloGrid(vec![[1.0, 2.0], [3.0, 4.0]]));
+        assert_eq!((detect.threshold, detect.labels.len()), (0.25, 2));
+    }
+
+    #[test]
+    fn only_classifiers_of_imagenet_are_guessed() {
+        let first = [None, Some(3), Some(224), Some(224)];
+        let task = Task::guess(&first, &[None, Some(1000)]).unwrap();
+        let Some(Output::Labels { labels, logits: true }) = task.output else { panic!("labels") };
+        assert_eq!((labels.len(), labels[281].as_str()), (1000, "tabby"));
+        let last = [Some(1), None, None, Some(3)];
+        let task = Task::guess(&last, &[Some(1), Some(1001), Some(1), Some(1)]).unwrap();
+        let Some(Output::Labels { labels, .. }) = task.output else { panic!("labels") };
+        assert_eq!(labels[1], "tench");
+        assert_eq!(Task::guess(&first, &[None, Some(10)]), None);
+        assert_eq!(Task::guess(&first, &[Some(1000), Some(1000)]), None);
+        assert_eq!(Task::guess(&[None, Some(1000)], &[None, Some(1000)]), None);
+    }
+
+    #[test]
     fn models_without_entries_have_no_task() {
         assert_eq!(Task::from_metadata(&metadata(&[("a", "b")])).unwrap(), Task::default());
     }
@@ -302,6 +323,21 @@ mod tests {
                 keys::INPUT_HEIGHT,
             ),
             (&[("tilewright.input", "image"), ("tilewright.input.range", "1")], keys::INPUT_RANGE),
+            (
+                &[
+                    ("tilewright.input", "image"),
+                    ("tilewright.input.range", "0..1"),
+                    ("tilewright.input.fit", "crop:0"),
+                ],
+                keys::INPUT_FIT,
+            ),
+            (&[("tilewright.input", "image"), ("tilewright.input.std", "1,0,1")], keys::INPUT_STD),
+            (&[("tilewright.input", "mfcc")], keys::INPUT_RATE),
+            (&[("tilewright.task", "detect")], keys::DETECT_FORM),
+            (
+                &[("tilewright.task", "detect"), (keys::DETECT_FORM, "yolo-grid")],
+                keys::DETECT_ANCHORS,
+            ),
             (&[("tilewright.task", "ctc")], keys::CTC_CHARSET),
             (
                 &[

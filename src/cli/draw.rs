@@ -1,0 +1,131 @@
+//! Detections drawn on a picture.
+
+use core::convert::Infallible;
+use std::io::Cursor;
+use std::path::Path;
+
+use embedded_graphics::mono_font::MonoTextStyle;
+use embedded_graphics::mono_font::iso_8859_1::{FONT_6X10, FONT_10X20};
+use embedded_graphics::pixelcolor::Rgb888;
+use embedded_graphics::prelude::*;
+use embedded_graphics::primitives::{PrimitiveStyle, Rectangle};
+use embedded_graphics::text::{Baseline, Text};
+use image::{ImageFormat, RgbImage};
+use tilewright::io::Picture;
+use tilewright::task::detect::Detection;
+
+use super::Failure;
+use super::output::Pending;
+
+/// Colours of classes (Okabe and Ito's, which colour-blind people can tell apart).
+const COLOURS: [[u8; 3]; 7] = [
+    [230, 159, 0],
+    [86, 180, 233],
+    [0, 158, 115],
+    [240, 228, 66],
+    [0, 114, 178],
+    [213, 94, 0],
+    [204, 121, 167],
+];
+
+/// Pictures with a shorter side below this many pixels get thin lines and small letters.
+const SMALL: u32 = 480;
+
+/// The picture with a box and a label for each detection, as a PNG file to be.
+pub(super) fn write(
+    path: &Path,
+    picture: &Picture,
+    found: &[Detection],
+) -> Result<Pending, Failure> {
+    let image = draw(picture, found)?;
+    let mut bytes = Cursor::new(Vec::new());
+    image
+        .write_to(&mut bytes, ImageFormat::Png)
+        .map_err(|e| Failure::new(format!("cannot encode {}", path.display()), e))?;
+    Pending::new(path, bytes.get_ref())
+}
+
+fn draw(picture: &Picture, found: &[Detection]) -> Result<RgbImage, Failure> {
+    let samples = picture.samples.chunks_exact(picture.channels).flat_map(|pixel| match *pixel {
+        [grey] => [grey; 3],
+        [r, g, b, alpha] => [r, g, b].map(|v| {
+            // Over white, as the network sees it.
+            (255 - (255 - u32::from(v)) * u32::from(alpha) / 255) as u8
+        }),
+        _ => [pixel[0], pixel[1], pixel[2]],
+    });
+    let [width, height] = [picture.width, picture.height].map(|n| n as u32);
+    let image = RgbImage::from_raw(width, height, samples.collect());
+    let mut canvas = Canvas(image.ok_or(Failure("the picture has no pixels".into()))?);
+    let small = width.min(height) < SMALL;
+    let (line, font) = if small { (1, &FONT_6X10) } else { (3, &FONT_10X20) };
+    for Detection { class, label, score, edges } in found {
+        let [r, g, b] = COLOURS[class % COLOURS.len()];
+        let colour = Rgb888::new(r, g, b);
+        let [left, top, right, bottom] = edges.map(|v| v.round() as i32);
+        let area = Rectangle::with_corners(Point::new(left, top), Point::new(right, bottom));
+        let text = format!("{label} {score:.2}");
+        let size = Size::new(
+            font.character_size.width * text.chars().count() as u32,
+            font.character_size.height,
+        );
+        // Above the box where there is room, else inside it.
+        let above = top - size.height as i32;
+        let at = Point::new(left, if above >= 0 { above } else { top });
+        let Ok(()) = area.into_styled(PrimitiveStyle::with_stroke(colour, line)).draw(&mut canvas);
+        let Ok(()) = Rectangle::new(at, size)
+            .into_styled(PrimitiveStyle::with_fill(colour))
+            .draw(&mut canvas);
+        let style = MonoTextStyle::new(font, Rgb888::BLACK);
+        let Ok(_) = Text::with_baseline(&text, at, style, Baseline::Top).draw(&mut canvas);
+    }
+    Ok(canvas.0)
+}
+
+/// A picture to draw on.
+struct Canvas(RgbImage);
+
+impl OriginDimensions for Canvas {
+    fn size(&self) -> Size {
+        Size::new(self.0.width(), self.0.height())
+    }
+}
+
+impl DrawTarget for Canvas {
+    type Color = Rgb888;
+    type Error = Infallible;
+
+    fn draw_iter<I: IntoIterator<Item = Pixel<Rgb888>>>(
+        &mut self,
+        pixels: I,
+    ) -> Result<(), Infallible> {
+        for Pixel(at, colour) in pixels {
+            let place = u32::try_from(at.x).ok().zip(u32::try_from(at.y).ok());
+            if let Some(pixel) = place.and_then(|(x, y)| self.0.get_pixel_mut_checked(x, y)) {
+                pixel.0 = [colour.r(), colour.g(), colour.b()];
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn boxes_are_drawn_and_cut_off() {
+        let picture = Picture { width: 40, height: 30, channels: 1, samples: vec![100; 1200] };
+        let found = [Detection {
+            class: 1,
+            label: "cat".into(),
+            score: 0.5,
+            edges: [5.0, 12.0, 60.0, 25.0],
+        }];
+        let image = draw(&picture, &found).unwrap();
+        assert_eq!(image.get_pixel(5, 20).0, COLOURS[1]);
+        assert_eq!(image.get_pixel(20, 25).0, COLOURS[1]);
+        assert_eq!(image.get_pixel(20, 20).0, [100; 3]);
+        assert_eq!(image.get_pixel(2, 28).0, [100; 3]);
+    }
+}
