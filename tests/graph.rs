@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use tilewright::backend::cpu::{Executor, compute, evaluator};
 use tilewright::graph::ops::binary::Binary;
+use tilewright::graph::ops::block_matmul::BlockMatMul;
 use tilewright::graph::ops::conv::Conv;
+use tilewright::graph::ops::dequantize::Dequantize;
 use tilewright::graph::ops::matmul::MatMul;
 use tilewright::graph::ops::pool::{Pool, PoolKind};
 use tilewright::graph::ops::unary::{Unary, UnaryOp};
@@ -391,6 +393,49 @@ fn channel_factors_stay_blocked() {
     assert_eq!(changes.count(), 2, "one in, one out");
 }
 
+/// Operators whose kernels of plain tensors serve where nothing around them is blocked, and what
+/// comes of them beside a convolution that is.
+#[test]
+fn lone_windows_and_pointwise_convolutions_stay_plain() {
+    type Build = fn(&mut Context, TensorId) -> TensorId;
+    let pointwise: Build = |cx, x| {
+        let (w, b) = (constant(cx, &[40, 20, 1, 1], 1), constant(cx, &[40], 2));
+        let y = cx.op(Conv { bias: true, ..Conv::default() }, &[x, w, b]).unwrap();
+        cx.relu(y).unwrap()
+    };
+    let depthwise: Build = |cx, x| {
+        let w = constant(cx, &[20, 1, 3, 3], 3);
+        cx.op(Conv { groups: 20, pads: [1; 4], ..Conv::default() }, &[x, w]).unwrap()
+    };
+    let pool: Build = |cx, x| {
+        let (window, stride) = ([3; 2], [2; 2]);
+        let op = Pool { window, stride, pads: [1; 4], ..Pool::global(PoolKind::Max, [1; 2]) };
+        cx.op(op, &[x]).unwrap()
+    };
+    let beside: Build = |cx, x| {
+        let (v, w) = (constant(cx, &[24, 20, 1, 1], 4), constant(cx, &[20, 24, 3, 3], 5));
+        let y = cx.op(Conv::default(), &[x, v]).unwrap();
+        cx.op(Conv::default(), &[y, w]).unwrap()
+    };
+    for (build, conversions) in [(pointwise, 0), (depthwise, 0), (pool, 0), (beside, 2)] {
+        let (dims, data) = ([2, 20, 7, 7], noise(1960, 6));
+        let mut cx = Context::new();
+        let x = cx.constant(Tensor::from_slice(&dims, &data).unwrap()).unwrap();
+        let folded = build(&mut cx, x);
+        let want = floats(cx.constant_value(folded).unwrap());
+        let x = leaf(&mut cx, &dims, &data);
+        let y = build(&mut cx, x);
+        for isa in isas() {
+            let got = floats(&compute(&cx, &[y], isa, 2).unwrap()[0]);
+            assert!(got.iter().zip(&want).all(|(a, b)| (a - b).abs() < 1e-4), "{isa}");
+        }
+        let outputs = passes::assign_layouts(&mut cx, &[y]).unwrap();
+        let order = cx.build_forward(&outputs).unwrap();
+        let changes = order.iter().filter(|&&id| matches!(cx.record(id).op(), Op::Relayout(_)));
+        assert_eq!(changes.count(), conversions);
+    }
+}
+
 #[test]
 fn empty_tensors_run() {
     let mut cx = Context::new();
@@ -421,6 +466,123 @@ fn transposed_convolution_matches_its_reference() {
             for (a, b) in got.iter().zip(&want) {
                 assert!((a - b).abs() < 1e-4, "{isa} {groups} {stride:?}: {a} {b}");
             }
+        }
+    }
+}
+
+/// A convolution whose result is large, and what reads it.
+fn large_conv(cx: &mut Context, pool: &Pool, twice: bool) -> Vec<TensorId> {
+    let x = cx.input("x", DType::F32, &[1, 3, 259, 260]).unwrap();
+    let (w, b) = (constant(cx, &[20, 3, 3, 3], 1), constant(cx, &[20], 2));
+    let conv = Conv { pads: [1; 4], bias: true, ..Conv::default() };
+    let y = cx.op(conv, &[x, w, b]).unwrap();
+    let y = cx.op(Unary::new(UnaryOp::Relu), &[y]).unwrap();
+    let z = cx.op(pool.clone(), &[y]).unwrap();
+    if twice { vec![z, y] } else { vec![z] }
+}
+
+#[test]
+fn a_large_convolution_and_its_pooling_become_one() {
+    let half = Pool { window: [2; 2], stride: [2; 2], ..Pool::global(PoolKind::Max, [1, 1]) };
+    let overlapping = Pool { window: [3; 2], ..half.clone() };
+    let padded = Pool { pads: [0, 0, 1, 1], ..half.clone() };
+    let ceil = Pool { ceil: true, ..half.clone() };
+    let average = Pool { kind: PoolKind::Average { include_pad: false }, ..half.clone() };
+    let fused = |pool: &Pool, twice: bool, threads: usize| {
+        let mut cx = Context::new();
+        let outputs = large_conv(&mut cx, pool, twice);
+        passes::fuse(&mut cx, &outputs).unwrap();
+        passes::fuse_neighbours(&mut cx, &outputs, threads).unwrap();
+        matches!(cx.record(outputs[0]).op(), Op::ConvPool(_))
+    };
+    assert!(fused(&half, false, 1) && fused(&half, false, 4));
+    assert!(!fused(&half, true, 1) && !fused(&half, false, 5));
+    for other in [overlapping, padded, ceil, average] {
+        assert!(!fused(&other, false, 1), "{other:?}");
+    }
+    let x = Tensor::from_slice(&[1, 3, 259, 260], &noise(3 * 259 * 260, 9)).unwrap();
+    for isa in isas() {
+        let run = |threads: usize, join: bool| {
+            let mut cx = Context::new();
+            let outputs = large_conv(&mut cx, &half, false);
+            passes::fuse(&mut cx, &outputs).unwrap();
+            if join {
+                passes::fuse_neighbours(&mut cx, &outputs, threads).unwrap();
+            }
+            let mut executor = Executor::new(isa, threads).unwrap();
+            let plan = executor.plan(&mut cx, &outputs).unwrap();
+            floats(&executor.run(&plan, &[&x], None).unwrap()[0])
+        };
+        let apart = run(1, false);
+        assert!(run(1, true) == apart && run(3, true) == apart, "{isa}");
+    }
+}
+
+#[test]
+fn bytes_become_floats_by_kernels_as_by_the_reference() {
+    let dims = [3, 5, 67];
+    let bytes: Vec<u8> = (0..3 * 5 * 67).map(|i| (i * 89 % 256) as u8).collect();
+    for (dtype, axis) in [(DType::U8, None), (DType::I8, Some(1)), (DType::U8, Some(2))] {
+        let x = Tensor::from_bytes(dtype, &dims, &bytes).unwrap();
+        let op = Dequantize { axis, block: 0 };
+        let parameters = axis.map_or(vec![], |axis| vec![dims[axis]]);
+        let count = parameters.iter().product::<usize>();
+        let build = |cx: &mut Context, x: TensorId| {
+            let scales: Vec<f32> = (0..count).map(|i| 0.1 + i as f32).collect();
+            let zeros: Vec<u8> = (0..count).map(|i| (i * 77 % 256) as u8).collect();
+            let scale = cx.constant(Tensor::from_slice(&parameters, &scales).unwrap()).unwrap();
+            let zero = Tensor::from_bytes(dtype, &parameters, &zeros).unwrap();
+            let zero = cx.constant(zero).unwrap();
+            cx.op(op, &[x, scale, zero]).unwrap()
+        };
+        let mut cx = Context::new();
+        let constant = cx.constant(x.clone()).unwrap();
+        let y = build(&mut cx, constant);
+        let want = floats(cx.constant_value(y).unwrap());
+        for isa in isas() {
+            let mut cx = Context::new();
+            let input = cx.input("x", dtype, &dims).unwrap();
+            let y = build(&mut cx, input);
+            let mut executor = Executor::new(isa, 2).unwrap();
+            let plan = executor.plan(&mut cx, &[y]).unwrap();
+            assert!(plan.nodes().any(|node| node.kernel.starts_with("dequantize")), "{isa}");
+            assert_eq!(floats(&executor.run(&plan, &[&x], None).unwrap()[0]), want, "{isa}");
+        }
+    }
+}
+
+#[test]
+fn products_that_read_one_tensor_prepare_it_once() {
+    let [m, k] = [3, 64];
+    let x = noise(m * k, 1);
+    for isa in isas() {
+        let mut cx = Context::new();
+        let input = cx.input("x", DType::F32, &[m, k]).unwrap();
+        let product = |cx: &mut Context, x: TensorId, n: usize, seed: u32| {
+            let w = constant(cx, &[n, k], seed);
+            cx.op(BlockMatMul { bias: false }, &[x, w]).unwrap()
+        };
+        // Between the two that share, a tensor that could take the memory of what they share.
+        let a = product(&mut cx, input, 40, 2);
+        let other = cx.op(Unary::new(UnaryOp::Relu), &[input]).unwrap();
+        let b = product(&mut cx, other, 24, 3);
+        let c = product(&mut cx, input, 24, 4);
+        let mut executor = Executor::new(isa, 2).unwrap();
+        let plan = executor.plan(&mut cx, &[a, b, c]).unwrap();
+        assert_eq!(plan.nodes().filter(|n| n.op == "prepare").count(), 2, "{isa}");
+        let given = Tensor::from_slice(&[m, k], &x).unwrap();
+        let results = executor.run(&plan, &[&given], None).unwrap();
+        let relu: Vec<f32> = x.iter().map(|v| v.max(0.0)).collect();
+        for ((result, (n, seed)), x) in
+            results.iter().zip([(40, 2), (24, 3), (24, 4)]).zip([&x, &relu, &x])
+        {
+            let w = noise(n * k, seed);
+            let want = |i: usize| -> f32 {
+                let (x, w) = (&x[i / n * k..][..k], &w[i % n * k..][..k]);
+                x.iter().zip(w).map(|(a, b)| a * b).sum()
+            };
+            let near = |(i, y): (usize, &f32)| (y - want(i)).abs() < 1e-4;
+            assert!(floats(result).iter().enumerate().all(near), "{isa}: {n} columns");
         }
     }
 }

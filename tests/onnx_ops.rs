@@ -232,6 +232,28 @@ fn products_and_normalisation() {
 }
 
 #[test]
+fn normalisation_by_own_statistics() {
+    for dims in [&[3, 5, 40][..], &[70, 7], &[2, 2, 3, 5]] {
+        let row = &dims[dims.len() - 1..];
+        one("LayerNormalization", dims, &[row, row], &[]);
+        one("LayerNormalization", dims, &[&dims[1..]], &[("axis", A::I(1))]);
+    }
+    one("LayerNormalization", &[2, 6, 35], &[&[6, 1], &[35]], &[("axis", A::I(1))]);
+    one("InstanceNormalization", &[2, 5, 6, 7], &[&[5], &[5]], &[]);
+    one("GroupNormalization", &[2, 12, 5, 7], &[&[3], &[3]], &[("num_groups", A::I(3))]);
+    one("MeanVarianceNormalization", &[2, 5, 6, 7], &[], &[]);
+    one("LpNormalization", &[4, 35], &[], &[("axis", A::I(0))]);
+    one("LRN", &[2, 20, 6, 5], &[], &[("size", A::I(5)), ("alpha", A::F(0.5))]);
+    check("convolutions around norms", &[1, 3, 6, 5], |net| {
+        let a = net.conv("x", 3, 20);
+        let (scale, bias) = (net.weights(&[20]), net.weights(&[20]));
+        let b = net.node("InstanceNormalization", &[&a, &scale, &bias], &[]);
+        let c = net.node("LRN", &[&b], &[("size", A::I(4))]);
+        net.conv(&c, 20, 7);
+    });
+}
+
+#[test]
 fn reductions() {
     for op in ["Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "SumSquare", "LogSumExp"] {
         for axes in [&[0][..], &[1], &[2], &[0, 2], &[1, 2], &[0, 1, 2]] {

@@ -2,7 +2,7 @@
 //!
 //! The models lie beside the repository, or where `TILEWRIGHT_MODELS` says; without them the tests
 //! pass and say so. `manifest.json` there lists model, input, preparation, expected output and
-//! tolerance. Cases of int8 and f16 models are left out.
+//! tolerance. Cases of f16 models are left out.
 
 #![cfg(feature = "cli")]
 
@@ -14,6 +14,9 @@ use std::sync::Arc;
 use serde_json::Value;
 use tilewright::io::npy;
 use tilewright::{DType, Model, Session, SessionOptions, Tensor};
+
+/// Runs of a batched case of bytes, at most.
+const MAX_INT8: usize = 64;
 
 /// Runs of a batched case, at most; all samples are run where labels are counted.
 const MAX_SAMPLES: usize = 16;
@@ -37,6 +40,7 @@ fn load(path: &Path) -> Array {
     let values = match tensor.dtype() {
         DType::F32 => tensor.as_slice::<f32>().unwrap().to_vec(),
         DType::U8 => tensor.as_slice::<u8>().unwrap().iter().map(|v| f32::from(*v)).collect(),
+        DType::I8 => tensor.as_slice::<i8>().unwrap().iter().map(|v| f32::from(*v)).collect(),
         DType::F16 => tensor.as_slice::<half::f16>().unwrap().iter().map(|v| v.to_f32()).collect(),
         other => panic!("{} holds {other}", path.display()),
     };
@@ -147,15 +151,26 @@ fn pair(value: &Value) -> Option<[usize; 2]> {
 struct Sessions(HashMap<PathBuf, Session>);
 
 impl Sessions {
-    fn run(&mut self, model: &Path, input: &str, x: &Array, output: &str) -> Vec<f32> {
-        let session = self.0.entry(model.to_path_buf()).or_insert_with(|| {
+    fn of(&mut self, model: &Path) -> &mut Session {
+        self.0.entry(model.to_path_buf()).or_insert_with(|| {
             let model = Arc::new(Model::load(model).unwrap());
             Session::new(model, SessionOptions::default()).unwrap()
-        });
+        })
+    }
+
+    fn run(&mut self, model: &Path, input: &str, x: &Array, output: &str) -> Vec<f32> {
         let x = Tensor::from_slice(&x.dims, &x.values).unwrap();
-        let outputs = session.run(&[(input, x)]).unwrap();
+        let outputs = self.of(model).run(&[(input, x)]).unwrap();
         let found = outputs.iter().find(|(name, _)| name == output).unwrap();
         found.1.as_slice::<f32>().unwrap().into_owned()
+    }
+
+    fn run_i8(&mut self, model: &Path, input: &str, x: &Array, output: &str) -> Vec<i8> {
+        let values: Vec<i8> = x.values.iter().map(|v| *v as i8).collect();
+        let x = Tensor::from_slice(&x.dims, &values).unwrap();
+        let outputs = self.of(model).run(&[(input, x)]).unwrap();
+        let found = outputs.iter().find(|(name, _)| name == output).unwrap();
+        found.1.as_slice::<i8>().unwrap().into_owned()
     }
 }
 
@@ -201,6 +216,63 @@ fn every_f32_case_agrees_with_the_reference_runtime() {
     }
     assert!(cases >= 16, "only {cases} cases");
     assert!(worst.is_empty(), "{worst:#?}");
+}
+
+#[test]
+fn every_int8_case_agrees_with_the_reference_runtime_and_runs_on_integers() {
+    let Some(folder) = folder() else { return };
+    let manifest = json(&folder.join("manifest.json"));
+    let mut sessions = Sessions::default();
+    let cases: Vec<&Value> = manifest["cases"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|case| case["model"].as_str().unwrap().contains("int8"))
+        .collect();
+    assert!(cases.len() >= 4, "only {} cases", cases.len());
+    for case in cases {
+        let text = |key: &str| case[key].as_str().unwrap();
+        let dir = folder.join(text("dir"));
+        let model = dir.join(text("model"));
+        let x = load(&dir.join(text("input_file"))).prepared(&case["preprocess"]);
+        let expected = load(&dir.join(text("expected_file"))).samples();
+        let (mut equal, mut furthest) = (0, 0f32);
+        for (x, expected) in x.samples().iter().zip(&expected).take(MAX_INT8) {
+            let found = sessions.run_i8(&model, text("input"), x, text("output"));
+            let found: Vec<f32> = found.into_iter().map(f32::from).collect();
+            equal += usize::from(argmax(&found) == argmax(&expected.values));
+            let pairs = found.iter().zip(&expected.values);
+            furthest = pairs.map(|(a, b)| (a - b).abs()).fold(furthest, f32::max);
+        }
+        println!(
+            "{}: {equal} of {} alike, at most {furthest} steps",
+            text("model"),
+            expected.len()
+        );
+        match case["tolerance"]["abs_lsb"].as_f64() {
+            Some(_) => assert!(furthest <= 1.0, "{}: {furthest} steps", text("model")),
+            None => {
+                let least = case["tolerance"]["min_agreement"].as_f64().unwrap();
+                assert!(
+                    equal as f64 >= least * expected.len().min(MAX_INT8) as f64,
+                    "{}",
+                    text("model")
+                );
+            }
+        }
+        // Only what stands before and behind the network is computed in floats.
+        let sample = &x.samples()[0];
+        let values: Vec<i8> = sample.values.iter().map(|v| *v as i8).collect();
+        let sample = Tensor::from_slice(&sample.dims, &values).unwrap();
+        let plan = sessions.of(&model).prepare(&[(text("input"), sample)]).unwrap();
+        let in_floats: Vec<&str> = plan
+            .nodes
+            .iter()
+            .filter(|n| n.dtype == DType::F32 && n.macs > 0)
+            .map(|n| n.name.as_str())
+            .collect();
+        assert!(in_floats.is_empty(), "{}: {in_floats:?} in floats", text("model"));
+    }
 }
 
 /// Samples whose best class is the label.
@@ -268,4 +340,45 @@ fn labelled_samples_are_classified_as_well_as_by_the_reference_runtime() {
     let case = ["squeezenet", "squeezenet_f32.onnx", "data_0", "images_u8.npy", "softmaxout_1"];
     let count = right(&mut sessions, &folder, case, &steps, &expected);
     assert_eq!(count, expected.len(), "squeezenet");
+}
+
+/// Speech, 32 ms at a time, with the state handed on for 625 steps.
+#[test]
+fn a_recurrent_detector_follows_the_reference_runtime_through_20_seconds() {
+    const RATE: i64 = 16_000;
+    const CHUNK: usize = 512;
+    const CONTEXT: usize = 64;
+    let Some(folder) = folder() else { return };
+    let folder = folder.join("silero-vad");
+    let wav = tilewright::io::wav::read(&fs::read(folder.join("speech_20s.wav")).unwrap()).unwrap();
+    let expected = load(&folder.join("expected_probs.npy")).values;
+    let first_state = load(&folder.join("expected_state_after_first_chunk.npy")).values;
+    let samples = wav.samples;
+    assert_eq!(samples.len() / CHUNK, expected.len());
+    for file in ["silero_vad.onnx", "silero_vad_16k_op15.onnx", "silero_vad_op18_ifless.onnx"] {
+        let model = Arc::new(Model::load(folder.join(file)).unwrap());
+        let mut session = Session::new(model, SessionOptions::default()).unwrap();
+        let mut state = Tensor::zeros(DType::F32, &[2, 1, 128]).unwrap();
+        let mut window = vec![0f32; CONTEXT + CHUNK];
+        let (mut worst, mut off_state) = (0f32, 0f32);
+        for (i, (chunk, expected)) in samples.chunks_exact(CHUNK).zip(&expected).enumerate() {
+            window.copy_within(CHUNK.., 0);
+            window[CONTEXT..].copy_from_slice(chunk);
+            let input = Tensor::from_slice(&[1, window.len()], &window).unwrap();
+            let rate = Tensor::from_slice(&[], &[RATE]).unwrap();
+            let inputs = [("input", input), ("state", state), ("sr", rate)];
+            let mut outputs = session.run(&inputs).unwrap();
+            state = outputs.remove(1).1;
+            let found = outputs[0].1.as_slice::<f32>().unwrap()[0];
+            worst = worst.max((found - expected).abs());
+            assert!(found.is_finite());
+            if i == 0 {
+                let found = state.as_slice::<f32>().unwrap();
+                let off = found.iter().zip(&first_state).map(|(a, b)| (a - b).abs());
+                off_state = off.fold(0f32, f32::max);
+            }
+        }
+        println!("{file}: off by {worst:.3e}, the first state by {off_state:.3e}");
+        assert!(worst <= 1e-3 && off_state <= 1e-4, "{file}: off by {worst}, {off_state}");
+    }
 }

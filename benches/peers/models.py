@@ -5,7 +5,7 @@ import os
 import zlib
 
 import numpy as np
-from onnx import TensorProto, checker, helper, numpy_helper, save
+from onnx import TensorProto, checker, helper, load, numpy_helper, save
 
 # 3x3, stride 1, same padding: input channels, height = width, output channels.
 CONV3 = [(16, 48, 16), (32, 24, 32), (32, 48, 32), (64, 24, 64), (128, 12, 128), (16, 48, 32),
@@ -243,11 +243,37 @@ def nets():
         yield graph, build(graph)
 
 
+def quantized(row):
+    """The net of a row with bytes between its operators (QuantizeLinear, DequantizeLinear), as
+    onnxruntime's static quantiser makes it of eight random inputs: u8 activations, i8 weights with a
+    scale per channel."""
+    from onnxruntime import quantization as q
+    path = row["file"].replace(".onnx", "_int8.onnx")
+    shape = [d.dim_value for d in
+             load(row["file"]).graph.input[0].type.tensor_type.shape.dim]
+
+    class Reader(q.CalibrationDataReader):
+        def __init__(self):
+            random = np.random.default_rng(0)
+            samples = [random.standard_normal(shape).astype(np.float32) for _ in range(8)]
+            self.samples = iter([{"x": x} for x in samples])
+
+        def get_next(self):
+            return next(self.samples, None)
+
+    q.quantize_static(row["file"], path, Reader(), quant_format=q.QuantFormat.QDQ,
+                      per_channel=True, activation_type=q.QuantType.QUInt8,
+                      weight_type=q.QuantType.QInt8)
+    return {**row, "name": row["name"] + "_int8", "file": path}
+
+
 def build(what, folder, only=""):
-    """Writes the files of `what` ("layers" or "nets") whose names contain `only`."""
+    """Writes the files of `what` ("layers", "nets" or "int8") whose names contain `only`."""
     os.makedirs(folder, exist_ok=True)
     pairs = layers() if what == "layers" else nets()
     rows = [graph.save(folder, y) for graph, y in pairs if only in graph.name]
+    if what == "int8":
+        rows = [quantized(row) for row in rows]
     with open(os.path.join(folder, what + ".json"), "w") as file:
         json.dump(rows, file, indent=1)
     return rows

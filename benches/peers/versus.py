@@ -5,7 +5,10 @@ Examples:
   versus.py --what layers --threads 1 --out results
   versus.py --what layers --only conv3x3 --rounds 5
   versus.py --what nets --threads 1 2
+  versus.py --what int8 --peers onnxruntime openvino
   versus.py --what gemm --peers onnxruntime openvino
+  versus.py --what gemm-int8
+  versus.py --what gemm-bf16 --only 1024
 """
 
 import argparse
@@ -30,12 +33,15 @@ OURS = "tilewright"
 # Products m x k x n.
 GEMM = [(n, n, n) for n in (128, 256, 512, 768, 1024, 2048)]
 GEMM += [(m, n, n) for n in (2048, 4096) for m in (1, 4, 32)]
+# Of the same sizes, those that kernels of bytes and bf16 are measured with.
+NARROW = [(n, n, n) for n in (128, 256, 512, 1024, 2048)]
 
 # A pause before each measurement: threads of other runtimes go on spinning for a while.
 PAUSE = 0.05
 
-# Largest difference of outputs, relative to the largest value.
-TOLERANCE = 1e-3
+# Largest difference of outputs, relative to the largest value; that of bytes is a few of 256 steps.
+TOLERANCE = {"int8": 0.05}
+USUAL_TOLERANCE = 1e-3
 
 
 def measure(run, budget):
@@ -77,19 +83,20 @@ def feed_of(path):
     return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
 
 
-def off(output, reference):
+def off(output, reference, tolerance):
     """Whether an output is another than the reference."""
     output = output.reshape(-1)
     if output.size != reference.size:
         return True
     error = np.abs(output - reference.reshape(-1)).max() / (np.abs(reference).max() + 1e-12)
-    return not error <= TOLERANCE
+    return not error <= tolerance
 
 
 def compare_file(options, name, path, threads, folder):
     """Median microseconds by runtime, and the runtimes whose output is off."""
     feed = feed_of(path)
     runs, wrong, reference = {}, set(), None
+    tolerance = TOLERANCE.get(options.what, USUAL_TOLERANCE)
     for peer in options.peers:
         try:
             runs[peer] = RUNTIMES[peer](path, feed, threads)
@@ -101,9 +108,10 @@ def compare_file(options, name, path, threads, folder):
         if options.check:
             if reference is None:
                 reference = output
-            elif off(output, reference):
+            elif off(output, reference, tolerance):
                 wrong.add(peer)
-    if reference is not None and off(our_output(options, path, feed, threads, folder), reference):
+    ours = our_output(options, path, feed, threads, folder) if reference is not None else None
+    if ours is not None and off(ours, reference, tolerance):
         wrong.add(OURS)
     times = {peer: [] for peer in [*runs, OURS]}
     for _ in range(options.rounds):
@@ -203,6 +211,71 @@ def compare_gemm(options):
             yield size, threads, {p: statistics.median(t) for p, t in times.items() if t}, set()
 
 
+def byte_product(path, m, k, n):
+    """An ONNX file with one product of `u8` and a constant `i8` in `i32`; B."""
+    from onnx import TensorProto, helper, numpy_helper, save
+    b = np.random.default_rng(0).integers(-128, 128, (k, n), np.int8)
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("MatMulInteger", ["x", "b"], ["y"])], "product",
+        [value("x", TensorProto.UINT8, [m, k])], [value("y", TensorProto.INT32, [m, n])],
+        [numpy_helper.from_array(b, "b")])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
+    model.ir_version = 8
+    save(model, path)
+    return b
+
+
+def narrow_peers(options, path, m, k, n):
+    """Runtimes that multiply bytes or bf16; torch packs B in every call, as its interface asks."""
+    runs = {}
+    if options.what == "gemm-int8":
+        b = byte_product(path, m, k, n)
+        if "onnxruntime" in options.peers:
+            try:
+                feed = np.random.default_rng(1).integers(0, 256, (m, k), np.uint8)
+                runs["onnxruntime"] = RUNTIMES["onnxruntime"](path, feed, 1)
+            except ImportError:
+                pass
+    if "torch" in options.peers:
+        try:
+            import torch
+            torch.set_num_threads(1)
+            if options.what == "gemm-int8":
+                x = torch.randint(-128, 128, (m, k), dtype=torch.int8)
+                y = torch.from_numpy(b)
+                runs["torch"] = lambda: torch._int_mm(x, y)
+            else:
+                x, y, z = (torch.randn(s).to(torch.bfloat16) for s in ((m, k), (k, n), (m, n)))
+                runs["torch"] = lambda: torch.mm(x, y, out=z)
+        except ImportError:
+            pass
+    return runs
+
+
+def compare_narrow(options):
+    """Products of bytes through a session, of bf16 by our kernel alone: no ONNX file has them."""
+    for m, k, n in NARROW:
+        size = f"{m}x{k}x{n}"
+        if options.only not in size:
+            continue
+        path = os.path.join(options.work, f"product_{size}_{options.what}.onnx")
+        runs = narrow_peers(options, path, m, k, n)
+        times = {peer: [] for peer in [*runs, OURS]}
+        for _ in range(options.rounds):
+            for peer, run in runs.items():
+                times[peer] += measure(run, options.budget)
+            if options.what == "gemm-int8":
+                bench = ["bench", path, "--threads", "1", "--time", str(options.budget)]
+                times[OURS].append(tilewright(options, bench)["median_us"])
+            else:
+                found = tilewright(options, ["bench", "--kernels", f"matmul_bf16/{size}/"])
+                times[OURS].append(found["kernels"][0]["median_us"])
+        if os.path.exists(path):
+            os.remove(path)
+        yield size, 1, {p: statistics.median(t) for p, t in times.items() if t}, set()
+
+
 def ratio(times, wrong):
     """The fastest peer and its time over ours."""
     peers = {p: t for p, t in times.items() if p != OURS and p not in wrong}
@@ -277,7 +350,8 @@ def write(options, rows):
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--what", choices=["layers", "nets", "gemm"], default="layers")
+    parser.add_argument("--what", default="layers",
+                        choices=["layers", "nets", "int8", "gemm", "gemm-int8", "gemm-bf16"])
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--only", default="", help="names that contain this")
     parser.add_argument("--peers", nargs="*", default=list(RUNTIMES), choices=list(RUNTIMES))
@@ -294,6 +368,9 @@ def main():
     options.program = os.path.abspath(options.program)
     if not os.path.exists(options.program):
         parser.error(f"there is no {options.program}: cargo build --release, or --program")
+    if options.what == "int8":
+        # The others do not read such files.
+        options.peers = [p for p in options.peers if p in ("onnxruntime", "openvino")]
     options.work = os.path.abspath(options.work)
     os.makedirs(options.work, exist_ok=True)
     options.out = options.out or os.path.join(options.work, f"versus_{options.what}")
@@ -303,7 +380,12 @@ def main():
             os.environ[variable] = str(max(options.threads))
         os.execv(sys.executable, [sys.executable, *sys.argv])
     rows = []
-    found = compare_gemm(options) if options.what == "gemm" else compare_files(options, options.what)
+    if options.what == "gemm":
+        found = compare_gemm(options)
+    elif options.what.startswith("gemm-"):
+        found = compare_narrow(options)
+    else:
+        found = compare_files(options, options.what)
     for name, threads, times, wrong in found:
         rows.append((name, threads, times, wrong))
         best, q = ratio(times, wrong)

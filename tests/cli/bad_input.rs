@@ -163,3 +163,25 @@ fn backends_that_do_not_exist() {
     let error = bench.run(&["inspect", "m.onnx", "--shape", "9999999999,9999999999,99"]).error();
     assert!(error.contains('x'), "{error}");
 }
+
+#[test]
+fn more_memory_than_there_is_is_refused_before_it_is_taken() {
+    let bench = Bench::new();
+    // The outer product of a column with itself.
+    let nodes = vec![node("Transpose", &["x"], &["t"]), node("MatMul", &["x", "t"], &["y"])];
+    bench.model("outer.onnx", &model(&[("x", F32, &[None, Some(1)])], &["y"], nodes, vec![]));
+    let failed = bench.run(&["bench", "outer.onnx", "--shape", "4000000,1"]);
+    assert_eq!(failed.status, Some(1), "{}", failed.stderr);
+    assert!(
+        failed.stderr.contains("memory") && failed.stderr.contains("limit"),
+        "{}",
+        failed.stderr
+    );
+    // A limit of one's own.
+    bench.npy("x.npy", &[100, 1], &[1.0; 100]);
+    let args = ["run", "outer.onnx", "--input", "x.npy", "--memory-limit"];
+    let refused = bench.run(&[&args[..], &["32K"]].concat());
+    assert!(refused.status == Some(1) && refused.stderr.contains("32768"), "{}", refused.stderr);
+    bench.run(&[&args[..], &["1M"]].concat()).done();
+    assert_eq!(bench.run(&[&args[..], &["1X"]].concat()).status, Some(2));
+}

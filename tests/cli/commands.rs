@@ -133,6 +133,60 @@ fn metadata_give_text_and_labels_to_any_model() {
 }
 
 #[test]
+fn graphs_are_written_before_and_after() {
+    let bench = Bench::new();
+    let args = ["inspect", "--before", "a.json", "--after", "b.json"];
+    bench.run(&args).done();
+    let nodes = |name: &str| -> Vec<serde_json::Value> {
+        let text = std::fs::read(bench.path(name)).unwrap();
+        let graph: serde_json::Value = serde_json::from_slice(&text).unwrap();
+        graph["nodes"].as_array().unwrap().clone()
+    };
+    let (before, after) = (nodes("a.json"), nodes("b.json"));
+    assert!(before.len() > after.len(), "{} {}", before.len(), after.len());
+    let is = |op: &'static str| move |n: &&serde_json::Value| n["op"] == op;
+    assert!(before.iter().any(|n| n["op"] == "relu") && !after.iter().any(|n| n["op"] == "relu"));
+    assert_eq!(before.iter().filter(is("conv")).count(), after.iter().filter(is("conv")).count());
+    for (nodes, has_kernel) in [(before, false), (after, true)] {
+        for (i, node) in nodes.iter().enumerate() {
+            assert_eq!(node["kernel"].is_string(), has_kernel, "{node}");
+            let inputs = node["inputs"].as_array().unwrap();
+            assert!(inputs.iter().all(|j| j.as_u64().unwrap() < i as u64), "{node}");
+        }
+    }
+    for (file, beginning) in [("g.dot", "digraph"), ("g.svg", "<svg"), ("g.txt", "%0 = conv()")] {
+        bench.run(&["inspect", "--after", file]).done();
+        let text = std::fs::read_to_string(bench.path(file)).unwrap();
+        assert!(text.starts_with(beginning), "{file}: {}", &text[..80]);
+    }
+    let wrong = bench.run(&["inspect", "--after", "graph.png"]);
+    assert_eq!(wrong.status, Some(2), "{}", wrong.stderr);
+}
+
+#[test]
+fn explain_says_why_and_what_would_help() {
+    let bench = Bench::new();
+    let args = ["explain", "--measure", "--time", "0", "--format", "json"];
+    let found = bench.run(&args).json();
+    let nodes = found["nodes"].as_array().unwrap();
+    assert!(nodes.len() > 10);
+    for node in nodes {
+        for key in ["name", "op", "kernel", "dtype", "layout", "bound"] {
+            assert!(node[key].is_string(), "{key} of {node}");
+        }
+        for key in ["estimated_us", "measured_us", "share_of_bound"] {
+            assert!(node[key].as_f64().is_some_and(|v| v >= 0.0), "{key} of {node}");
+        }
+    }
+    let moved = nodes.iter().find(|n| n["op"] == "to_plain").expect("the output is plain");
+    assert!(moved["why_not_faster"].as_str().unwrap().contains("layouts"), "{moved}");
+    assert!(!found["advice"].as_array().unwrap().is_empty());
+    // In words, and without running it.
+    let text = bench.run(&["explain", "--threads", "1"]).done();
+    assert!(text.contains("what would help most") && text.contains("add --measure"), "{text}");
+}
+
+#[test]
 fn profile_shows_time_per_operator() {
     let bench = Bench::new();
     let text = bench.run(&["run", "--profile"]).done();

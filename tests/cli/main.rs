@@ -4,5 +4,8 @@
 
 mod bad_input;
 mod commands;
+mod gguf;
+mod llm;
 mod support;
+mod tasks;
 mod tune;

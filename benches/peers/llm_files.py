@@ -1,0 +1,116 @@
+"""GGUF files with random weights in the shapes of known language models, for measuring speed."""
+
+import ctypes
+import importlib.util
+import pathlib
+
+import gguf
+import numpy
+
+# The shapes of Llama-3.2-1B and of a Llama of 110 million parameters.
+SHAPES = {
+    "1b": dict(width=2048, layers=16, heads=32, kv_heads=8, hidden=8192, vocab=128256, tied=True, base=500000.0),
+    "110m": dict(width=768, layers=12, heads=12, kv_heads=12, hidden=2048, vocab=32000, tied=False, base=10000.0),
+}
+TYPES = ["q8_0", "q4_0", "q4_k_m", "f16"]
+# Rows that are drawn; a larger matrix repeats them. Speed does not depend on the values.
+DRAWN = 1024
+
+
+def _ggml():
+    """llama.cpp's quantiser, for the types that the gguf package cannot write."""
+    folder = pathlib.Path(importlib.util.find_spec("llama_cpp").origin).parent
+    library = ctypes.CDLL(str(next(folder.glob("lib/libggml-base.*"))))
+    library.ggml_quantize_chunk.restype = ctypes.c_size_t
+    return library
+
+
+def _quantised(kind, rows):
+    if kind in (gguf.GGMLQuantizationType.F16, gguf.GGMLQuantizationType.Q8_0, gguf.GGMLQuantizationType.Q4_0):
+        return gguf.quants.quantize(rows, kind)
+    out = numpy.zeros(rows.nbytes, numpy.uint8)
+    size = _ggml().ggml_quantize_chunk(
+        ctypes.c_int(kind.value), rows.ctypes.data_as(ctypes.c_void_p), out.ctypes.data_as(ctypes.c_void_p),
+        ctypes.c_int64(0), ctypes.c_int64(rows.shape[0]), ctypes.c_int64(rows.shape[1]), None)
+    return out[:size].reshape(len(rows), -1)
+
+
+def _kind(kind, name, layer, layers):
+    """The type of a matrix in a file of a kind: Q4_K_M has Q6_K where it matters more."""
+    if kind != "q4_k_m":
+        return gguf.GGMLQuantizationType[kind.upper()]
+    eighth = layers // 8
+    more = layer is not None and (layer < eighth or layer >= 7 * eighth or (layer - eighth) % 3 == 2)
+    fine = name == "output" or (more and name in ("attn_v", "ffn_down"))
+    return gguf.GGMLQuantizationType["Q6_K" if fine else "Q4_K"]
+
+
+def write(path, shape, kind):
+    """Writes `path`, a Llama of random weights with a vocabulary of made-up words."""
+    s, draw = SHAPES[shape], numpy.random.default_rng(1)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_name(f"random {shape}")
+    writer.add_context_length(8192)
+    writer.add_embedding_length(s["width"])
+    writer.add_block_count(s["layers"])
+    writer.add_feed_forward_length(s["hidden"])
+    writer.add_head_count(s["heads"])
+    writer.add_head_count_kv(s["kv_heads"])
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(s["width"] // s["heads"])
+    writer.add_rope_freq_base(s["base"])
+    writer.add_vocab_size(s["vocab"])
+    writer.add_tokenizer_model("llama")
+    words = s["vocab"] - 259
+    writer.add_token_list([b"<unk>", b"<s>", b"</s>", *(b"<0x%02X>" % i for i in range(256)),
+                           *(b"\xe2\x96\x81w%d" % i for i in range(words))])
+    writer.add_token_scores([0.0] * 259 + [-float(i) for i in range(words)])
+    writer.add_token_types([2, 3, 3] + [6] * 256 + [1] * words)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+
+    def matrix(name, rows, columns, layer=None):
+        # A tied embedding is the output matrix too, and has its type.
+        role = "output" if name == "token_embd" and s["tied"] else name
+        kind_ = _kind(kind, role, layer, s["layers"])
+        tile = draw.standard_normal((min(rows, DRAWN), columns), numpy.float32) * numpy.float32(columns**-0.5)
+        data = _quantised(kind_, tile)
+        data = numpy.concatenate([data] * -(-rows // len(data)))[:rows]
+        prefix = "" if layer is None else f"blk.{layer}."
+        writer.add_tensor(f"{prefix}{name}.weight", data, raw_dtype=kind_)
+
+    kv = s["kv_heads"] * s["width"] // s["heads"]
+    matrix("token_embd", s["vocab"], s["width"])
+    if not s["tied"]:
+        matrix("output", s["vocab"], s["width"])
+    writer.add_tensor("output_norm.weight", numpy.ones(s["width"], numpy.float32))
+    for i in range(s["layers"]):
+        for name in ("attn_norm", "ffn_norm"):
+            writer.add_tensor(f"blk.{i}.{name}.weight", numpy.ones(s["width"], numpy.float32))
+        for name, rows, columns in (
+                ("attn_q", s["width"], s["width"]), ("attn_k", kv, s["width"]), ("attn_v", kv, s["width"]),
+                ("attn_output", s["width"], s["width"]), ("ffn_gate", s["hidden"], s["width"]),
+                ("ffn_up", s["hidden"], s["width"]), ("ffn_down", s["width"], s["hidden"])):
+            matrix(name, rows, columns, i)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def ready(folder, shape, kind):
+    """The path of a file, made on first use."""
+    path = pathlib.Path(folder) / f"{shape}-{kind}.gguf"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished = path.with_suffix(".part")
+        write(unfinished, shape, kind)
+        unfinished.rename(path)
+    return path
+
+
+def bytes_per_token(path):
+    """Bytes of weights that one generated token reads: all but an embedding with its own output matrix."""
+    found = gguf.GGUFReader(path).tensors
+    untied = any(t.name == "output.weight" for t in found)
+    return int(sum(t.n_bytes for t in found if not (untied and t.name == "token_embd.weight")))

@@ -1,0 +1,35 @@
+#!/usr/bin/env python3
+"""Writes tests/data/blocks.bin: blocks of random bytes of each block-quantised type, and the f32 values
+that the Python package `gguf` (of the llama.cpp project; 0.19 here) says they have. Then 8 blocks of
+random values, and what its quantiser of Q8_0 makes of them.
+
+    python3 tests/block_vectors.py        # needs gguf, numpy
+"""
+import pathlib
+
+import gguf
+import numpy as np
+
+TYPES = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL"]
+# Where the f16 numbers of a block are.
+HALVES = {"Q4_1": [0, 2], "Q5_1": [0, 2], "Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2],
+          "Q5_K": [0, 2], "Q6_K": [208]}
+
+rng = np.random.default_rng(5)
+out = b""
+for name in TYPES:
+    kind = gguf.GGMLQuantizationType[name]
+    elements, size = gguf.GGML_QUANT_SIZES[kind]
+    count = 512 // elements
+    blocks = rng.integers(0, 256, (count, size), dtype=np.uint8)
+    for at in HALVES.get(name, [0]):
+        scale = rng.standard_normal(count).astype(np.float16)
+        blocks[:, at:at + 2] = scale.view(np.uint8).reshape(count, 2)
+    values = gguf.dequantize(blocks, kind).astype("<f4")
+    assert values.size == 512 and np.isfinite(values).all()
+    out += blocks.tobytes() + values.tobytes()
+x = rng.standard_normal((8, 32)).astype("<f4")
+x[3] = 0
+x[4] = np.round(x[4] * 4) / 4
+out += x.tobytes() + gguf.quantize(x, gguf.GGMLQuantizationType.Q8_0).tobytes()
+pathlib.Path(__file__).with_name("data").joinpath("blocks.bin").write_bytes(out)

@@ -1,0 +1,129 @@
+//! Chat templates written as those of real models are.
+
+#![cfg(feature = "llm")]
+
+use tilewright::llm::tokenizer::{Tokenizer, Vocabulary};
+use tilewright::llm::{ChatTemplate, Message, TemplateError};
+
+fn tokenizer() -> Tokenizer {
+    let tokens: [&[u8]; 5] = [b"<unk>", b"<s>", b"</s>", b"a", "\u{2581}".as_bytes()];
+    let vocabulary = Vocabulary {
+        model: "llama",
+        tokens: tokens.to_vec(),
+        scores: Some(vec![0.0; 5]),
+        types: Some(vec![2, 3, 3, 1, 1]),
+        ..Vocabulary::default()
+    };
+    Tokenizer::new(&vocabulary).unwrap()
+}
+
+fn render(source: &str, messages: &[(&str, &str)]) -> Result<String, TemplateError> {
+    let messages: Vec<Message> = messages.iter().map(|(r, c)| Message::new(*r, *c)).collect();
+    ChatTemplate::new(source, &tokenizer())?.render(&messages)
+}
+
+const TALK: [(&str, &str); 3] = [("user", " Hi "), ("assistant", "Yes?"), ("user", "Bye")];
+
+#[test]
+fn a_template_with_headers_and_a_date() {
+    let source = "\
+{{- bos_token }}
+{%- if not date_string is defined %}
+    {%- if strftime_now is defined %}
+        {%- set date_string = strftime_now(\"%d %b %Y\") %}
+    {%- else %}
+        {%- set date_string = \"26 Jul 2024\" %}
+    {%- endif %}
+{%- endif %}
+{%- if messages[0]['role'] == 'system' %}
+    {%- set system_message = messages[0]['content']|trim %}
+    {%- set messages = messages[1:] %}
+{%- else %}
+    {%- set system_message = \"\" %}
+{%- endif %}
+{%- if tools is not none %}{{ raise_exception('no tools') }}{%- endif %}
+{{- \"<|h|>system<|/h|>\\n\\n\" }}
+{{- \"Today: \" + date_string + \"\\n\" }}
+{{- system_message }}
+{%- for message in messages %}
+    {{- '<|h|>' + message['role'] + '<|/h|>\\n\\n'+ message['content'] | trim + '<|eot|>' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|h|>assistant<|/h|>\\n\\n' }}
+{%- endif %}
+";
+    let text = render(source, &[("system", "Be brief. "), TALK[0]]).unwrap();
+    let (before, after) = text.split_once("Today: ").unwrap();
+    assert_eq!(before, "<s><|h|>system<|/h|>\n\n");
+    let (date, after) = after.split_once('\n').unwrap();
+    assert!(date.len() == 11 && date.ends_with(|c: char| c.is_ascii_digit()), "{date}");
+    assert_eq!(after, "Be brief.<|h|>user<|/h|>\n\nHi<|eot|><|h|>assistant<|/h|>\n\n");
+}
+
+#[test]
+fn a_template_that_wants_turns() {
+    let source = "\
+{{ bos_token }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}\
+{% for message in messages %}\
+{% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must alternate') }}{% endif %}\
+{% if (message['role'] == 'assistant') %}{% set role = 'model' %}{% else %}{% set role = message['role'] %}{% endif %}
+{{ '<turn>' + role + '\n' + message['content'] | trim + '</turn>\n' }}{% endfor %}\
+{% if add_generation_prompt %}{{'<turn>model\n'}}{% endif %}";
+    let expected =
+        "<s><turn>user\nHi</turn>\n<turn>model\nYes?</turn>\n<turn>user\nBye</turn>\n<turn>model\n";
+    assert_eq!(render(source, &TALK).unwrap(), expected);
+    let refused = render(source, &[("system", "x")]).unwrap_err();
+    assert_eq!(refused, TemplateError::Refused("System role not supported".into()));
+    assert_eq!(
+        render(source, &[TALK[1]]).unwrap_err().to_string(),
+        "the model's chat template refuses this: roles must alternate"
+    );
+}
+
+#[test]
+fn methods_namespaces_loop_controls_and_macros() {
+    let source = "\
+{%- set ns = namespace(last='', n=0) -%}
+{%- macro shout(x) -%}{{ x.upper() }}{%- endmacro -%}
+{%- for m in messages[::-1] -%}
+    {%- if m.role == 'assistant' %}{% continue %}{% endif -%}
+    {%- set ns.n = ns.n + 1 -%}
+    {%- set ns.last = m.content.strip().split(' ')[-1] -%}
+    {%- if ns.n > 1 %}{% break %}{% endif -%}
+{%- endfor -%}
+{%- generation -%}x{%- endgeneration -%}
+{{ shout(ns.last) }} {{ 'abc'.startswith('a') }} {{ {'a': 1}.items() | length }} \
+{{- ' <b>' | tojson }} {{ {'k': ['é\\n', 1, true, none]} | tojson }}{{ [1] | tojson(indent=2) }}"
+        .replace("{%- generation -%}", "{% generation %}")
+        .replace("{%- endgeneration -%}", "{% endgeneration %}");
+    let text = render(&source, &TALK).unwrap();
+    assert_eq!(text, "xHI True 1\" <b>\" {\"k\": [\"é\\n\", 1, true, null]}[\n  1\n]");
+}
+
+#[test]
+fn what_files_have_none_of_is_chatml() {
+    use tilewright::import::gguf::Metadata;
+    let template = ChatTemplate::from_gguf(&Metadata::default(), &tokenizer()).unwrap();
+    assert!(template.is_fallback());
+    let text = template.render(&[Message::new("user", "Hi")]).unwrap();
+    assert_eq!(text, "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+}
+
+#[test]
+fn templates_that_do_not_end_are_one_error() {
+    let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}x\
+                   {% endfor %}{% endfor %}{% endfor %}";
+    assert_eq!(render(endless, &TALK), Err(TemplateError::Endless));
+    let recursive = "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}";
+    let e = render(recursive, &TALK).unwrap_err();
+    assert!(matches!(e, TemplateError::Template(_) | TemplateError::Endless), "{e}");
+    let long = format!("{{% for a in range(9999) %}}{}{{% endfor %}}", "x".repeat(100_000));
+    assert_eq!(render(&long, &TALK), Err(TemplateError::TooLong));
+    for bad in ["{% for %}", "{{ x", "{{ messages.y.z }}", "{{ nothing() }}", "{{ 1 | no }}"] {
+        let e = render(bad, &TALK).unwrap_err();
+        assert!(matches!(e, TemplateError::Template(_)), "{bad}: {e}");
+        assert!(!e.to_string().contains('\n'), "{e}");
+    }
+    let deep = "(".repeat(10_000);
+    assert!(render(&format!("{{{{ {deep} }}}}"), &TALK).is_err());
+}

@@ -1,0 +1,229 @@
+//! Networks of quantised tensors: integers where integers can do it, and the same bits everywhere.
+
+use tilewright::backend::cpu::Executor;
+use tilewright::graph::ops::binary::Binary;
+use tilewright::graph::ops::conv::Conv;
+use tilewright::graph::ops::dequantize::Dequantize;
+use tilewright::graph::ops::matmul::MatMul;
+use tilewright::graph::ops::pool::{Pool, PoolKind};
+use tilewright::graph::ops::quantize::Quantize;
+use tilewright::graph::ops::unary::{Unary, UnaryOp};
+use tilewright::graph::{Context, TensorId, passes};
+use tilewright::{DType, Isa, Tensor};
+use tilewright_kernels::template::binary::BinaryOp;
+
+/// Builds quantised networks: `u8` or `i8` activations, `i8` weights with a scale per channel.
+struct Builder<'a> {
+    cx: &'a mut Context,
+    to: DType,
+    seed: u32,
+}
+
+/// Scale and zero point of an activation.
+#[derive(Clone, Copy)]
+struct Scale(f32, i32);
+
+impl Builder<'_> {
+    fn random(&mut self) -> u32 {
+        self.seed = self.seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        self.seed >> 8
+    }
+
+    fn constant(&mut self, tensor: Tensor) -> TensorId {
+        self.cx.constant(tensor).unwrap()
+    }
+
+    fn zero(&mut self, zero: i32) -> TensorId {
+        let tensor = match self.to {
+            DType::I8 => Tensor::from_slice(&[], &[zero as i8]),
+            _ => Tensor::from_slice(&[], &[zero as u8]),
+        };
+        self.constant(tensor.unwrap())
+    }
+
+    /// The zero point that is `z` steps above the least number.
+    fn scale(&self, scale: f32, z: i32) -> Scale {
+        Scale(scale, if self.to == DType::I8 { z - 128 } else { z })
+    }
+
+    fn real(&mut self, x: TensorId, Scale(scale, zero): Scale) -> TensorId {
+        let scale = self.constant(Tensor::from_slice(&[], &[scale]).unwrap());
+        let zero = self.zero(zero);
+        self.cx.op(Dequantize { axis: None, block: 0 }, &[x, scale, zero]).unwrap()
+    }
+
+    fn integer(&mut self, x: TensorId, Scale(scale, zero): Scale) -> TensorId {
+        let scale = self.constant(Tensor::from_slice(&[], &[scale]).unwrap());
+        let zero = self.zero(zero);
+        self.cx.op(Quantize { axis: None, block: 0, to: self.to }, &[x, scale, zero]).unwrap()
+    }
+
+    /// Weights along `axis`, and the scales of their channels.
+    fn weights(&mut self, dims: &[usize], axis: usize) -> (TensorId, Vec<f32>) {
+        let values: Vec<i8> =
+            (0..dims.iter().product()).map(|_| (self.random() % 255) as i8).collect();
+        let scales: Vec<f32> =
+            (0..dims[axis]).map(|_| 0.002 + (self.random() % 100) as f32 * 1e-5).collect();
+        let w = self.constant(Tensor::from_slice(dims, &values).unwrap());
+        let s = self.constant(Tensor::from_slice(&[dims[axis]], &scales).unwrap());
+        (self.cx.op(Dequantize { axis: Some(axis), block: 0 }, &[w, s]).unwrap(), scales)
+    }
+
+    /// A bias of integers whose scale is that of the sums.
+    fn bias(&mut self, x: Scale, scales: &[f32]) -> TensorId {
+        let values: Vec<i32> =
+            scales.iter().map(|_| (self.random() % 4001) as i32 - 2000).collect();
+        let scales: Vec<f32> = scales.iter().map(|s| s * x.0).collect();
+        let b = self.constant(Tensor::from_slice(&[scales.len()], &values).unwrap());
+        let s = self.constant(Tensor::from_slice(&[scales.len()], &scales).unwrap());
+        self.cx.op(Dequantize { axis: Some(0), block: 0 }, &[b, s]).unwrap()
+    }
+
+    fn conv(&mut self, x: (TensorId, Scale), w: &[usize], conv: Conv, y: Scale) -> TensorId {
+        let (weights, scales) = self.weights(w, 0);
+        let bias = self.bias(x.1, &scales);
+        let real = self.real(x.0, x.1);
+        let sum = self.cx.op(Conv { bias: true, ..conv }, &[real, weights, bias]).unwrap();
+        let positive = self.cx.op(Unary::new(UnaryOp::Relu), &[sum]).unwrap();
+        self.integer(positive, y)
+    }
+}
+
+const IMAGE: [usize; 4] = [2, 5, 11, 9];
+
+/// Convolutions of all kinds, a residual, pools, a dense layer.
+fn network(cx: &mut Context, to: DType, image: TensorId) -> TensorId {
+    let mut b = Builder { cx, to, seed: 7 };
+    let (first, second) = (b.scale(0.02, 100), b.scale(0.05, 30));
+    let pads = [1; 4];
+    let same = Conv { pads, ..Conv::default() };
+    let y = b.conv((image, first), &[32, 5, 3, 3], same.clone(), second);
+    let third = b.scale(0.08, 5);
+    let deep = Conv { groups: 32, stride: [2, 2], ..same.clone() };
+    let z = b.conv((y, second), &[32, 1, 3, 3], deep, third);
+    let grouped = Conv { groups: 2, dilation: [2, 1], pads: [2, 1, 2, 1], ..Conv::default() };
+    let fourth = b.scale(0.11, 0);
+    let u = b.conv((z, third), &[32, 16, 3, 3], grouped, fourth);
+    // A residual, with ReLU where zero is the least number.
+    let (p, q) = (b.real(z, third), b.real(u, fourth));
+    let sum = b.cx.op(Binary::new(BinaryOp::Add), &[p, q]).unwrap();
+    let sum = b.cx.op(Unary::new(UnaryOp::Relu), &[sum]).unwrap();
+    let fifth = b.scale(0.14, 0);
+    let sum = b.integer(sum, fifth);
+    let real = b.real(sum, fifth);
+    let half = Pool { window: [2; 2], stride: [1; 2], ..Pool::global(PoolKind::Max, [1, 1]) };
+    let most = b.cx.op(half, &[real]).unwrap();
+    let most = b.integer(most, fifth);
+    let real = b.real(most, fifth);
+    let mean = Pool::global(PoolKind::Average { include_pad: false }, [5, 4]);
+    let mean = b.cx.op(mean, &[real]).unwrap();
+    let sixth = b.scale(0.05, 3);
+    let mean = b.integer(mean, sixth);
+    let real = b.real(mean, sixth);
+    let flat = b.cx.reshape(real, &[2, 32]).unwrap();
+    let flat = b.integer(flat, sixth);
+    let real = b.real(flat, sixth);
+    let (w, scales) = b.weights(&[32, 10], 1);
+    let bias = b.bias(sixth, &scales);
+    let dense = b.cx.op(MatMul::default(), &[real, w]).unwrap();
+    let dense = b.cx.op(Binary::new(BinaryOp::Add), &[dense, bias]).unwrap();
+    let last = b.scale(0.03, 120);
+    b.integer(dense, last)
+}
+
+fn image(to: DType) -> Tensor {
+    let mut state = 3u32;
+    let bytes: Vec<u8> = (0..IMAGE.iter().product::<usize>())
+        .map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 24) as u8
+        })
+        .collect();
+    Tensor::from_bytes(to, &IMAGE, &bytes).unwrap()
+}
+
+fn steps(t: &Tensor) -> Vec<i32> {
+    match t.dtype() {
+        DType::I8 => t.as_slice::<i8>().unwrap().iter().map(|v| i32::from(*v)).collect(),
+        _ => t.as_slice::<u8>().unwrap().iter().map(|v| i32::from(*v)).collect(),
+    }
+}
+
+#[test]
+fn every_isa_and_thread_count_gives_the_bits_of_the_references() {
+    for to in [DType::I8, DType::U8] {
+        // Numbers all the way: every operator's definition.
+        let mut cx = Context::new();
+        let x = cx.constant(image(to)).unwrap();
+        let y = network(&mut cx, to, x);
+        let in_numbers = steps(cx.constant_value(y).expect("all is constant"));
+
+        // Integers, by the references.
+        let mut cx = Context::new();
+        cx.keep_quantized();
+        let x = cx.constant(image(to)).unwrap();
+        let y = network(&mut cx, to, x);
+        passes::use_integers(&mut cx, &[y]).unwrap();
+        passes::fold_constants(&mut cx, &[y]).unwrap();
+        let expected = steps(cx.constant_value(y).expect("all is constant"));
+        let furthest = in_numbers.iter().zip(&expected).map(|(a, b)| (a - b).abs()).max().unwrap();
+        assert!(furthest <= 2, "{to}: {in_numbers:?} {expected:?}");
+        // The network says something: results differ from each other.
+        assert!(expected.iter().max().unwrap() - expected.iter().min().unwrap() > 20);
+
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            for threads in [1, 3] {
+                let mut cx = Context::new();
+                cx.keep_quantized();
+                let x = cx.input("x", to, &IMAGE).unwrap();
+                let y = network(&mut cx, to, x);
+                passes::optimize(&mut cx, &[y], threads).unwrap();
+                let mut executor = Executor::new(isa, threads).unwrap();
+                let plan = executor.plan(&mut cx, &[y]).unwrap();
+                let floats: Vec<_> = plan.nodes().filter(|n| n.info.dtype == DType::F32).collect();
+                assert!(floats.is_empty(), "{isa}: {floats:?}");
+                let slow: Vec<_> = plan.nodes().filter(|n| n.kernel == "reference").collect();
+                assert!(slow.is_empty(), "{isa}: {slow:?}");
+                for _ in 0..2 {
+                    let found = executor.run(&plan, &[&image(to)], None).unwrap();
+                    assert_eq!(steps(&found[0]), expected, "{to} on {isa}, {threads} threads");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_integers_cannot_do_stays_numbers() {
+    // A tanh between, a result that somebody else reads too, scales that are not constant.
+    let to = DType::U8;
+    let build = |change: usize| {
+        let mut cx = Context::new();
+        cx.keep_quantized();
+        let x = cx.input("x", to, &IMAGE).unwrap();
+        let mut b = Builder { cx: &mut cx, to, seed: 1 };
+        let (scale, result) = (b.scale(0.02, 100), b.scale(0.05, 30));
+        let (w, _) = b.weights(&[16, 5, 3, 3], 0);
+        let real = b.real(x, scale);
+        let sum = b.cx.op(Conv::default(), &[real, w]).unwrap();
+        let y = match change {
+            0 => b.cx.op(Unary::new(UnaryOp::Tanh), &[sum]).unwrap(),
+            _ => sum,
+        };
+        let y = if change == 1 {
+            let scale = b.cx.input("scale", DType::F32, &[]).unwrap();
+            b.cx.op(Quantize { axis: None, block: 0, to }, &[y, scale]).unwrap()
+        } else {
+            b.integer(y, result)
+        };
+        let outputs = if change == 2 { vec![y, sum] } else { vec![y] };
+        passes::optimize(&mut cx, &outputs, 1).unwrap();
+        let order = cx.build_forward(&outputs).unwrap();
+        order.iter().map(|&id| cx.record(id).op().name()).collect::<Vec<_>>()
+    };
+    for change in 0..3 {
+        let ops = build(change);
+        assert!(ops.contains(&"conv") && !ops.contains(&"qconv"), "{change}: {ops:?}");
+    }
+    assert!(build(3).contains(&"qconv"));
+}

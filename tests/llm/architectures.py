@@ -1,0 +1,211 @@
+"""Small random GGUF files of every architecture, and what the reference must know of each."""
+
+import dataclasses
+import math
+
+import gguf
+import numpy
+
+WIDTH, HEADS, KV_HEADS, HEAD, HIDDEN, VOCAB, CONTEXT = 256, 4, 2, 64, 512, 331, 512
+
+
+@dataclasses.dataclass
+class Architecture:
+    """One architecture as its papers and configurations describe it; defaults are Llama's."""
+
+    name: str
+    arch: str = "llama"
+    layers: int = 2
+    heads: int = HEADS
+    tied: bool = False
+    # Rotary positions: neighbouring pairs, or the first half with the second.
+    neighbours: bool = True
+    rotated: int = HEAD
+    base: float = 10000.0
+    window_base: float = 0.0
+    factors: str = ""
+    scaling: str = ""
+    factor: float = 1.0
+    original: int = 0
+    attention_factor: float = 1.0
+    bias: bool = False
+    head_norms: bool = False
+    post_norms: bool = False
+    layer_norm: bool = False
+    parallel: bool = False
+    fused: bool = False
+    gelu: bool = False
+    scaled_embeddings: bool = False
+    window: int = 0
+    # Of `pattern` layers the last attends to everything, the others to the window; 0: all to the window.
+    pattern: int = 0
+    attention_cap: float = 0.0
+    final_cap: float = 0.0
+    epsilon: float = 1e-5
+
+    def windowed(self, layer):
+        return self.window > 0 and (self.pattern == 0 or layer % self.pattern < self.pattern - 1)
+
+
+GEMMA = dict(tied=True, neighbours=False, gelu=True, scaled_embeddings=True, epsilon=1e-6)
+ARCHITECTURES = {
+    a.name: a
+    for a in (
+        Architecture("llama"),
+        Architecture("llama3", tied=True, base=500000.0, factors="llama3", factor=8.0, original=128),
+        Architecture("llama-linear", scaling="linear", factor=4.0),
+        Architecture("smollm", tied=True, heads=6),
+        # Converters write Mistral as `llama`, and llama.cpp knows no window there.
+        Architecture("mistral", base=1e6),
+        Architecture("qwen2", "qwen2", tied=True, neighbours=False, base=1e6, bias=True, epsilon=1e-6),
+        Architecture("qwen2-yarn", "qwen2", neighbours=False, bias=True, scaling="yarn", factor=4.0, original=64),
+        Architecture("qwen3", "qwen3", heads=8, neighbours=False, base=1e6, head_norms=True, epsilon=1e-6),
+        Architecture("gemma", "gemma", **GEMMA),
+        Architecture("gemma2", "gemma2", **GEMMA, post_norms=True, window=24, pattern=2, attention_cap=50.0,
+                     final_cap=30.0),
+        Architecture("gemma3", "gemma3", **GEMMA, layers=6, post_norms=True, head_norms=True, window=24, pattern=6,
+                     base=1e6, window_base=1e4),
+        Architecture("phi3", "phi3", neighbours=False, fused=True),
+        Architecture("phi3-longrope", "phi3", neighbours=False, fused=True, factors="phi3", original=128,
+                     attention_factor=1.19),
+        Architecture("stablelm", "stablelm", neighbours=False, rotated=16, layer_norm=True),
+        Architecture("stablelm-parallel", "stablelm", neighbours=False, rotated=16, layer_norm=True, parallel=True,
+                     head_norms=True),
+    )
+}
+
+
+def frequency_factors(a):
+    """Divisors of the frequencies that a file stores as a tensor, [rotated / 2]."""
+    if a.factors == "llama3":
+        wave = 2 * math.pi * a.base ** (2 * numpy.arange(a.rotated // 2) / a.rotated)
+        smooth = numpy.clip((a.original / wave - 1) / (4 - 1), 0, 1)
+        return 1 / ((1 - smooth) / a.factor + smooth)
+    return 1 + numpy.arange(a.rotated // 2) * 0.37
+
+
+def tensors(a, seed):
+    """Names and f32 values, scaled so that attention is sharp and logits differ by several units."""
+    draw = numpy.random.default_rng(seed)
+
+    def matrix(rows, columns, gain=1.0):
+        return (draw.standard_normal((rows, columns)) * gain / math.sqrt(columns)).astype(numpy.float32)
+
+    def vector(n, middle=1.0, spread=0.2):
+        return (middle + spread * draw.standard_normal(n)).astype(numpy.float32)
+
+    def norm(name, n):
+        yield name + ".weight", vector(n)
+        if a.layer_norm:
+            yield name + ".bias", vector(n, 0.0)
+
+    q, kv = a.heads * HEAD, KV_HEADS * HEAD
+    # Large embeddings would drown the layers, and with tied ones every token would repeat itself.
+    gain = 12.0 if a.scaled_embeddings else 1.5
+    yield "token_embd.weight", matrix(VOCAB, WIDTH, 3.0)
+    if not a.tied:
+        yield "output.weight", matrix(VOCAB, WIDTH, 3.0)
+    yield from norm("output_norm", WIDTH)
+    if a.factors == "llama3":
+        yield "rope_freqs.weight", frequency_factors(a).astype(numpy.float32)
+    if a.factors == "phi3":
+        yield "rope_factors_short.weight", numpy.ones(a.rotated // 2, numpy.float32)
+        yield "rope_factors_long.weight", frequency_factors(a).astype(numpy.float32)
+    for i in range(a.layers):
+        b = f"blk.{i}."
+        yield from norm(b + "attn_norm", WIDTH)
+        if a.fused:
+            yield b + "attn_qkv.weight", matrix(q + 2 * kv, WIDTH, 1.4)
+        else:
+            for part, rows, sharp in (("q", q, 1.4), ("k", kv, 1.4), ("v", kv, 1.0)):
+                yield f"{b}attn_{part}.weight", matrix(rows, WIDTH, sharp)
+                if a.bias:
+                    yield f"{b}attn_{part}.bias", vector(rows, 0.0)
+        if a.head_norms:
+            # StableLM has one LayerNorm weight a head, the others one RMS weight for all.
+            shape = (lambda heads: (heads, HEAD)) if a.layer_norm else (lambda heads: (HEAD,))
+            yield b + "attn_q_norm.weight", vector(shape(a.heads), 1.4)
+            yield b + "attn_k_norm.weight", vector(shape(KV_HEADS), 1.4)
+        yield b + "attn_output.weight", matrix(WIDTH, q, gain)
+        if a.post_norms:
+            yield b + "post_attention_norm.weight", vector(WIDTH, gain)
+            yield b + "post_ffw_norm.weight", vector(WIDTH, gain)
+        if not a.parallel:
+            yield from norm(b + "ffn_norm", WIDTH)
+        if a.fused:
+            yield b + "ffn_up.weight", matrix(2 * HIDDEN, WIDTH, 1.2)
+        else:
+            yield b + "ffn_gate.weight", matrix(HIDDEN, WIDTH, 1.2)
+            yield b + "ffn_up.weight", matrix(HIDDEN, WIDTH, 1.2)
+        yield b + "ffn_down.weight", matrix(WIDTH, HIDDEN, gain)
+
+
+def _vocabulary(writer):
+    bytes_ = [b"<0x%02X>" % i for i in range(256)]
+    words = [b"\xe2\x96\x81w%d" % i for i in range(VOCAB - 259)]
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([b"<unk>", b"<s>", b"</s>", *bytes_, *words])
+    writer.add_token_scores([0.0] * 259 + [-float(i) for i in range(len(words))])
+    writer.add_token_types([2, 3, 3] + [6] * 256 + [1] * len(words))
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    writer.add_unk_token_id(0)
+
+
+def _parameters(writer, a):
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(WIDTH)
+    writer.add_block_count(a.layers)
+    writer.add_feed_forward_length(HIDDEN)
+    writer.add_head_count(a.heads)
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_key_length(HEAD)
+    writer.add_value_length(HEAD)
+    (writer.add_layer_norm_eps if a.layer_norm else writer.add_layer_norm_rms_eps)(a.epsilon)
+    writer.add_rope_dimension_count(a.rotated)
+    writer.add_rope_freq_base(a.base)
+    writer.add_vocab_size(VOCAB)
+    if a.scaling:
+        writer.add_rope_scaling_type(gguf.RopeScalingType(a.scaling))
+        writer.add_rope_scaling_factor(a.factor)
+    if a.scaling == "yarn" or a.factors == "phi3":
+        writer.add_rope_scaling_orig_ctx_len(a.original)
+    if a.factors == "phi3":
+        writer.add_rope_scaling_attn_factors(a.attention_factor)
+    if a.window:
+        writer.add_sliding_window(a.window)
+    if a.attention_cap:
+        writer.add_attn_logit_softcapping(a.attention_cap)
+    if a.final_cap:
+        writer.add_final_logit_softcapping(a.final_cap)
+    if a.layer_norm:
+        writer.add_parallel_residual(a.parallel)
+
+
+def write(path, a, kind, quantise, seed=7):
+    """Writes a file with all matrices in `kind`; returns the values it holds as f64, by name."""
+    writer = gguf.GGUFWriter(path, a.arch)
+    # llama.cpp treats vocabularies by the model's name ("phi-3" must have certain tokens): a neutral one.
+    writer.add_name("random weights")
+    _parameters(writer, a)
+    _vocabulary(writer)
+    values = {}
+    for name, value in tensors(a, seed):
+        if value.ndim == 1 or "norm" in name or kind.name == "F32":
+            writer.add_tensor(name, value)
+        elif kind.name == "F16":
+            value = value.astype(numpy.float16)
+            writer.add_tensor(name, value)
+        else:
+            # Rows that are not whole blocks take a smaller block, as in files found in the wild.
+            fits = value.shape[1] % gguf.GGML_QUANT_SIZES[kind][0] == 0
+            stored = kind if fits else gguf.GGMLQuantizationType.Q8_0
+            data = quantise(stored.value, value)
+            writer.add_tensor(name, data, raw_dtype=stored)
+            value = gguf.quants.dequantize(data, stored)
+        values[name] = numpy.asarray(value, numpy.float64)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return values

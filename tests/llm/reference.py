@@ -1,0 +1,128 @@
+"""Logits of the architectures in f64, written from their descriptions; shares no code with any engine."""
+
+import math
+
+import numpy
+
+from architectures import HEAD, HIDDEN, KV_HEADS, frequency_factors
+
+
+def _rms(x, weight, epsilon):
+    return x / numpy.sqrt((x * x).mean(-1, keepdims=True) + epsilon) * weight
+
+
+def _layer_norm(x, weight, bias, epsilon):
+    x = x - x.mean(-1, keepdims=True)
+    return x / numpy.sqrt((x * x).mean(-1, keepdims=True) + epsilon) * weight + bias
+
+
+def _silu(x):
+    return x / (1 + numpy.exp(-x))
+
+
+def _gelu(x):
+    return 0.5 * x * (1 + numpy.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def _angles(a, positions, windowed, context):
+    """Angles [positions, rotated / 2] and the factor on their cosines and sines."""
+    base = a.window_base if windowed and a.window_base else a.base
+    half = a.rotated // 2
+    frequency = base ** (-2 * numpy.arange(half) / a.rotated)
+    magnitude = 1.0
+    if a.factors == "llama3":
+        frequency = frequency / frequency_factors(a)
+    elif a.factors == "phi3":
+        magnitude = a.attention_factor
+        if context > a.original:
+            frequency = frequency / frequency_factors(a)
+    elif a.scaling == "linear":
+        frequency = frequency / a.factor
+    elif a.scaling == "yarn":
+        def turns(count):
+            return a.rotated * math.log(a.original / (count * 2 * math.pi)) / (2 * math.log(base))
+
+        low, high = max(0, math.floor(turns(32))), min(a.rotated - 1, math.ceil(turns(1)))
+        kept = 1 - numpy.clip((numpy.arange(half) - low) / max(0.001, high - low), 0, 1)
+        frequency = frequency / a.factor * (1 - kept) + frequency * kept
+        magnitude = 1 + 0.1 * math.log(a.factor)
+    return positions[:, None] * frequency, magnitude
+
+
+def _rotate(a, x, angles, magnitude):
+    """Rotary positions on x [tokens, heads, HEAD]."""
+    cos, sin = magnitude * numpy.cos(angles)[:, None], magnitude * numpy.sin(angles)[:, None]
+    half, out = a.rotated // 2, x.copy()
+    first, second = (
+        (slice(0, a.rotated, 2), slice(1, a.rotated, 2)) if a.neighbours else (slice(0, half), slice(half, a.rotated))
+    )
+    out[..., first] = x[..., first] * cos - x[..., second] * sin
+    out[..., second] = x[..., first] * sin + x[..., second] * cos
+    return out
+
+
+def _cap(x, limit):
+    return limit * numpy.tanh(x / limit) if limit else x
+
+
+def _attention(a, w, b, x, layer, context):
+    tokens = len(x)
+    sizes = (a.heads * HEAD, KV_HEADS * HEAD, KV_HEADS * HEAD)
+    if a.fused:
+        q, k, v = numpy.split(x @ w[b + "attn_qkv.weight"].T, numpy.cumsum(sizes)[:2], -1)
+    else:
+        q, k, v = (x @ w[f"{b}attn_{p}.weight"].T + w.get(f"{b}attn_{p}.bias", 0) for p in "qkv")
+    q, k, v = (t.reshape(tokens, -1, HEAD) for t in (q, k, v))
+    if a.head_norms:
+        def normal(t, weight):
+            return _layer_norm(t, weight, 0, a.epsilon) if a.layer_norm else _rms(t, weight, a.epsilon)
+
+        q, k = normal(q, w[b + "attn_q_norm.weight"]), normal(k, w[b + "attn_k_norm.weight"])
+    windowed = a.windowed(layer)
+    angles, magnitude = _angles(a, numpy.arange(tokens, dtype=float), windowed, context)
+    q, k = _rotate(a, q, angles, magnitude), _rotate(a, k, angles, magnitude)
+    k, v = (numpy.repeat(t, a.heads // KV_HEADS, 1) for t in (k, v))
+    scores = _cap(numpy.einsum("qhd,khd->hqk", q, k) / math.sqrt(HEAD), a.attention_cap)
+    back = numpy.arange(tokens)[:, None] - numpy.arange(tokens)
+    hidden = (back < 0) | (back >= a.window if windowed else False)
+    scores = numpy.where(hidden, -numpy.inf, scores)
+    weights = numpy.exp(scores - scores.max(-1, keepdims=True))
+    mixed = numpy.einsum("hqk,khd->qhd", weights / weights.sum(-1, keepdims=True), v)
+    return mixed.reshape(tokens, -1) @ w[b + "attn_output.weight"].T
+
+
+def _feed_forward(a, w, b, x):
+    up = x @ w[b + "ffn_up.weight"].T
+    if a.fused:
+        gate, up = up[:, :HIDDEN], up[:, HIDDEN:]
+    else:
+        gate = x @ w[b + "ffn_gate.weight"].T
+    return ((_gelu if a.gelu else _silu)(gate) * up) @ w[b + "ffn_down.weight"].T
+
+
+def logits(a, w, ids, context=512):
+    """[len(ids), vocabulary] for tokens at positions 0, 1, ..; `w` as `architectures.write` returns it."""
+    def norm(x, name):
+        if a.layer_norm:
+            return _layer_norm(x, w[name + ".weight"], w[name + ".bias"], a.epsilon)
+        return _rms(x, w[name + ".weight"], a.epsilon)
+
+    x = w["token_embd.weight"][ids]
+    if a.scaled_embeddings:
+        x = x * math.sqrt(x.shape[-1])
+    for i in range(a.layers):
+        b = f"blk.{i}."
+        normed = norm(x, b + "attn_norm")
+        mixed = _attention(a, w, b, normed, i, context)
+        if a.post_norms:
+            mixed = _rms(mixed, w[b + "post_attention_norm.weight"], a.epsilon)
+        if a.parallel:
+            x = x + mixed + _feed_forward(a, w, b, normed)
+            continue
+        x = x + mixed
+        out = _feed_forward(a, w, b, norm(x, b + "ffn_norm"))
+        if a.post_norms:
+            out = _rms(out, w[b + "post_ffw_norm.weight"], a.epsilon)
+        x = x + out
+    out = norm(x, "output_norm") @ w["token_embd.weight" if a.tied else "output.weight"].T
+    return _cap(out, a.final_cap)

@@ -1,0 +1,439 @@
+//! Networks whose shapes depend on what they compute: branches, loops, and results of any length.
+
+use core::time::Duration;
+use std::sync::Arc;
+use std::time::Instant;
+
+use prost::Message;
+use tilewright::import::onnx::proto::{
+    AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TypeProto,
+    ValueInfoProto, type_proto,
+};
+use tilewright::{Error, Model, Session, SessionOptions, Tensor};
+
+const F: i32 = 1;
+const I: i32 = 7;
+const B: i32 = 9;
+
+fn node(op: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
+    NodeProto {
+        op_type: Some(op.into()),
+        input: inputs.iter().map(|s| (*s).into()).collect(),
+        output: outputs.iter().map(|s| (*s).into()).collect(),
+        ..Default::default()
+    }
+}
+
+fn int(name: &str, v: i64) -> AttributeProto {
+    AttributeProto { name: Some(name.into()), i: Some(v), r#type: Some(2), ..Default::default() }
+}
+
+fn body(name: &str, graph: &GraphProto) -> AttributeProto {
+    let g = Some(graph.encode_to_vec().into());
+    AttributeProto { name: Some(name.into()), g, r#type: Some(5), ..Default::default() }
+}
+
+fn with(mut n: NodeProto, attributes: Vec<AttributeProto>) -> NodeProto {
+    n.attribute = attributes;
+    n
+}
+
+fn value((name, elem): &(&str, i32)) -> ValueInfoProto {
+    let tensor = type_proto::Tensor { elem_type: Some(*elem), shape: None };
+    let kind = TypeProto { value: Some(type_proto::Value::Tensor(tensor)) };
+    ValueInfoProto { name: Some((*name).into()), r#type: Some(kind) }
+}
+
+fn graph(inputs: &[(&str, i32)], nodes: Vec<NodeProto>, outputs: &[(&str, i32)]) -> GraphProto {
+    GraphProto {
+        input: inputs.iter().map(value).collect(),
+        output: outputs.iter().map(value).collect(),
+        node: nodes,
+        ..Default::default()
+    }
+}
+
+fn ints(name: &str, dims: &[i64], v: &[i64]) -> TensorProto {
+    TensorProto {
+        name: Some(name.into()),
+        dims: dims.to_vec(),
+        data_type: Some(I),
+        int64_data: v.to_vec(),
+        ..Default::default()
+    }
+}
+
+fn floats(name: &str, dims: &[i64], v: &[f32]) -> TensorProto {
+    TensorProto {
+        name: Some(name.into()),
+        dims: dims.to_vec(),
+        data_type: Some(F),
+        float_data: v.to_vec(),
+        ..Default::default()
+    }
+}
+
+fn truth(name: &str, v: bool) -> TensorProto {
+    TensorProto {
+        name: Some(name.into()),
+        data_type: Some(B),
+        int32_data: vec![i32::from(v)],
+        ..Default::default()
+    }
+}
+
+fn session(graph: GraphProto, constants: Vec<TensorProto>) -> Result<Session, Error> {
+    let options = SessionOptions { threads: Some(2), ..Default::default() };
+    Session::new(Arc::new(model(graph, constants)?), options)
+}
+
+fn model(mut graph: GraphProto, constants: Vec<TensorProto>) -> Result<Model, Error> {
+    graph.initializer = constants;
+    let model = ModelProto {
+        ir_version: Some(8),
+        opset_import: vec![OperatorSetIdProto { domain: None, version: Some(18) }],
+        graph: Some(graph),
+        ..Default::default()
+    };
+    Model::from_bytes(model.encode_to_vec(), None)
+}
+
+fn run(session: &mut Session, x: &[f32]) -> Result<Vec<Tensor>, Error> {
+    let x = Tensor::from_slice(&[x.len()], x).unwrap();
+    Ok(session.run(&[("x", x)])?.into_iter().map(|(_, t)| t).collect())
+}
+
+fn f32s(t: &Tensor) -> Vec<f32> {
+    t.as_slice::<f32>().unwrap().to_vec()
+}
+
+fn i64s(t: &Tensor) -> Vec<i64> {
+    t.as_slice::<i64>().unwrap().to_vec()
+}
+
+/// The positive elements of `x`, and twice their sum.
+fn selection() -> Session {
+    let nodes = vec![
+        node("Greater", &["x", "zero"], &["is"]),
+        node("NonZero", &["is"], &["at"]),
+        with(node("Squeeze", &["at", "first"], &["list"]), vec![]),
+        node("Gather", &["x", "list"], &["y"]),
+        node("ReduceSum", &["y"], &["sum"]),
+        node("Add", &["sum", "sum"], &["z"]),
+    ];
+    let g = graph(&[("x", F)], nodes, &[("y", F), ("z", F)]);
+    session(g, vec![floats("zero", &[], &[0.0]), ints("first", &[1], &[0])]).unwrap()
+}
+
+#[test]
+fn results_of_any_length() {
+    let mut s = selection();
+    for x in [&[1.0, -2.0, 3.0][..], &[-1.0, -1.0, 4.0], &[-1.0, 0.0], &[5.0; 9]] {
+        let y = run(&mut s, x).unwrap();
+        let expected: Vec<f32> = x.iter().copied().filter(|v| *v > 0.0).collect();
+        assert_eq!(f32s(&y[0]), expected);
+        let total: f32 = expected.iter().sum();
+        assert!((f32s(&y[1])[0] - 2.0 * total).abs() < 1e-6);
+    }
+}
+
+#[test]
+fn equal_shapes_need_no_new_plan() {
+    let options = SessionOptions { profile: true, ..Default::default() };
+    let mut s = Session::new(selection().model().clone(), options).unwrap();
+    let x = Tensor::from_slice(&[3], &[1f32, -2.0, 3.0]).unwrap();
+    let before = s.prepare(&[("x", x.clone())]).unwrap();
+    assert!(before.waiting > 0, "{before:?}");
+    let mut calls = |x: &[f32]| {
+        run(&mut s, x).unwrap();
+        s.profile().iter().filter(|row| row.op == "gather").map(|row| row.calls).sum::<u64>()
+    };
+    assert_eq!(calls(&[1.0, -2.0, 3.0]), 1);
+    assert_eq!(calls(&[-9.0, 2.0, 7.0]), 2, "two of three again");
+    assert_eq!(calls(&[9.0, 2.0, 7.0]), 1, "three of three");
+    assert_eq!(calls(&[-9.0, 2.0, 7.0]), 3);
+    let after = s.prepare(&[("x", x)]).unwrap();
+    assert!(after.nodes.len() > before.nodes.len(), "{after:?}");
+    assert!(after.nodes.iter().all(|n| !n.name.is_empty()), "{after:?}");
+}
+
+#[test]
+fn shapes_that_are_computed() {
+    // Numbers below the sum, in rows of as many as the largest says.
+    let nodes = vec![
+        with(node("ReduceSum", &["x"], &["s"]), vec![int("keepdims", 0)]),
+        node("Range", &["zero", "s", "one"], &["r"]),
+        with(node("ReduceMax", &["x"], &["m"]), vec![]),
+        with(node("Cast", &["m"], &["columns"]), vec![int("to", 7)]),
+        with(node("Concat", &["any", "columns"], &["shape"]), vec![int("axis", 0)]),
+        node("Reshape", &["r", "shape"], &["y"]),
+    ];
+    let g = graph(&[("x", F)], nodes, &[("y", F)]);
+    let constants =
+        vec![floats("zero", &[], &[0.0]), floats("one", &[], &[1.0]), ints("any", &[1], &[-1])];
+    let mut s = session(g, constants).unwrap();
+    let y = run(&mut s, &[1.0, 2.0, 3.0]).unwrap();
+    assert_eq!((y[0].dims(), f32s(&y[0])), (vec![2, 3], vec![0.0, 1.0, 2.0, 3.0, 4.0, 5.0]));
+    assert_eq!(run(&mut s, &[4.0, 4.0]).unwrap()[0].dims(), [2, 4]);
+    // Seven numbers make no rows of four.
+    let e = run(&mut s, &[4.0, 3.0]).unwrap_err().to_string();
+    assert!(e.contains("Reshape") && e.contains("[7]"), "{e}");
+}
+
+/// The body of a branch: `x` times or plus itself, under a name that both branches use.
+fn branch(op: &str) -> GraphProto {
+    graph(&[], vec![node(op, &["x", "x"], &["inner"])], &[("inner", F)])
+}
+
+#[test]
+fn branches_that_data_choose() {
+    let nodes = vec![
+        with(node("ReduceSum", &["x"], &["s"]), vec![int("keepdims", 0)]),
+        node("Greater", &["s", "zero"], &["c"]),
+        with(
+            node("If", &["c"], &["y"]),
+            vec![body("then_branch", &branch("Add")), body("else_branch", &branch("Mul"))],
+        ),
+        node("Neg", &["y"], &["z"]),
+    ];
+    let g = graph(&[("x", F)], nodes, &[("z", F)]);
+    let mut s = session(g, vec![floats("zero", &[], &[0.0])]).unwrap();
+    for _ in 0..2 {
+        assert_eq!(f32s(&run(&mut s, &[1.0, 2.0]).unwrap()[0]), [-2.0, -4.0]);
+        assert_eq!(f32s(&run(&mut s, &[-1.0, -2.0]).unwrap()[0]), [-1.0, -4.0]);
+    }
+}
+
+/// Doubles `v` until its sum exceeds 100, at most `trips` times; gives the last, and all.
+fn doubling() -> GraphProto {
+    let nodes = vec![
+        node("Add", &["v", "v"], &["twice"]),
+        with(node("ReduceSum", &["twice"], &["sum"]), vec![int("keepdims", 0)]),
+        node("Less", &["sum", "limit"], &["more"]),
+        node("Identity", &["twice"], &["step"]),
+    ];
+    graph(&[("i", I), ("c", B), ("v", F)], nodes, &[("more", B), ("twice", F), ("step", F)])
+}
+
+#[test]
+fn loops_end_by_count_or_by_condition() {
+    let nodes = vec![
+        node("Shape", &["x"], &["n"]),
+        with(node("Loop", &["trips", "", "x"], &["y", "all"]), vec![body("body", &doubling())]),
+    ];
+    let g = || graph(&[("x", F)], nodes.clone(), &[("y", F), ("all", F)]);
+    let limit = || floats("limit", &[], &[100.0]);
+    let mut s = session(g(), vec![limit(), ints("trips", &[], &[1000])]).unwrap();
+    let y = run(&mut s, &[10.0, 3.0]).unwrap();
+    assert_eq!((f32s(&y[0]), y[1].dims()), (vec![80.0, 24.0], vec![3, 2]));
+    assert_eq!(f32s(&y[1]), [20.0, 6.0, 40.0, 12.0, 80.0, 24.0]);
+    let mut s = session(g(), vec![limit(), ints("trips", &[], &[2])]).unwrap();
+    assert_eq!(f32s(&run(&mut s, &[10.0, 3.0]).unwrap()[0]), [40.0, 12.0]);
+    for trips in [0, -1, i64::MIN] {
+        let mut s = session(g(), vec![limit(), ints("trips", &[], &[trips])]).unwrap();
+        let y = run(&mut s, &[10.0, 3.0]).unwrap();
+        assert_eq!((f32s(&y[0]), y[1].dims()), (vec![10.0, 3.0], vec![0]));
+    }
+}
+
+#[test]
+fn a_value_may_grow_in_a_loop() {
+    let grow = graph(
+        &[("i", I), ("c", B), ("v", F)],
+        vec![
+            with(node("Concat", &["v", "x"], &["longer"]), vec![int("axis", 0)]),
+            node("Identity", &["c"], &["go_on"]),
+        ],
+        &[("go_on", B), ("longer", F)],
+    );
+    let nodes = vec![
+        with(node("ReduceMax", &["x"], &["m"]), vec![int("keepdims", 0)]),
+        with(node("Cast", &["m"], &["n"]), vec![int("to", 7)]),
+        with(node("Loop", &["n", "", "x"], &["y"]), vec![body("body", &grow)]),
+    ];
+    let mut s = session(graph(&[("x", F)], nodes, &[("y", F)]), vec![]).unwrap();
+    assert_eq!(f32s(&run(&mut s, &[2.0, 1.0]).unwrap()[0]), [2.0, 1.0, 2.0, 1.0, 2.0, 1.0]);
+    assert_eq!(run(&mut s, &[5.0]).unwrap()[0].dims(), [6]);
+}
+
+#[test]
+fn a_loop_in_a_branch_in_a_loop() {
+    // For i below 3: v + 1 if i is odd, else v doubled i times.
+    let double = graph(
+        &[("j", I), ("d", B), ("w", F)],
+        vec![node("Add", &["w", "w"], &["w2"]), node("Identity", &["d"], &["d2"])],
+        &[("d2", B), ("w2", F)],
+    );
+    let often = graph(
+        &[],
+        vec![with(node("Loop", &["i", "", "v"], &["many"]), vec![body("body", &double)])],
+        &[("many", F)],
+    );
+    let once = graph(&[], vec![node("Add", &["v", "one"], &["more"])], &[("more", F)]);
+    let outer = graph(
+        &[("i", I), ("c", B), ("v", F)],
+        vec![
+            node("Mod", &["i", "two"], &["rest"]),
+            with(node("Cast", &["rest"], &["odd"]), vec![int("to", 9)]),
+            with(
+                node("If", &["odd"], &["next"]),
+                vec![body("then_branch", &once), body("else_branch", &often)],
+            ),
+            node("Identity", &["c"], &["c2"]),
+        ],
+        &[("c2", B), ("next", F)],
+    );
+    let nodes = vec![with(node("Loop", &["three", "", "x"], &["y"]), vec![body("body", &outer)])];
+    let constants =
+        vec![ints("three", &[], &[3]), ints("two", &[], &[2]), floats("one", &[1], &[1.0])];
+    let s = session(graph(&[("x", F)], nodes, &[("y", F)]), constants);
+    let mut s = match s {
+        Ok(s) => s,
+        // Without this operator there is nothing to test.
+        Err(e) if e.to_string().contains("operator Mod") => return,
+        Err(e) => panic!("{e}"),
+    };
+    assert_eq!(f32s(&run(&mut s, &[3.0]).unwrap()[0]), [16.0]);
+}
+
+#[test]
+fn scans_in_both_directions() {
+    let sum = graph(
+        &[("s", F), ("part", F)],
+        vec![node("Add", &["s", "part"], &["t"]), node("Identity", &["t"], &["copy"])],
+        &[("t", F), ("copy", F)],
+    );
+    let list = |name: &str, v: i64| AttributeProto {
+        name: Some(name.into()),
+        ints: vec![v],
+        r#type: Some(7),
+        ..Default::default()
+    };
+    for (back, out_back, expected) in
+        [(0, 0, [1.0, 3.0, 6.0]), (1, 0, [3.0, 5.0, 6.0]), (1, 1, [6.0, 5.0, 3.0])]
+    {
+        let attributes = vec![
+            body("body", &sum),
+            int("num_scan_inputs", 1),
+            list("scan_input_directions", back),
+            list("scan_output_directions", out_back),
+        ];
+        let nodes = vec![with(node("Scan", &["zero", "x"], &["last", "all"]), attributes)];
+        let g = graph(&[("x", F)], nodes, &[("last", F), ("all", F)]);
+        let mut s = session(g, vec![floats("zero", &[], &[0.0])]).unwrap();
+        let y = run(&mut s, &[1.0, 2.0, 3.0]).unwrap();
+        assert_eq!((f32s(&y[0]), f32s(&y[1])), (vec![6.0], expected.to_vec()));
+        assert_eq!(run(&mut s, &[]).unwrap()[0].dims(), [0usize; 0]);
+    }
+}
+
+#[test]
+fn boxes_best_first() {
+    let nodes = vec![
+        with(node("Reshape", &["x", "shape"], &["boxes"]), vec![]),
+        node("NonMaxSuppression", &["boxes", "scores", "most", "iou"], &["y"]),
+        with(node("TopK", &["x", "most"], &["v", "i"]), vec![]),
+    ];
+    let g = graph(&[("x", F)], nodes, &[("y", I), ("i", I)]);
+    let constants = vec![
+        ints("shape", &[3], &[1, -1, 4]),
+        ints("most", &[1], &[2]),
+        floats("iou", &[1], &[0.5]),
+        floats("scores", &[1, 1, 3], &[0.1, 0.9, 0.5]),
+    ];
+    let mut s = session(g, constants).unwrap();
+    let x = [0.0, 0.0, 1.0, 1.0, 0.0, 0.0, 1.0, 0.9, 5.0, 5.0, 7.0, 7.0];
+    let y = run(&mut s, &x).unwrap();
+    assert_eq!((y[0].dims(), i64s(&y[0])), (vec![2, 3], vec![0, 0, 1, 0, 0, 2]));
+    assert_eq!(i64s(&y[1]), [10, 11]);
+}
+
+/// Loads and runs; what comes of it is an error, soon.
+fn refused(g: GraphProto, constants: Vec<TensorProto>) -> String {
+    let start = Instant::now();
+    let e = session(g, constants).and_then(|mut s| run(&mut s, &[1.0, 2.0]));
+    let e = e.expect_err("it must be refused").to_string();
+    assert!(start.elapsed() < Duration::from_secs(5), "{e}");
+    e
+}
+
+fn looped(b: &GraphProto, inputs: &[&str], outputs: &[&str]) -> GraphProto {
+    let nodes = vec![with(node("Loop", inputs, outputs), vec![body("body", b)])];
+    graph(&[("x", F)], nodes, &[(outputs[0], F)])
+}
+
+#[test]
+fn bodies_that_do_not_fit_are_refused() {
+    let trips = || vec![ints("trips", &[], &[3]), floats("limit", &[], &[1e9])];
+    let good = doubling();
+    assert!(refused(looped(&good, &["trips", "", "x"], &["y"]), trips()).contains("Loop"));
+    assert!(refused(looped(&good, &["trips", ""], &["y", "z"]), trips()).contains("Loop"));
+    let e =
+        refused(looped(&good, &["trips", "", "x"], &["y", "a"]), vec![ints("trips", &[], &[3])]);
+    assert!(e.contains("limit"), "a captured value that nobody has: {e}");
+    let mut unknown = good.clone();
+    unknown.node[0].op_type = Some("Magic".into());
+    let e = refused(looped(&unknown, &["trips", "", "x"], &["y", "a"]), trips());
+    assert!(e.contains("Magic"), "{e}");
+    let mut shadow = good.clone();
+    shadow.node[0].output[0] = "x".into();
+    let e = refused(looped(&shadow, &["trips", "", "x"], &["y", "a"]), trips());
+    assert!(e.contains("twice"), "{e}");
+    let mut number = good.clone();
+    number.output[0] = value(&("sum", F));
+    let e = refused(looped(&number, &["trips", "", "x"], &["y", "a"]), trips());
+    assert!(e.contains("condition"), "{e}");
+    // Results of iterations that differ.
+    let mut growing = good;
+    growing.node[0] = with(node("Concat", &["v", "v"], &["twice"]), vec![int("axis", 0)]);
+    let e = refused(looped(&growing, &["trips", "", "x"], &["y", "a"]), trips());
+    assert!(e.contains("differ"), "{e}");
+}
+
+#[test]
+fn a_node_cannot_wait_for_its_own_body() {
+    let reads = graph(&[], vec![node("Relu", &["y"], &["inner"])], &[("inner", F)]);
+    let other = graph(&[], vec![node("Relu", &["x"], &["inner"])], &[("inner", F)]);
+    let nodes = vec![with(
+        node("If", &["c"], &["y"]),
+        vec![body("then_branch", &reads), body("else_branch", &other)],
+    )];
+    let e = refused(graph(&[("x", F)], nodes, &[("y", F)]), vec![truth("c", true)]);
+    assert!(e.contains("wait"), "{e}");
+}
+
+#[test]
+fn bodies_are_nested_to_a_limit() {
+    let nested = |depth: usize| {
+        let mut inner = graph(&[], vec![node("Relu", &["x"], &["r"])], &[("r", F)]);
+        for i in 0..depth {
+            let name = format!("n{i}");
+            let n = with(
+                node("If", &["c"], &[&name]),
+                vec![body("then_branch", &inner), body("else_branch", &branch("Add"))],
+            );
+            inner = graph(&[], vec![n], &[(&name, F)]);
+        }
+        GraphProto { input: vec![value(&("x", F))], ..inner }
+    };
+    let mut s = session(nested(20), vec![truth("c", true)]).unwrap();
+    assert_eq!(f32s(&run(&mut s, &[-1.0, 2.0]).unwrap()[0]), [0.0, 2.0]);
+    assert!(refused(nested(60), vec![truth("c", true)]).contains("inside each other"));
+}
+
+#[test]
+fn damaged_bodies_are_errors() {
+    let good = doubling().encode_to_vec();
+    for cut in 0..good.len() {
+        let attribute = AttributeProto {
+            name: Some("body".into()),
+            g: Some(good[..cut].to_vec().into()),
+            r#type: Some(5),
+            ..Default::default()
+        };
+        let nodes = vec![with(node("Loop", &["trips", "", "x"], &["y", "a"]), vec![attribute])];
+        let g = graph(&[("x", F)], nodes, &[("y", F)]);
+        let s = session(g, vec![ints("trips", &[], &[3]), floats("limit", &[], &[1e9])]);
+        let _ = s.and_then(|mut s| run(&mut s, &[1.0, 2.0]));
+    }
+}
