@@ -2,8 +2,9 @@
 //!
 //! `cargo xtask asm [MODEL ...]` compiles the kernels crate to assembly for each CPU model that is
 //! shipped for and looks, in each convolution and matrix product microkernel, at the innermost loop
-//! with most FMA instructions. It fails if that loop loads or stores a vector on the stack, or if
-//! its FMAs are not a multiple of tile rows x pixels x vectors x unroll.
+//! with most FMA instructions. It fails if that loop loads or stores a vector on the stack, if its
+//! FMAs are not a multiple of tile rows x pixels x vectors x unroll, or, where an instruction per
+//! multiply-add is what limits the machine, if too few of a main tile's instructions are FMAs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,14 +21,21 @@ pub(crate) struct Model {
     pub(crate) cpu: Option<&'static str>,
 }
 
+/// Least share of multiply-adds in the hot loop of a main tile on AArch64, in percent. On x86 an FMA
+/// reads one operand from memory, and the decoders are wider than the FMA units: no limit there.
+const ARM_SHARE: f64 = 80.0;
+
 const X86: &str = "x86_64-unknown-linux-gnu";
 const ARM: &str = "aarch64-unknown-linux-gnu";
-const MODELS: [Model; 5] = [
+const MODELS: [Model; 8] = [
     Model { name: "x86-64", target: X86, cpu: None },
     Model { name: "x86-64-v3", target: X86, cpu: Some("x86-64-v3") },
     Model { name: "x86-64-v4", target: X86, cpu: Some("x86-64-v4") },
+    Model { name: "aarch64", target: ARM, cpu: None },
     Model { name: "cortex-a55", target: ARM, cpu: Some("cortex-a55") },
     Model { name: "cortex-a76", target: ARM, cpu: Some("cortex-a76") },
+    Model { name: "neoverse-n1", target: ARM, cpu: Some("neoverse-n1") },
+    Model { name: "apple-m1", target: ARM, cpu: Some("apple-m1") },
 ];
 
 /// The model that stands for the baseline of a target, or, without a baseline among the models, for
@@ -55,13 +63,14 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         }
         let text = assembly(model)?;
         let kernels = kernels(&text);
-        let found: Vec<String> = kernels.iter().filter_map(|kernel| check(kernel, &rows)).collect();
+        let found: Vec<String> =
+            kernels.iter().filter_map(|kernel| check(kernel, model.target, &rows)).collect();
         println!(
             "asm: {}: {} kernels, {} fail; of the loops of main tiles at least {:.0} % are FMA",
             model.name,
             kernels.len(),
             found.len(),
-            least_share(&kernels)
+            least_share(&kernels, model.target)
         );
         if kernels.is_empty() {
             failures.push(format!("{}: no kernels found", model.name));
@@ -71,14 +80,10 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     if failures.is_empty() { Ok(()) } else { Err(format!("asm:\n  {}", failures.join("\n  "))) }
 }
 
-/// The least share of multiply-adds in the hot loop of a main tile, one of at least twelve vectors,
-/// in percent.
-fn least_share(kernels: &[Kernel<'_>]) -> f64 {
-    let main = kernels.iter().filter(|kernel| {
-        kernel.tile.split('x').filter_map(|n| n.parse::<usize>().ok()).product::<usize>() >= 12
-    });
-    let loops = main.filter_map(Kernel::hot_loop);
-    loops.map(|hot| 100.0 * hot.fmas as f64 / hot.instructions as f64).fold(100.0, f64::min)
+/// The least share of multiply-adds in the hot loop of a main tile, in percent.
+fn least_share(kernels: &[Kernel<'_>], target: &str) -> f64 {
+    let main = kernels.iter().filter(|kernel| kernel.is_main(target));
+    main.filter_map(Kernel::hot_loop).map(HotLoop::share).fold(100.0, f64::min)
 }
 
 /// The kernels crate as assembly.
@@ -186,26 +191,49 @@ pub(crate) fn kernels(text: &str) -> Vec<Kernel<'_>> {
 /// What the hot loop of a kernel, the innermost one with most multiply-adds, consists of.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct HotLoop {
+    /// Multiply-adds and dot products; a product of matrices counts as the two that it replaces.
     pub(crate) fmas: usize,
     pub(crate) instructions: usize,
     /// Vectors loaded from or stored to the stack.
     pub(crate) stack: usize,
 }
 
+impl HotLoop {
+    /// Multiply-adds per instruction, in percent.
+    pub(crate) fn share(self) -> f64 {
+        100.0 * self.fmas as f64 / self.instructions.max(1) as f64
+    }
+}
+
 impl Kernel<'_> {
+    /// Vectors of the tile, if its name says so.
+    fn vectors(&self) -> Option<usize> {
+        self.tile.split('x').map(|n| n.parse::<usize>().ok()).product()
+    }
+
+    /// Whether it is a tile that plans choose wherever the image or matrix is large enough: one that
+    /// fills at least half of the registers, three quarters where there may be 16 only.
+    fn is_main(&self, target: &str) -> bool {
+        let least = if target == ARM { 16 } else { 12 };
+        !self.single && self.vectors().is_some_and(|vectors| vectors >= least)
+    }
+
     /// Its hot loop, if it has a loop.
     pub(crate) fn hot_loop(&self) -> Option<HotLoop> {
+        // Elsewhere `x29` is a register as any other.
+        let framed = self.lines.iter().any(|line| line.contains("x29, sp"));
+        let on_stack = |line: &&&str| is_vector_on_stack(line, framed);
         let measured = inner_loops(&self.lines).into_iter().map(|body| HotLoop {
-            fmas: body.iter().filter(|line| is_fma(line)).count(),
+            fmas: body.iter().map(|line| fmas(line)).sum(),
             instructions: body.iter().filter(|line| is_instruction(line)).count(),
-            stack: body.iter().filter(|line| is_vector_on_stack(line)).count(),
+            stack: body.iter().filter(on_stack).count(),
         });
         measured.max_by_key(|hot| hot.fmas)
     }
 }
 
-/// A multiply-add or dot product.
-fn is_fma(line: &str) -> bool {
+/// As how many multiply-adds or dot products an instruction counts.
+fn fmas(line: &str) -> usize {
     let line = line.trim_start();
     let line = line.strip_prefix("{vex}").unwrap_or(line).trim_start();
     let names = [
@@ -213,14 +241,15 @@ fn is_fma(line: &str) -> bool {
         "vpdpbusd",
         "vpmaddwd",
         "vdpbf16ps", // x86
-        "fmla",
+        "fmla",      // and fmlal
         "smlal",
         "sdot",
         "usdot",
         "sudot",
         "bfdot",
     ];
-    names.iter().any(|name| line.starts_with(name))
+    let found = names.iter().any(|name| line.starts_with(name));
+    usize::from(found) + 2 * usize::from(line.starts_with("usmmla"))
 }
 
 /// Neither a label nor a directive nor a comment.
@@ -230,12 +259,11 @@ fn is_instruction(line: &str) -> bool {
 }
 
 /// What is wrong with a kernel.
-fn check(kernel: &Kernel<'_>, rows: &[Row]) -> Option<String> {
+fn check(kernel: &Kernel<'_>, target: &str, rows: &[Row]) -> Option<String> {
     let name = format!("{} {} {}", kernel.op, kernel.row, kernel.tile);
     let line = rows.iter().flat_map(|row| &row.lines).find(|line| line.id == kernel.row);
     let unroll = line.and_then(|line| line.number("unroll"));
-    let tile: Option<usize> = kernel.tile.split('x').map(|n| n.parse::<usize>().ok()).product();
-    let (Some(unroll), Some(tile)) = (unroll, tile) else {
+    let (Some(unroll), Some(tile)) = (unroll, kernel.vectors()) else {
         return Some(format!("{name}: not a line of the table"));
     };
     let unroll = if kernel.single { 1 } else { unroll };
@@ -244,11 +272,15 @@ fn check(kernel: &Kernel<'_>, rows: &[Row]) -> Option<String> {
     if count == 0 || count % (tile * unroll) != 0 {
         return Some(format!("{name}: {count} FMA in the hot loop, expected {}", tile * unroll));
     }
-    (stack > 0).then(|| format!("{name}: {stack} vector accesses to the stack in the hot loop"))
+    if stack > 0 {
+        return Some(format!("{name}: {stack} vector accesses to the stack in the hot loop"));
+    }
+    let few = target == ARM && kernel.is_main(target) && hot.share() < ARM_SHARE;
+    few.then(|| format!("{name}: {:.1} % of the hot loop are FMA", hot.share()))
 }
 
-/// Whether a line loads or stores a vector register on the stack.
-fn is_vector_on_stack(line: &str) -> bool {
+/// Whether a line loads or stores a vector register on the stack, `framed` if `x29` points there.
+fn is_vector_on_stack(line: &str, framed: bool) -> bool {
     let line = line.trim_start();
     if line.starts_with('v') {
         return line.contains("(%rsp");
@@ -256,10 +288,12 @@ fn is_vector_on_stack(line: &str) -> bool {
     let memory = ["ldr", "str", "ldp", "stp", "ldur", "stur", "ld1", "st1"];
     let mut words = line.split_whitespace();
     let (mnemonic, register) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
-    memory.contains(&mnemonic) && line.contains("[sp") && register.starts_with(['q', 'v', 'd', '{'])
+    let stack = line.contains("[sp") || framed && line.contains("[x29");
+    stack && memory.contains(&mnemonic) && register.starts_with(['q', 'v', 'd', '{'])
 }
 
-/// The loops that contain no other: from a label to the jump back to it.
+/// The loops that contain no other: from a label to the jump back to it. One to the way out of the
+/// function, which may lie before the end of a tile, is none.
 fn inner_loops<'a, 'b>(lines: &'b [&'a str]) -> Vec<&'b [&'a str]> {
     let label_of = |line: &'a str| line.strip_suffix(':').filter(|name| name.starts_with(".LBB"));
     let mut loops: Vec<(usize, usize)> = Vec::new();
@@ -270,7 +304,11 @@ fn inner_loops<'a, 'b>(lines: &'b [&'a str]) -> Vec<&'b [&'a str]> {
         if !target.starts_with(".LBB") || target.ends_with(':') {
             continue;
         }
-        if let Some(start) = lines[..end].iter().position(|line| label_of(line) == Some(target)) {
+        let Some(start) = lines[..end].iter().position(|line| label_of(line) == Some(target))
+        else {
+            continue;
+        };
+        if !lines[start..end].iter().any(|line| line.trim_start().starts_with("ret")) {
             loops.push((start, end));
         }
     }
@@ -287,17 +325,18 @@ mod tests {
     const TABLE: &str =
         "Avx2 = avx2 over Scalar, if all(), [] {\navx2_f32: tile_avx2_f32, f32, unroll 2;\n}\n";
 
-    fn listing(body: &str) -> String {
-        let symbol =
-            "_ZN18tilewright_kernels8template9conv_tile8avx2_f3210tile_1x1x217h0123456789abcdefE";
+    fn listing(tile: &str, body: &str) -> String {
+        let symbol = format!(
+            "_ZN18tilewright_kernels8template9conv_tile8avx2_f3210{tile}17h0123456789abcdefE"
+        );
         format!("{symbol}:\n.LBB0_1:\n{body}\tjne\t.LBB0_1\n.Lfunc_end0:\n")
     }
 
     fn verdict(body: &str) -> Option<String> {
-        let text = listing(body);
+        let text = listing("tile_1x1x2", body);
         let kernels = kernels(&text);
         assert_eq!((kernels.len(), kernels[0].row, kernels[0].tile), (1, "avx2_f32", "1x1x2"));
-        check(&kernels[0], &rows::parse(TABLE))
+        check(&kernels[0], X86, &rows::parse(TABLE))
     }
 
     #[test]
@@ -314,10 +353,33 @@ mod tests {
     }
 
     #[test]
+    fn a_jump_back_to_the_way_out_is_no_loop() {
+        let fma = "\tvfmadd231ps\t%ymm0, %ymm1, %ymm2\n";
+        let drain = format!("{}\tvmovups\t%ymm0, 32(%rsp)\n", fma.repeat(9));
+        let out = format!("\tjne\t.LBB0_1\n.LBB0_2:\n\tretq\n{drain}\tjmp\t.LBB0_2\n.LBB0_3:\n");
+        assert_eq!(verdict(&(fma.repeat(4) + &out)), None);
+    }
+
+    #[test]
+    fn main_tiles_of_arm_need_a_share_of_multiply_adds() {
+        let rows = rows::parse(TABLE);
+        let verdict = |tile: &str, fmas: usize, others: usize| {
+            let (fma, other) = ("\tfmla\tv0.4s, v1.4s, v2.s[0]\n", "\tadd\tx0, x0, #16\n");
+            let text = listing(tile, &(fma.repeat(fmas) + &other.repeat(others)));
+            check(&kernels(&text)[0], ARM, &rows)
+        };
+        assert_eq!(verdict("tile_1x4x4", 32, 7), None);
+        assert!(verdict("tile_1x4x4", 32, 8).unwrap().contains("78.0 % of the hot loop are FMA"));
+        assert_eq!(verdict("tile_1x3x4", 24, 24), None, "an edge tile");
+    }
+
+    #[test]
     fn arm_stack_accesses_are_seen() {
-        assert!(is_vector_on_stack("\tldr\tq0, [sp, #16]"));
-        assert!(is_vector_on_stack("\tstp\tq0, q1, [sp]"));
-        assert!(!is_vector_on_stack("\tldr\tx0, [sp, #16]"));
-        assert!(!is_vector_on_stack("\tldr\tq0, [x1]"));
+        assert!(is_vector_on_stack("\tldr\tq0, [sp, #16]", false));
+        assert!(is_vector_on_stack("\tstp\tq0, q1, [sp]", false));
+        assert!(is_vector_on_stack("\tstur\tq31, [x29, #-128]", true));
+        assert!(!is_vector_on_stack("\tldr\tq31, [x29], #16", false));
+        assert!(!is_vector_on_stack("\tldr\tx0, [sp, #16]", false));
+        assert!(!is_vector_on_stack("\tldr\tq0, [x1]", false));
     }
 }

@@ -9,7 +9,7 @@ use crate::legs::LEGS;
 use crate::{asm, cargo, finish, tidy};
 
 /// Combinations of features that must build: package, features.
-const FEATURES: [(&str, &str); 10] = [
+const FEATURES: [(&str, &str); 12] = [
     ("tilewright-intrinsics", ""),
     ("tilewright-kernels", ""),
     ("tilewright-kernels", "std"),
@@ -17,6 +17,8 @@ const FEATURES: [(&str, &str); 10] = [
     ("tilewright", "avx2"),
     ("tilewright", "avx512"),
     ("tilewright", "neon"),
+    ("tilewright", "gguf"),
+    ("tilewright", "llm"),
     ("tilewright", "media"),
     ("tilewright", "cli"),
     ("tilewright", "cli,avx2"),

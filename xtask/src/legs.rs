@@ -1,6 +1,7 @@
 //! The parts of CI that need more than this machine's CPU and the stable toolchain: other
 //! architectures under emulators, Miri, sanitizers. What is missing is said loudly, and skipped.
 
+use std::ffi::OsString;
 use std::process::{Command, Stdio};
 
 use crate::{cargo, finish, has_target, port, rows, target_dir};
@@ -18,15 +19,16 @@ pub(crate) struct Leg {
 }
 
 /// All parts, in the order in which they run.
-pub(crate) const LEGS: [Leg; 8] = [
+pub(crate) const LEGS: [Leg; 9] = [
     Leg { name: "the program on aarch64", needs: || arm_target().to_vec(), run: program_on_arm },
     Leg { name: "tests on a CPU with all of NEON", needs: arm_needs, run: arm_with_everything },
-    Leg { name: "tests on a CPU with plain NEON", needs: arm_needs, run: arm_with_neon_only },
+    Leg { name: "tests on CPUs with some of NEON", needs: arm_needs, run: arm_with_some },
     Leg { name: "tests on WebAssembly", needs: wasm_needs, run: wasm },
     Leg { name: "checks on a Cortex-M4", needs: cortex_m_needs, run: cortex_m },
     Leg { name: "an instruction set of one file and one row", needs: Vec::new, run: self_test },
     Leg { name: "Miri over scalar kernels and packing", needs: miri_needs, run: miri },
     Leg { name: "AddressSanitizer over the kernels", needs: sanitizer_needs, run: sanitizer },
+    Leg { name: "a minute of fuzzing per target", needs: fuzz_needs, run: fuzz },
 ];
 
 impl Leg {
@@ -85,6 +87,14 @@ fn sanitizer_needs() -> Vec<&'static str> {
     ])
 }
 
+fn fuzz_needs() -> Vec<&'static str> {
+    lacking([
+        ("nightly Rust", has_program("cargo", &["+nightly"])),
+        ("c++, which compiles libFuzzer", has_program("c++", &[])),
+        ("Linux on x86-64", cfg!(all(target_os = "linux", target_arch = "x86_64"))),
+    ])
+}
+
 fn program_on_arm() -> Result<(), String> {
     finish(cargo().args(["check", "--quiet", "--target", ARM, "-p", "tilewright"]))
 }
@@ -103,13 +113,16 @@ fn arm_with_everything() -> Result<(), String> {
     finish(kernel_tests(ARM).env("TILEWRIGHT_EXPECT", names.join(", ")))
 }
 
-/// One without dot products, matrix products and half precision must be found to lack them. What
-/// it has was tested above; one op is run again.
-fn arm_with_neon_only() -> Result<(), String> {
-    let mut command = kernel_tests(ARM);
-    let runner = "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER";
-    command.env(runner, "qemu-aarch64 -cpu cortex-a53").env("TILEWRIGHT_EXPECT", "scalar, neon");
-    finish(command.args(["--", "detect::", "matmul"]))
+/// Those without dot products, matrix products and half precision must be found to lack them. What
+/// they have was tested above; one op is run again.
+fn arm_with_some() -> Result<(), String> {
+    let older = [("cortex-a53", "scalar, neon"), ("cortex-a76", "scalar, neon, dotprod")];
+    older.into_iter().try_for_each(|(cpu, has)| {
+        let mut command = kernel_tests(ARM);
+        let runner = "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER";
+        command.env(runner, format!("qemu-aarch64 -cpu {cpu}")).env("TILEWRIGHT_EXPECT", has);
+        finish(command.args(["--", "detect::", "matmul"]))
+    })
 }
 
 fn wasm() -> Result<(), String> {
@@ -165,6 +178,47 @@ fn sanitizer() -> Result<(), String> {
     // Optimised enough to run the suite in time, in a folder of its own as flags differ.
     command.arg("--target-dir").arg(target_dir().join("sanitizer"));
     finish(command.env("RUSTFLAGS", "-Zsanitizer=address"))
+}
+
+/// What `cargo fuzz run` does, without that program: builds the targets with counters of their branches,
+/// and lets each look for bad inputs, from the seeds on. What it finds it leaves beside the targets.
+fn fuzz() -> Result<(), String> {
+    let folder = std::path::absolute(target_dir().join("fuzz")).map_err(|e| e.to_string())?;
+    let mut build = nightly();
+    build.args(["build", "--quiet", "--manifest-path", "fuzz/Cargo.toml", "--target", X86]);
+    build.arg("--target-dir").arg(&folder).env("RUSTFLAGS", FUZZ_FLAGS.join(" "));
+    finish(&mut build)?;
+    for target in ["onnx", "graph"] {
+        let corpus = folder.join("corpus").join(target);
+        std::fs::create_dir_all(&corpus).map_err(|e| format!("{}: {e}", corpus.display()))?;
+        let mut run = Command::new(folder.join(X86).join("debug").join(target));
+        let mut found = folder.join("found-").into_os_string();
+        found.push(target);
+        run.arg(corpus)
+            .arg(format!("fuzz/seeds/{target}"))
+            .arg(prefixed("-artifact_prefix=", found));
+        run.args(["-max_total_time=60", "-timeout=20", "-rss_limit_mb=2048", "-verbosity=0"]);
+        finish(&mut run)?;
+    }
+    Ok(())
+}
+
+/// Counters of edges, and of what is compared with what; panics on overflow, some speed.
+const FUZZ_FLAGS: [&str; 8] = [
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    "--cfg=fuzzing",
+    "-Copt-level=1",
+    "-Cdebug-assertions=y",
+];
+
+fn prefixed(prefix: &str, rest: OsString) -> OsString {
+    let mut all = OsString::from(prefix);
+    all.push(rest);
+    all
 }
 
 fn has_program(name: &str, args: &[&str]) -> bool {

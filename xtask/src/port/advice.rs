@@ -1,6 +1,7 @@
 //! What to do next about an instruction set: rules on a report.
 
 use super::{Kernel, Report};
+use crate::asm::HotLoop;
 
 /// A kernel below this share of the measured peak is worth work.
 const SLOW: f64 = 85.0;
@@ -10,7 +11,7 @@ const FEW_FMA: f64 = 60.0;
 impl Kernel {
     /// Multiply-adds among the instructions of the hot loop, in percent.
     pub(super) fn fma_share(&self) -> Option<f64> {
-        self.hot.map(|hot| 100.0 * hot.fmas as f64 / hot.instructions.max(1) as f64)
+        self.hot.map(HotLoop::share)
     }
 }
 
@@ -104,7 +105,6 @@ fn arm<'a>(file: &'a str, verb: &str) -> Option<&'a str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::asm::HotLoop;
     use std::collections::BTreeMap;
 
     fn report(name: &str, share: f64, hot: HotLoop) -> Report {
