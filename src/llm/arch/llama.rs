@@ -1,31 +1,14 @@
 //! Llama 1, 2 and 3, and what has its shape: TinyLlama, Mistral, SmolLM (Touvron et al. 2023). A window
 //! in the metadata is not used, as in llama.cpp.
 
-use super::{Arch, Builder};
+use super::{Arch, Builder, Decoder, Place};
 use crate::Error;
 use crate::graph::TensorId;
-use crate::graph::ops::glu::GluOp;
-use crate::graph::ops::norm::NormOp;
-use crate::graph::ops::rope::RopeStyle;
 
 pub(super) const LLAMA: Arch = Arch { name: "llama", adjust: |_| {}, build };
 
 fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
     let table = b.rope_table()?;
-    let mut x = b.embedding()?;
-    for layer in 0..b.layers() {
-        let h = b.layer_norm(x, layer, "attn_norm", NormOp::Rms)?;
-        let [q, k, v] = b.qkv(h, layer)?;
-        let q = b.rope(q, table, RopeStyle::Interleaved)?;
-        let k = b.rope(k, table, RopeStyle::Interleaved)?;
-        let a = b.attention(layer, [q, k, v], None)?;
-        let (a, rest) = (b.wanted(layer, a)?, b.wanted(layer, x)?);
-        let a = b.layer_linear(a, layer, "attn_output")?;
-        x = b.add(rest, a)?;
-        let h = b.layer_norm(x, layer, "ffn_norm", NormOp::Rms)?;
-        let h = b.gated(h, layer, GluOp::Silu)?;
-        x = b.add(x, h)?;
-    }
-    let x = b.norm(x, "output_norm", NormOp::Rms)?;
-    b.logits(x)
+    let x = b.embedding()?;
+    b.decoder(x, &Decoder::LLAMA, |_| Place::turned(table))
 }

@@ -1,12 +1,14 @@
-//! Architectures: one file each, which builds the graph from the pieces in `layers.rs`.
+//! Architectures: one file each, which builds the graph from the pieces in `decoder.rs` and `layers.rs`.
 //!
 //! Adding one means writing its file and naming it in the list at the end of this one.
 
+mod decoder;
 mod layers;
 
 use super::{Config, LlmError};
 use crate::Error;
 use crate::graph::TensorId;
+use decoder::{Decoder, Holds, Place};
 pub(super) use layers::{Builder, POSITIONS, Rows, TOKENS};
 
 /// An architecture.

@@ -1,32 +1,17 @@
 //! Qwen 3: as Qwen 2, without biases; queries and keys of each head are normalised before they turn.
 
-use super::{Arch, Builder};
+use super::{Arch, Builder, Decoder, Holds, Place};
 use crate::Error;
 use crate::graph::TensorId;
-use crate::graph::ops::glu::GluOp;
-use crate::graph::ops::norm::NormOp;
 use crate::graph::ops::rope::RopeStyle;
 
 pub(super) const QWEN3: Arch = Arch { name: "qwen3", adjust: |_| {}, build };
 
+const BLOCKS: Decoder =
+    Decoder { rope: RopeStyle::Half, head_norms: Holds::Always, ..Decoder::LLAMA };
+
 fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
     let table = b.rope_table()?;
-    let mut x = b.embedding()?;
-    for layer in 0..b.layers() {
-        let h = b.layer_norm(x, layer, "attn_norm", NormOp::Rms)?;
-        let [q, k, v] = b.qkv(h, layer)?;
-        let q = b.head_norm(q, layer, "attn_q_norm", NormOp::Rms)?;
-        let k = b.head_norm(k, layer, "attn_k_norm", NormOp::Rms)?;
-        let q = b.rope(q, table, RopeStyle::Half)?;
-        let k = b.rope(k, table, RopeStyle::Half)?;
-        let a = b.attention(layer, [q, k, v], None)?;
-        let (a, rest) = (b.wanted(layer, a)?, b.wanted(layer, x)?);
-        let a = b.layer_linear(a, layer, "attn_output")?;
-        x = b.add(rest, a)?;
-        let h = b.layer_norm(x, layer, "ffn_norm", NormOp::Rms)?;
-        let h = b.gated(h, layer, GluOp::Silu)?;
-        x = b.add(x, h)?;
-    }
-    let x = b.norm(x, "output_norm", NormOp::Rms)?;
-    b.logits(x)
+    let x = b.embedding()?;
+    b.decoder(x, &BLOCKS, |_| Place::turned(table))
 }
