@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use tilewright_kernels::template::layout::{LayoutOp, LayoutParams, LayoutPlan};
 
-use super::one_operand::OneOperand;
+use super::plan_step::PlanStep;
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::{DType, Shape};
@@ -33,7 +33,7 @@ impl Operator for Cont {
         Ok(Some(match copy.planes() {
             // Whole planes, dense in operand and result; the kernel moves four-byte elements of
             // any type without looking at them.
-            Some(params) => Box::new(OneOperand(LayoutPlan::new(cx.isa, &params)?)),
+            Some(params) => Box::new(PlanStep(LayoutPlan::new(cx.isa, &params)?)),
             None => Box::new(copy),
         }))
     }

@@ -1,10 +1,9 @@
 //! Gated linear units: a function of one half times the other (Shazeer 2020, "GLU variants improve
 //! transformer").
 
-use core::ops::Range;
-
 use tilewright_kernels::{GluParams, GluPlan};
 
+use super::plan_step::PlanStep;
 use super::unary::{UnaryOp, apply};
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
@@ -56,36 +55,7 @@ impl Operator for Glu {
 
     fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
         let params = GluParams::new(self.op, 1, cx.dst.elements());
-        Ok(Some(Box::new(Run(GluPlan::new(cx.isa, &params)?))))
-    }
-}
-
-struct Run(GluPlan);
-
-impl Step for Run {
-    fn kernel(&self) -> String {
-        self.0.kernel_name().to_owned()
-    }
-
-    fn units(&self) -> usize {
-        self.0.units()
-    }
-
-    fn may_overwrite(&self, _: usize) -> bool {
-        true
-    }
-
-    #[allow(unsafe_code)]
-    unsafe fn run(
-        &self,
-        src: &[*const u8],
-        dst: *mut u8,
-        _scratch: *mut u8,
-        units: Range<usize>,
-    ) -> Result<(), GraphError> {
-        // SAFETY: the plan was made for the sizes of the operands, which the result may be.
-        unsafe { self.0.run(src[0].cast(), src[1].cast(), dst.cast(), units) };
-        Ok(())
+        Ok(Some(Box::new(PlanStep(GluPlan::new(cx.isa, &params)?))))
     }
 }
 

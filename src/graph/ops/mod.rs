@@ -7,7 +7,7 @@
 mod byte_product;
 mod elements;
 mod kv_attention_steps;
-mod one_operand;
+mod plan_step;
 mod plane;
 mod quantization;
 pub(crate) mod requantize;

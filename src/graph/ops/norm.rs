@@ -1,12 +1,10 @@
 //! Layer norm and RMS norm over the last axes; with several channels per row also instance and
 //! group norm.
 
-use core::ops::Range;
-use core::ptr;
-
 pub use tilewright_kernels::template::norm::NormOp;
 use tilewright_kernels::template::norm::{NormAffine, NormParams, NormPlan};
 
+use super::plan_step::PlanStep;
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
@@ -138,7 +136,7 @@ impl Operator for Norm {
             Some(_) => NormAffine::Parts { groups, parts, bias },
         };
         let params = NormParams { op: self.op, rows, len, epsilon: self.epsilon, affine };
-        Ok(Some(Box::new(Run(NormPlan::new(cx.isa, &params)?))))
+        Ok(Some(Box::new(PlanStep(NormPlan::new(cx.isa, &params)?))))
     }
 }
 
@@ -150,38 +148,6 @@ impl Norm {
         let square = x.iter().map(|v| (v - mean) * (v - mean)).sum::<f64>() / n;
         let deviation = (square + f64::from(self.epsilon)).sqrt();
         x.iter().map(|v| (v - mean) / deviation).collect()
-    }
-}
-
-struct Run(NormPlan);
-
-impl Step for Run {
-    fn kernel(&self) -> String {
-        self.0.kernel_name().to_owned()
-    }
-
-    fn units(&self) -> usize {
-        self.0.units()
-    }
-
-    fn may_overwrite(&self, i: usize) -> bool {
-        i == 0
-    }
-
-    #[allow(unsafe_code)]
-    unsafe fn run(
-        &self,
-        src: &[*const u8],
-        dst: *mut u8,
-        _scratch: *mut u8,
-        units: Range<usize>,
-    ) -> Result<(), GraphError> {
-        let operand = |i: usize| src.get(i).map_or(ptr::null(), |p| p.cast());
-        // SAFETY: the plan was made for the extents of the operands and the result, so their buffers
-        // have its lengths, and it reads no scale or bias that is not there; which buffers may be
-        // one, units and CPU are as the caller of this function promises.
-        unsafe { self.0.run(operand(0), operand(1), operand(2), dst.cast(), units) };
-        Ok(())
     }
 }
 

@@ -1,9 +1,8 @@
 //! Sums of bytes.
 
-use core::ops::Range;
-
 use tilewright_kernels::{QaddParams, QaddPlan};
 
+use super::plan_step::PlanStep;
 use super::requantize::{byte, is_bytes, kernel_type};
 use super::{LayoutRule, Operator, RuleCx, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
@@ -73,40 +72,10 @@ impl Operator for QAdd {
             scales: self.scales,
             zero_points: self.zeros,
         };
-        Ok(Some(Box::new(Run(QaddPlan::new(cx.isa, &params)?))))
+        Ok(Some(Box::new(PlanStep(QaddPlan::new(cx.isa, &params)?))))
     }
 
     fn layout_rule(&self, _cx: &RuleCx<'_>) -> LayoutRule {
         LayoutRule::Follow(vec![0, 1])
-    }
-}
-
-struct Run(QaddPlan);
-
-impl Step for Run {
-    fn kernel(&self) -> String {
-        self.0.kernel_name().to_owned()
-    }
-
-    fn units(&self) -> usize {
-        self.0.units()
-    }
-
-    fn may_overwrite(&self, _i: usize) -> bool {
-        true
-    }
-
-    #[allow(unsafe_code)]
-    unsafe fn run(
-        &self,
-        src: &[*const u8],
-        dst: *mut u8,
-        _scratch: *mut u8,
-        units: Range<usize>,
-    ) -> Result<(), GraphError> {
-        // SAFETY: the plan was made for as many bytes as operands and result have; the result may
-        // be an operand; units and CPU are as the caller promises.
-        unsafe { self.0.run(src[0], src[1], dst, units) };
-        Ok(())
     }
 }

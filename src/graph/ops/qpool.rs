@@ -1,9 +1,8 @@
 //! Pooling of bytes.
 
-use core::ops::Range;
-
 use tilewright_kernels::{QpoolParams, QpoolPlan};
 
+use super::plan_step::PlanStep;
 use super::pool::{Pool, PoolKind};
 use super::requantize::{byte, is_bytes, kernel_type};
 use super::{LayoutRule, Operator, RuleCx, expect_operands};
@@ -87,7 +86,7 @@ impl Operator for QPool {
             y_zero_point: self.zero,
             scale: self.scale,
         };
-        Ok(Some(Box::new(Run(QpoolPlan::new(cx.isa, &params)?))))
+        Ok(Some(Box::new(PlanStep(QpoolPlan::new(cx.isa, &params)?))))
     }
 
     fn layout_rule(&self, cx: &RuleCx<'_>) -> LayoutRule {
@@ -96,30 +95,5 @@ impl Operator for QPool {
         } else {
             LayoutRule::Plain
         }
-    }
-}
-
-struct Run(QpoolPlan);
-
-impl Step for Run {
-    fn kernel(&self) -> String {
-        self.0.kernel_name().to_owned()
-    }
-
-    fn units(&self) -> usize {
-        self.0.units()
-    }
-
-    #[allow(unsafe_code)]
-    unsafe fn run(
-        &self,
-        src: &[*const u8],
-        dst: *mut u8,
-        _scratch: *mut u8,
-        units: Range<usize>,
-    ) -> Result<(), GraphError> {
-        // SAFETY: the plan was made for operand and result; the rest is as the caller promises.
-        unsafe { self.0.run(src[0], dst, units) };
-        Ok(())
     }
 }

@@ -3,7 +3,7 @@
 pub use tilewright_kernels::template::reduce::ReduceOp;
 use tilewright_kernels::template::reduce::{ReduceParams, ReducePlan};
 
-use super::one_operand::OneOperand;
+use super::plan_step::PlanStep;
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
@@ -133,7 +133,7 @@ impl Operator for Reduce {
             return Ok(None);
         }
         let plan = ReducePlan::new(cx.isa, &self.params(&cx.src[0].dims))?;
-        Ok(Some(Box::new(OneOperand(plan))))
+        Ok(Some(Box::new(PlanStep(plan))))
     }
 }
 

@@ -1,11 +1,9 @@
 //! Changes of layout. Passes insert them; importers never do.
 
-use core::ops::Range;
-
 use tilewright_kernels::template::layout::{LayoutOp, LayoutParams, LayoutPlan};
 use tilewright_kernels::template::layout_bytes::{ByteLayoutOp, ByteLayoutPlan};
 
-use super::one_operand::OneOperand;
+use super::plan_step::PlanStep;
 use super::requantize::is_bytes;
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, Layout, LowerCx, Step, View, ViewMut};
@@ -71,40 +69,14 @@ impl Operator for Relayout {
             });
         }
         if let Some(op) = of_bytes {
-            return Ok(Some(Box::new(Bytes(ByteLayoutPlan::new(op, n, c, space)?))));
+            return Ok(Some(Box::new(PlanStep(ByteLayoutPlan::new(op, n, c, space)?))));
         }
         let params = LayoutParams { op, n, c, h: 1, w: space };
-        Ok(Some(Box::new(OneOperand(LayoutPlan::new(cx.isa, &params)?))))
+        Ok(Some(Box::new(PlanStep(LayoutPlan::new(cx.isa, &params)?))))
     }
 }
 
 /// Whether the kernel that moves f32 serves the type, whose bits it does not look at.
 fn is_word(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::I32)
-}
-
-/// The step for bytes.
-struct Bytes(ByteLayoutPlan);
-
-impl Step for Bytes {
-    fn kernel(&self) -> String {
-        self.0.kernel_name().to_owned()
-    }
-
-    fn units(&self) -> usize {
-        self.0.units()
-    }
-
-    #[allow(unsafe_code)]
-    unsafe fn run(
-        &self,
-        src: &[*const u8],
-        dst: *mut u8,
-        _scratch: *mut u8,
-        units: Range<usize>,
-    ) -> Result<(), GraphError> {
-        // SAFETY: the plan was made for operand and result; the rest is as the caller promises.
-        unsafe { self.0.run(src[0], dst, units) };
-        Ok(())
-    }
 }

@@ -1,9 +1,8 @@
 //! Rotary position embeddings (Su et al. 2021).
 
-use core::ops::Range;
-
 use tilewright_kernels::{RopeParams, RopePlan};
 
+use super::plan_step::PlanStep;
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
@@ -80,36 +79,7 @@ impl Operator for Rope {
         };
         let (style, size, heads) = (self.style, self.size, width / self.size);
         let params = RopeParams { style, rows, heads, size, rotated, strides: [width; 2] };
-        Ok(Some(Box::new(Run(RopePlan::new(cx.isa, &params)?))))
-    }
-}
-
-struct Run(RopePlan);
-
-impl Step for Run {
-    fn kernel(&self) -> String {
-        self.0.kernel_name().to_owned()
-    }
-
-    fn units(&self) -> usize {
-        self.0.units()
-    }
-
-    fn may_overwrite(&self, i: usize) -> bool {
-        i == 0
-    }
-
-    #[allow(unsafe_code)]
-    unsafe fn run(
-        &self,
-        src: &[*const u8],
-        dst: *mut u8,
-        _scratch: *mut u8,
-        units: Range<usize>,
-    ) -> Result<(), GraphError> {
-        // SAFETY: the plan was made for the sizes of the operands, of which only x may be the result.
-        unsafe { self.0.run(src[0].cast(), src[1].cast(), dst.cast(), units) };
-        Ok(())
+        Ok(Some(Box::new(PlanStep(RopePlan::new(cx.isa, &params)?))))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use tilewright_kernels::template::softmax::{SoftmaxParams, SoftmaxPlan};
 
-use super::one_operand::OneOperand;
+use super::plan_step::PlanStep;
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
@@ -79,7 +79,7 @@ impl Operator for Softmax {
             return Ok(None);
         }
         let plan = SoftmaxPlan::new(cx.isa, &self.params(&cx.dst.dims))?;
-        Ok(Some(Box::new(OneOperand(plan))))
+        Ok(Some(Box::new(PlanStep(plan))))
     }
 }
 

@@ -4,7 +4,7 @@ use tilewright_kernels::Activation;
 pub use tilewright_kernels::template::unary::UnaryOp;
 use tilewright_kernels::template::unary::{UnaryParams, UnaryPlan};
 
-use super::one_operand::OneOperand;
+use super::plan_step::PlanStep;
 use super::{LayoutRule, Operator, RuleCx, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
@@ -222,7 +222,7 @@ impl Operator for Unary {
             return Ok(None);
         }
         let len = cx.dst.stored_elements().expect("the result has a buffer");
-        Ok(Some(Box::new(OneOperand(UnaryPlan::new(cx.isa, &UnaryParams { op: self.op, len })?))))
+        Ok(Some(Box::new(PlanStep(UnaryPlan::new(cx.isa, &UnaryParams { op: self.op, len })?))))
     }
 
     fn layout_rule(&self, cx: &RuleCx<'_>) -> LayoutRule {

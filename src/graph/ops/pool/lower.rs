@@ -3,7 +3,7 @@
 use tilewright_kernels::template::plane::PlanePlan;
 use tilewright_kernels::template::pool::{PoolOp, PoolParams, PoolPlan};
 
-use super::super::one_operand::OneOperand;
+use super::super::plan_step::PlanStep;
 use super::super::plane::Plane;
 use super::{Pool, PoolKind, spatial};
 use crate::graph::{GraphError, Info, Layout, LowerCx, Step};
@@ -18,7 +18,7 @@ pub(super) fn lower(op: &Pool, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>
         let plan = PlanePlan::max_pool(cx.isa, &params)?;
         return Ok(Some(Box::new(Plane { plan, filter: None })));
     }
-    Ok(Some(Box::new(OneOperand(PoolPlan::new(cx.isa, &params)?))))
+    Ok(Some(Box::new(PlanStep(PoolPlan::new(cx.isa, &params)?))))
 }
 
 impl Pool {
