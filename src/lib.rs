@@ -7,6 +7,8 @@
 #![deny(unsafe_code)]
 
 pub mod backend;
+#[cfg(feature = "capi")]
+pub mod capi;
 mod error;
 pub mod graph;
 pub mod import;

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
 
-use crate::{cargo, finish, has_target, port, rows, target_dir};
+use crate::{capi, cargo, finish, has_target, port, rows, target_dir};
 
 const ARM: &str = "aarch64-unknown-linux-gnu";
 const WASM: &str = "wasm32-unknown-unknown";
@@ -19,7 +19,8 @@ pub(crate) struct Leg {
 }
 
 /// All parts, in the order in which they run.
-pub(crate) const LEGS: [Leg; 9] = [
+pub(crate) const LEGS: [Leg; 10] = [
+    Leg { name: "programs in C and C++", needs: capi::needs, run: || capi::run(&[]) },
     Leg { name: "the program on aarch64", needs: || arm_target().to_vec(), run: program_on_arm },
     Leg { name: "tests on a CPU with all of NEON", needs: arm_needs, run: arm_with_everything },
     Leg { name: "tests on CPUs with some of NEON", needs: arm_needs, run: arm_with_some },
@@ -221,7 +222,7 @@ fn prefixed(prefix: &str, rest: OsString) -> OsString {
     all
 }
 
-fn has_program(name: &str, args: &[&str]) -> bool {
+pub(crate) fn has_program(name: &str, args: &[&str]) -> bool {
     let mut command = Command::new(name);
     command.args(args).arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
     command.env_remove("RUSTUP_TOOLCHAIN");

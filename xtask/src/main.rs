@@ -2,6 +2,7 @@
 
 mod asm;
 mod bench;
+mod capi;
 mod ci;
 mod legs;
 mod port;
@@ -17,6 +18,7 @@ usage: cargo xtask <command>
   ci --no-tests   the same without the release tests, which .ci/run runs itself
   tidy            layers, SAFETY comments, file sizes, leftovers, links
   asm [MODEL...]  the hot loop of every microkernel keeps its tile in registers
+  capi            the C libraries, their symbols, and C and C++ programs that use them
   bench [FILTER]  times of the kernels whose names contain FILTER, against the peak of the core
   port <isa> [--format json]   correctness, speed, instructions and advice for one instruction set
   port --self-test | --lines   a toy instruction set passes the suite; the table of file sizes";
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
                 "tidy" => tidy::run(rest),
                 "asm" => asm::run(rest),
                 "port" => port::run(rest),
+                "capi" => capi::run(rest),
                 "bench" => bench::run(rest),
                 _ => Err(USAGE.into()),
             },

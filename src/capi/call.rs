@@ -1,0 +1,143 @@
+//! What happens around every call: panics are caught, errors kept for [`tw_last_error`].
+//!
+//! [`tw_last_error`]: super::tw_last_error
+
+use core::cell::{Cell, RefCell};
+use core::ffi::CStr;
+use core::ptr;
+use std::ffi::CString;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::Once;
+
+use super::status::{Failure, tw_status};
+
+thread_local! {
+    static LAST: RefCell<CString> = RefCell::default();
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Runs the work of a function; keeps its error, and turns a panic into one.
+pub(super) fn call(work: impl FnOnce() -> Result<(), Failure>) -> tw_status {
+    quiet_panics();
+    let outer = INSIDE.replace(true);
+    let result = panic::catch_unwind(AssertUnwindSafe(work));
+    INSIDE.set(outer);
+    let failure = match result {
+        Ok(Ok(())) => return tw_status::TW_OK,
+        Ok(Err(failure)) => failure,
+        Err(payload) => {
+            let text = payload.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+            let text = format!("a fault of the library: {}", text.unwrap_or("no message"));
+            // Dropping what was thrown may throw again.
+            core::mem::forget(payload);
+            Failure::new(tw_status::TW_INTERNAL, text)
+        }
+    };
+    let line: Vec<u8> = failure.message.bytes().map(|b| if b < b' ' { b' ' } else { b }).collect();
+    // No byte is a zero: those below a space are spaces.
+    LAST.set(CString::new(line).unwrap_or_default());
+    failure.status
+}
+
+/// The line of the last failure of this thread; an empty one before the first.
+pub(super) fn last_error() -> *const core::ffi::c_char {
+    LAST.with_borrow(|last| last.as_ptr())
+}
+
+/// Panics inside a call print nothing: the caller is told of them.
+fn quiet_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !INSIDE.get() {
+                before(info);
+            }
+        }));
+    });
+}
+
+/// What a pointer that must not be NULL points to.
+pub(super) fn given<'a, T: ?Sized>(value: Option<&'a T>, name: &str) -> Result<&'a T, Failure> {
+    value.ok_or_else(|| Failure::argument(format!("{name} is NULL")))
+}
+
+/// Writes a result behind an out-pointer.
+///
+/// # Safety
+/// `out` is NULL or writable for a `T`.
+pub(super) unsafe fn put<T>(out: *mut T, name: &str, value: T) -> Result<(), Failure> {
+    if out.is_null() {
+        return Err(Failure::argument(format!("{name} is NULL")));
+    }
+    // SAFETY: as the caller promises.
+    unsafe { out.write(value) };
+    Ok(())
+}
+
+/// A string that ends with a zero byte.
+///
+/// # Safety
+/// `text` is NULL or points to bytes that end with a zero and stay as they are for `'a`.
+pub(super) unsafe fn text<'a>(
+    text: *const core::ffi::c_char,
+    name: &str,
+) -> Result<&'a str, Failure> {
+    if text.is_null() {
+        return Err(Failure::argument(format!("{name} is NULL")));
+    }
+    // SAFETY: as the caller promises.
+    let text = unsafe { CStr::from_ptr(text) };
+    text.to_str().map_err(|_| Failure::argument(format!("{name} is not UTF-8")))
+}
+
+/// `len` values from a pointer, which may be NULL if there are none.
+///
+/// # Safety
+/// `data` is NULL or readable for `len` values that stay as they are for `'a`.
+pub(super) unsafe fn slice<'a, T>(
+    data: *const T,
+    len: usize,
+    name: &str,
+) -> Result<&'a [T], Failure> {
+    if len == 0 {
+        return Ok(&[]);
+    }
+    if data.is_null() {
+        return Err(Failure::argument(format!("{name} is NULL, but should have {len} elements")));
+    }
+    if !data.is_aligned() {
+        return Err(Failure::argument(format!("{name} is not aligned for its elements")));
+    }
+    if len > isize::MAX as usize / size_of::<T>().max(1) {
+        return Err(Failure::argument(format!("{name} has {len} elements, more than memory")));
+    }
+    // SAFETY: not NULL, aligned and of a length that can be; the rest is as the caller promises.
+    Ok(unsafe { core::slice::from_raw_parts(data, len) })
+}
+
+/// Copies values out by the convention of two calls: `*count` always becomes their number, and with a
+/// `capacity` below it (0 and NULL, to ask) nothing else is written.
+///
+/// # Safety
+/// `out` is NULL or writable for `capacity` values, `count` NULL or writable.
+pub(super) unsafe fn copy_out<T: Copy>(
+    values: &[T],
+    out: *mut T,
+    capacity: usize,
+    count: *mut usize,
+) -> Result<(), Failure> {
+    // SAFETY: as the caller promises.
+    unsafe { put(count, "count", values.len())? };
+    if out.is_null() && capacity == 0 {
+        return Ok(());
+    }
+    if values.len() > capacity || out.is_null() {
+        let message = format!("room for {capacity} elements, {} are needed", values.len());
+        return Err(Failure::new(tw_status::TW_BUFFER_TOO_SMALL, message));
+    }
+    // SAFETY: there is room for all, as the caller promises.
+    unsafe { ptr::copy_nonoverlapping(values.as_ptr(), out, values.len()) };
+    Ok(())
+}

@@ -1,0 +1,138 @@
+//! How models are loaded and sessions run.
+
+use core::ffi::c_char;
+
+use super::call;
+use super::status::Failure;
+use crate::{Error, Isa, SessionOptions};
+
+/// Settings. Zeros and NULL mean the default of each; so a structure of zeros whose `size` is set is
+/// the same as none at all:
+///
+///     tw_options options;
+///     memset(&options, 0, sizeof options);
+///     options.size = sizeof options;
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct tw_options {
+    /// `sizeof (tw_options)`, so that the structure can grow.
+    pub size: usize,
+    /// Bytes that a session may take for intermediate tensors, results, packed weights and the
+    /// context of a language model; 0 for 80 % of what the machine has free.
+    pub memory_limit: u64,
+    /// Name of an instruction set, as the program's `doctor` lists them; NULL for the best one, or what
+    /// the environment variable `TILEWRIGHT_ISA` says.
+    pub isa: *const c_char,
+    /// Threads; 0 for one per core.
+    pub threads: u32,
+    /// 1 to time each operation, for `tw_session_profile`.
+    pub profile: u32,
+    /// Positions that a session of a language model keeps; 0 for those of its training, at most 4096.
+    pub context: u32,
+    /// What keys and values of a language model are kept as: a `tw_cache`.
+    pub cache: i32,
+}
+
+/// What keys and values are kept as.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum tw_cache {
+    /// As `TW_CACHE_F16`.
+    TW_CACHE_DEFAULT = 0,
+    /// Four bytes a value.
+    TW_CACHE_F32 = 1,
+    /// Two bytes a value.
+    TW_CACHE_F16 = 2,
+    /// 34 bytes for 32 values.
+    TW_CACHE_Q8_0 = 3,
+}
+
+/// Reads a structure that begins with its own size. Smaller ones are of older headers, and filled with
+/// zeros; in larger ones what is not known here must be zero.
+///
+/// # Safety
+/// `from` is NULL or points to a `usize` and as many readable bytes, with it, as it says. All zeros is
+/// a value of `T`, and so are any bytes of an older header followed by zeros; `T` begins with the size.
+pub(super) unsafe fn sized<T: Copy>(
+    from: *const T,
+    smallest: usize,
+    name: &str,
+) -> Result<Option<T>, Failure> {
+    if from.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: there is a size, as the caller promises.
+    let size = unsafe { from.cast::<usize>().read_unaligned() };
+    let ours = size_of::<T>();
+    if size < smallest || size > 4096 {
+        return Err(Failure::argument(format!(
+            "{name} says that it has {size} bytes; set its size to sizeof, which is {ours} here"
+        )));
+    }
+    // SAFETY: as many bytes are readable, as the caller promises.
+    let bytes = unsafe { core::slice::from_raw_parts(from.cast::<u8>(), size) };
+    if bytes.iter().skip(ours).any(|&b| b != 0) {
+        return Err(Failure::argument(format!(
+            "{name} asks for what this version of the library does not know"
+        )));
+    }
+    // SAFETY: zeros are a value of `T`, and so is what is copied over them, no more than both have.
+    Ok(Some(unsafe {
+        let mut value = core::mem::MaybeUninit::<T>::zeroed();
+        let to = value.as_mut_ptr().cast::<u8>();
+        core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, size.min(ours));
+        value.assume_init()
+    }))
+}
+
+/// Options with their strings read.
+#[derive(Clone, Default)]
+pub(super) struct Options {
+    pub(super) session: SessionOptions,
+    pub(super) context: Option<usize>,
+    pub(super) cache: i32,
+}
+
+impl Options {
+    /// # Safety
+    /// As [`sized`]; `isa` is NULL or ends with a zero byte.
+    pub(super) unsafe fn read(from: *const tw_options) -> Result<Self, Failure> {
+        // SAFETY: as the caller promises; any bytes are integers and a pointer.
+        let Some(from) = (unsafe { sized(from, size_of::<tw_options>(), "options") })? else {
+            return Ok(Self::default());
+        };
+        let mut session = SessionOptions::default();
+        if !from.isa.is_null() {
+            // SAFETY: as the caller promises.
+            let name = unsafe { call::text(from.isa, "options.isa") }?;
+            session.isa = Some(Isa::from_name(name).map_err(Error::from)?);
+        }
+        session.threads = Some(from.threads as usize).filter(|&n| n > 0);
+        session.profile = from.profile != 0;
+        session.memory_limit =
+            Some(usize::try_from(from.memory_limit).unwrap_or(usize::MAX)).filter(|&n| n > 0);
+        let context = Some(from.context as usize).filter(|&n| n > 0);
+        Ok(Self { session, context, cache: from.cache })
+    }
+
+    /// The same for language models.
+    #[cfg(feature = "llm")]
+    pub(super) fn llm(&self) -> Result<crate::llm::LlmOptions, Failure> {
+        use crate::DType;
+        let cache_type = match self.cache {
+            0 | 2 => DType::F16,
+            1 => DType::F32,
+            3 => DType::Q8_0,
+            n => return Err(Failure::argument(format!("options.cache: {n} is no tw_cache"))),
+        };
+        Ok(crate::llm::LlmOptions {
+            threads: self.session.threads,
+            isa: self.session.isa,
+            context: self.context,
+            cache_type,
+            profile: self.session.profile,
+            memory_limit: self.session.memory_limit,
+            ..Default::default()
+        })
+    }
+}

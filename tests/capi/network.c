@@ -1,0 +1,229 @@
+/* Networks from C: network MODEL.onnx, whose only input is float, and whose open extents may be 64. */
+
+#include "check.h"
+
+/* A whole file. */
+static unsigned char *contents(const char *path, size_t *size) {
+    FILE *file = fopen(path, "rb");
+    unsigned char *bytes;
+    CHECK(file != NULL && fseek(file, 0, SEEK_END) == 0);
+    *size = (size_t)ftell(file);
+    rewind(file);
+    bytes = (unsigned char *)malloc(*size);
+    CHECK(bytes != NULL && fread(bytes, 1, *size, file) == *size);
+    fclose(file);
+    return bytes;
+}
+
+/* Resident memory, in pages; 0 where the system does not say. */
+static long resident(void) {
+    long all = 0, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+    if (file != NULL) {
+        if (fscanf(file, "%ld %ld", &all, &resident) != 2) resident = 0;
+        fclose(file);
+    }
+    return resident;
+}
+
+int main(int argc, char **argv) {
+    tw_model *model = NULL, *copy = NULL, *lent = NULL;
+    tw_session *one = NULL, *two = NULL;
+    tw_options options;
+    tw_tensor_info info;
+    tw_tensor result, again;
+    tw_profile_row *rows;
+    int64_t dims[TW_MAX_RANK];
+    size_t i, n = 1, index = 99, size, count = 0, rank;
+    unsigned char *file, *small;
+    float *data;
+    void *kept;
+    long before;
+
+    CHECK(argc == 2);
+    memset(&options, 0, sizeof options);
+    CHECK(tw_abi_version() == TW_ABI_VERSION);
+    CHECK(strlen(tw_version()) > 4 && strcmp(tw_last_error(), "") == 0);
+    CHECK(strcmp(tw_status_name(TW_BUSY), "TW_BUSY") == 0);
+    CHECK(strcmp(tw_status_name(12345), "TW_UNKNOWN") == 0);
+
+    /* What cannot be loaded. */
+    GIVES(tw_model_load("/nowhere/model.onnx", NULL, &model), TW_IO, "/nowhere/model.onnx");
+    GIVES(tw_model_load(NULL, NULL, &model), TW_INVALID_ARGUMENT, "path is NULL");
+    GIVES(tw_model_load(argv[1], NULL, NULL), TW_INVALID_ARGUMENT, "out is NULL");
+    GIVES(tw_model_load("\xff\xfe", NULL, &model), TW_INVALID_ARGUMENT, "UTF-8");
+    GIVES(tw_model_load(argv[1], &options, &model), TW_INVALID_ARGUMENT, "0 bytes");
+    GIVES(tw_model_from_memory("no model", 8, 0, NULL, &model), TW_FORMAT, "");
+    GIVES(tw_model_from_memory("", 0, 0, NULL, &model), TW_FORMAT, "");
+    GIVES(tw_model_from_memory("x", 1, 64, NULL, &model), TW_INVALID_ARGUMENT, "flags");
+    options.size = sizeof options;
+    options.isa = "abacus";
+    GIVES(tw_model_load(argv[1], &options, &model), TW_INVALID_ARGUMENT, "abacus");
+    CHECK(model == NULL);
+
+    /* Options of a later header, with nothing in what is new, and with something. */
+    {
+        struct { tw_options options; uint64_t later; } large;
+        memset(&large, 0, sizeof large);
+        large.options.size = sizeof large;
+        large.options.threads = 1;
+        large.options.profile = 1;
+        large.later = 1;
+        GIVES(tw_model_load(argv[1], &large.options, &model), TW_INVALID_ARGUMENT, "does not know");
+        large.later = 0;
+        DONE(tw_model_load(argv[1], &large.options, &model));
+    }
+
+    /* What it wants. */
+    CHECK(tw_model_kind_of(model) == TW_MODEL_NETWORK && tw_model_kind_of(NULL) == TW_MODEL_NONE);
+    CHECK(tw_model_input_count(model) == 1 && tw_model_input_count(NULL) == 0);
+    CHECK(tw_model_output_count(model) >= 1);
+    DONE(tw_model_input(model, 0, &info));
+    CHECK(info.dtype == TW_F32 && info.rank > 0);
+    DONE(tw_model_find_input(model, info.name, &index));
+    CHECK(index == 0);
+    GIVES(tw_model_find_input(model, "nobody", &index), TW_NOT_FOUND, info.name);
+    GIVES(tw_model_input(model, 1, &info), TW_NOT_FOUND, "index 1");
+    GIVES(tw_model_input(NULL, 0, &info), TW_INVALID_ARGUMENT, "model is NULL");
+    GIVES(tw_model_input(model, 0, NULL), TW_INVALID_ARGUMENT, "out is NULL");
+    rank = (size_t)info.rank;
+    for (i = 0; i < rank; i++) {
+        dims[i] = info.dims[i] < 0 ? 64 : info.dims[i];
+        n *= (size_t)dims[i];
+    }
+    data = (float *)malloc(n * sizeof *data);
+    CHECK(data != NULL);
+    for (i = 0; i < n; i++) data[i] = (float)(i % 17) / 17.0f;
+
+    /* Misuse, and inputs that do not fit. */
+    GIVES(tw_session_new(NULL, &one), TW_INVALID_ARGUMENT, "model is NULL");
+    DONE(tw_session_new(model, &one));
+    DONE(tw_session_new(model, &two));
+    GIVES(tw_session_run(one), TW_STATE, "never set");
+    GIVES(tw_session_run(NULL), TW_INVALID_ARGUMENT, "session is NULL");
+    GIVES(tw_session_output(one, 0, &result), TW_STATE, "run");
+    size = n * sizeof *data;
+    GIVES(tw_session_set_input(one, 1, TW_F32, rank, dims, data, size), TW_NOT_FOUND, "index 1");
+    GIVES(tw_session_set_input(one, 0, TW_I8, rank, dims, data, n), TW_TYPE, "expected f32");
+    GIVES(tw_session_set_input(one, 0, 77, rank, dims, data, n), TW_INVALID_ARGUMENT, "tw_dtype");
+    GIVES(tw_session_set_input(one, 0, TW_F32, rank - 1, dims, data, size), TW_SHAPE, "expected");
+    GIVES(tw_session_set_input(one, 0, TW_F32, 1000, dims, data, size), TW_SHAPE, "1000 extents");
+    GIVES(tw_session_set_input(one, 0, TW_F32, rank, dims, data, size - 1), TW_SHAPE, "bytes");
+    GIVES(tw_session_set_input(one, 0, TW_F32, rank, dims, NULL, size), TW_INVALID_ARGUMENT, "NULL");
+    dims[rank - 1] = -dims[rank - 1];
+    GIVES(tw_session_set_input(one, 0, TW_F32, rank, dims, data, size), TW_SHAPE, "expected");
+    dims[rank - 1] = INT64_MAX;
+    GIVES(tw_session_set_input(one, 0, TW_F32, rank, dims, data, size), TW_SHAPE, "");
+    dims[rank - 1] = (int64_t)(n);
+    for (i = 0; i + 1 < rank; i++) dims[rank - 1] /= dims[i];
+
+    /* Runs: a copied input, a bound one, a bound output. */
+    DONE(tw_session_set_input(one, 0, TW_F32, rank, dims, data, size));
+    DONE(tw_session_run(one));
+    DONE(tw_session_output(one, 0, &result));
+    GIVES(tw_session_output(one, 99, &again), TW_NOT_FOUND, "index 99");
+    CHECK(result.bytes > 0 && result.data != NULL && result.rank >= 1);
+    kept = malloc(result.bytes);
+    CHECK(kept != NULL);
+    memcpy(kept, result.data, result.bytes);
+    DONE(tw_session_bind_input(two, 0, TW_F32, rank, dims, data, size));
+    small = (unsigned char *)malloc(result.bytes);
+    CHECK(small != NULL);
+    memset(small, 0xa5, result.bytes);
+    DONE(tw_session_bind_output(two, 0, small, result.bytes - 1));
+    GIVES(tw_session_run(two), TW_BUFFER_TOO_SMALL, "bytes");
+    for (i = 0; i < result.bytes; i++) CHECK(small[i] == 0xa5);
+    GIVES(tw_session_output(two, 0, &again), TW_STATE, "run");
+    DONE(tw_session_bind_output(two, 0, small, result.bytes));
+    DONE(tw_session_run(two));
+    CHECK(memcmp(small, kept, result.bytes) == 0);
+    data[0] += 1.0f; /* The bound input is read anew, the copied one is not. */
+    DONE(tw_session_run(two));
+    DONE(tw_session_run(one));
+    CHECK(memcmp(small, kept, result.bytes) != 0);
+    DONE(tw_session_output(one, 0, &result));
+    CHECK(memcmp(result.data, kept, result.bytes) == 0);
+    data[0] -= 1.0f;
+    GIVES(tw_session_bind_output(two, 99, small, 1), TW_NOT_FOUND, "index 99");
+
+    /* Times: asked for their number first. */
+    DONE(tw_session_profile(one, NULL, 0, &count));
+    CHECK(count > 3);
+    rows = (tw_profile_row *)calloc(count, sizeof *rows);
+    CHECK(rows != NULL);
+    GIVES(tw_session_profile(one, rows, 1, &count), TW_BUFFER_TOO_SMALL, "room for 1");
+    DONE(tw_session_profile(one, rows, count, &count));
+    CHECK(rows[0].calls == 2 && rows[0].seconds > 0 && strlen(rows[0].kernel) > 0);
+    free(rows);
+
+    /* Sessions outlive their model; NULL may be freed. */
+    tw_model_free(model);
+    DONE(tw_session_run(one));
+    DONE(tw_session_run(two));
+    CHECK(memcmp(small, kept, result.bytes) == 0);
+    tw_session_free(two);
+    tw_session_free(one);
+    tw_session_free(NULL);
+    tw_model_free(NULL);
+
+    /* From memory: copied, then lent. */
+    file = contents(argv[1], &size);
+    DONE(tw_model_from_memory(file, size, TW_BORROW, NULL, &lent));
+    {
+        unsigned char *short_lived = (unsigned char *)malloc(size);
+        CHECK(short_lived != NULL);
+        memcpy(short_lived, file, size);
+        DONE(tw_model_from_memory(short_lived, size, 0, NULL, &copy));
+        memset(short_lived, 0, size);
+        free(short_lived);
+    }
+    for (i = 0; i < 2; i++) {
+        DONE(tw_session_new(i == 0 ? lent : copy, &one));
+        DONE(tw_session_set_input(one, 0, TW_F32, rank, dims, data, n * sizeof *data));
+        DONE(tw_session_run(one));
+        DONE(tw_session_output(one, 0, &result));
+        CHECK(memcmp(result.data, kept, result.bytes) == 0);
+        tw_session_free(one);
+    }
+    tw_model_free(lent);
+    tw_model_free(copy);
+
+    /* A file that ends too early is refused, wherever that is. */
+    for (i = 0; i < size; i += size / 40 + 1) {
+        tw_model *none = NULL;
+        CHECK(tw_model_from_memory(file, i, 0, NULL, &none) != TW_OK && none == NULL);
+    }
+    free(file);
+
+    /* A limit that nothing fits into. */
+    memset(&options, 0, sizeof options);
+    options.size = sizeof options;
+    options.memory_limit = 4096;
+    options.threads = 1;
+    DONE(tw_model_load(argv[1], &options, &model));
+    DONE(tw_session_new(model, &one));
+    DONE(tw_session_set_input(one, 0, TW_F32, rank, dims, data, n * sizeof *data));
+    GIVES(tw_session_run(one), TW_OUT_OF_MEMORY, "");
+    tw_session_free(one);
+    tw_model_free(model);
+
+    /* Nothing stays behind. */
+    options.memory_limit = 0;
+    options.threads = 2;
+    before = 0;
+    for (i = 0; i < 120; i++) {
+        DONE(tw_model_load(argv[1], &options, &model));
+        DONE(tw_session_new(model, &one));
+        DONE(tw_session_set_input(one, 0, TW_F32, rank, dims, data, n * sizeof *data));
+        DONE(tw_session_run(one));
+        tw_model_free(model);
+        tw_session_free(one);
+        if (i == 20) before = resident();
+    }
+    CHECK(resident() <= before + 512);
+    free(kept);
+    free(small);
+    free(data);
+    puts("network: ok");
+    return 0;
+}

@@ -1,0 +1,31 @@
+//! `include/tilewright.h` is what cbindgen makes of `src/capi`. To write it anew:
+//! `TILEWRIGHT_WRITE_HEADER=1 cargo test --test header`.
+
+use std::fs;
+use std::path::Path;
+
+/// The files with public items, in the order in which the header has them.
+const FILES: [&str; 7] =
+    ["status.rs", "handle.rs", "options.rs", "tensor.rs", "model.rs", "session.rs", "llm.rs"];
+
+#[test]
+fn the_header_says_what_the_sources_say() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();
+    let mut builder = cbindgen::Builder::new().with_config(config);
+    for file in FILES.into_iter().chain(["llm_text.rs"]) {
+        builder = builder.with_src(root.join("src/capi").join(file));
+    }
+    let mut made = Vec::new();
+    builder.generate().unwrap().write(&mut made);
+    let (made, path) = (String::from_utf8(made).unwrap(), root.join("include/tilewright.h"));
+    if std::env::var_os("TILEWRIGHT_WRITE_HEADER").is_some() {
+        fs::create_dir_all(root.join("include")).unwrap();
+        fs::write(&path, &made).unwrap();
+    }
+    let there = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        there == made,
+        "include/tilewright.h is stale: TILEWRIGHT_WRITE_HEADER=1 cargo test --test header"
+    );
+}
