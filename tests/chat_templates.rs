@@ -74,6 +74,8 @@ fn a_template_that_wants_turns() {
     assert_eq!(render(source, &TALK).unwrap(), expected);
     let refused = render(source, &[("system", "x")]).unwrap_err();
     assert_eq!(refused, TemplateError::Refused("System role not supported".into()));
+    let long = render("{{ raise_exception('é' * 9999) }}", &TALK).unwrap_err();
+    assert_eq!(long, TemplateError::Refused("é".repeat(400) + "..."));
     assert_eq!(
         render(source, &[TALK[1]]).unwrap_err().to_string(),
         "the model's chat template refuses this: roles must alternate"

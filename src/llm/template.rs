@@ -113,11 +113,20 @@ impl From<Error> for TemplateError {
             return Self::TooLong;
         }
         if let Some(why) = detail.strip_prefix(REFUSED) {
-            return Self::Refused(why.to_owned());
+            return Self::Refused(shortened(why));
         }
         let line = e.line().map(|l| format!(" in line {l}")).unwrap_or_default();
         let colon = if detail.is_empty() { "" } else { ": " };
-        Self::Template(format!("{}{colon}{detail}{line}", e.kind()))
+        Self::Template(format!("{}{colon}{}{line}", e.kind(), shortened(detail)))
+    }
+}
+
+/// The beginning of what a template says, which may be as long as it likes.
+fn shortened(said: &str) -> String {
+    const MOST: usize = 400;
+    match said.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}...", &said[..end]),
+        None => said.to_owned(),
     }
 }
 
