@@ -74,6 +74,8 @@ fn a_template_that_wants_turns() {
     assert_eq!(render(source, &TALK).unwrap(), expected);
     let refused = render(source, &[("system", "x")]).unwrap_err();
     assert_eq!(refused, TemplateError::Refused("System role not supported".into()));
+    let long = render("{{ raise_exception('é' * 9999) }}", &TALK).unwrap_err();
+    assert_eq!(long, TemplateError::Refused("é".repeat(400) + "..."));
     assert_eq!(
         render(source, &[TALK[1]]).unwrap_err().to_string(),
         "the model's chat template refuses this: roles must alternate"
@@ -119,6 +121,29 @@ fn templates_that_do_not_end_are_one_error() {
     assert!(matches!(e, TemplateError::Template(_) | TemplateError::Endless), "{e}");
     let long = format!("{{% for a in range(9999) %}}{}{{% endfor %}}", "x".repeat(100_000));
     assert_eq!(render(&long, &TALK), Err(TemplateError::TooLong));
+    // Texts that double, in every way that a template has for it.
+    let times = "{% set ns = namespace(x='aaaaaaaa') %}{% for i in range(60) %}BODY{% endfor %}";
+    for body in [
+        "{% set ns.x = ns.x + ns.x %}",
+        "{% set ns.x = ns.x ~ ns.x %}",
+        "{% set ns.x = ns.x * 8 %}",
+        "{% set ns.x = [ns.x, ns.x] %}{{ ns.x ~ '' }}",
+        "{% set ns.x = ns.x.replace('a', ns.x) %}",
+        "{% set ns.x = ns.x | replace('a', ns.x) %}",
+        "{% set ns.x = ns.x | join(ns.x) %}",
+        "{% set ns.x = ns.x | indent(999999999999) %}",
+        "{% set ns.x = '%999999999d' | format(1) %}",
+        "{% set y %}{{ ns.x }}{{ ns.x }}{% endset %}{% set ns.x = y %}",
+    ] {
+        assert_eq!(
+            render(&times.replace("BODY", body), &TALK),
+            Err(TemplateError::TooLong),
+            "{body}"
+        );
+    }
+    let argument = "{% macro f(x, n) %}{% if n %}{{ f(x ~ x, n - 1) }}{% endif %}{% endmacro %}\
+                    {{ f('aaaa' * 99999, 60) }}";
+    assert_eq!(render(argument, &TALK), Err(TemplateError::TooLong));
     for bad in ["{% for %}", "{{ x", "{{ messages.y.z }}", "{{ nothing() }}", "{{ 1 | no }}"] {
         let e = render(bad, &TALK).unwrap_err();
         assert!(matches!(e, TemplateError::Template(_)), "{bad}: {e}");

@@ -37,8 +37,11 @@ type Progress = Box<dyn FnMut(usize) + Send>;
 struct Maps {
     kept: std::collections::HashSet<u64>,
     folded: HashMap<(String, Vec<u64>), Folded>,
-    packed: HashMap<(String, u64), Arc<AlignedBytes>>,
+    packed: HashMap<(String, u64), Arc<Slot>>,
 }
+
+/// Packed weights once they are there; locked while they are made, so that nobody makes them twice.
+type Slot = Mutex<Option<Arc<AlignedBytes>>>;
 
 /// A folded constant.
 struct Folded {
@@ -74,7 +77,9 @@ impl ConstCache {
 
     /// Bytes of packed weights.
     pub fn packed_bytes(&self) -> usize {
-        lock(&self.maps).packed.values().map(|p| p.len()).sum()
+        // What is being packed does not count yet.
+        let bytes = |slot: &Arc<Slot>| Some(slot.try_lock().ok()?.as_ref()?.len());
+        lock(&self.maps).packed.values().filter_map(bytes).sum()
     }
 
     /// Lets go of what only led to packed weights: large folded constants that nobody uses any more,
@@ -153,24 +158,28 @@ impl ConstCache {
     }
 
     /// Packed weights: the result of `make`, or of an earlier call with the same format and
-    /// source.
+    /// source. Who asks while another thread makes them waits for it.
     pub(crate) fn packed(
         &self,
         format: String,
         source: &Storage,
         make: impl FnOnce() -> Result<AlignedBytes, GraphError>,
     ) -> Result<Arc<AlignedBytes>, GraphError> {
-        let key = (format, source.id());
-        if let Some(found) = lock(&self.maps).packed.get(&key) {
+        let slot = {
+            let mut maps = lock(&self.maps);
+            match maps.kept.contains(&source.id()) {
+                true => maps.packed.entry((format, source.id())).or_default().clone(),
+                false => Arc::default(),
+            }
+        };
+        let mut slot = lock(&slot);
+        if let Some(found) = &*slot {
             return Ok(found.clone());
         }
         let made = Arc::new(make()?);
+        *slot = Some(made.clone());
         if let Some(progress) = &mut *lock(&self.progress) {
             progress(source.len());
-        }
-        let mut maps = lock(&self.maps);
-        if maps.kept.contains(&source.id()) {
-            maps.packed.insert(key, made.clone());
         }
         Ok(made)
     }
@@ -200,6 +209,42 @@ mod tests {
         assert_eq!(cache.folded_bytes(), 0);
         assert_eq!(fold().unwrap().storage().id(), id);
         assert_eq!(cache.folded_bytes(), SMALL * 4);
+    }
+
+    #[test]
+    fn weights_are_packed_once_whoever_asks() {
+        use core::sync::atomic::AtomicUsize;
+        use std::sync::Barrier;
+        let cache = ConstCache::default();
+        let source = Tensor::from_slice(&[1], &[2f32]).unwrap();
+        cache.keep(source.storage());
+        let (made, begin) = (AtomicUsize::new(0), Barrier::new(4));
+        let pack = || {
+            begin.wait();
+            cache.packed("format".into(), source.storage(), || {
+                made.fetch_add(1, Ordering::Relaxed);
+                // Long enough for the others to ask.
+                std::thread::sleep(core::time::Duration::from_millis(20));
+                Ok(AlignedBytes::zeroed(8)?)
+            })
+        };
+        let all: Vec<_> = std::thread::scope(|scope| {
+            let asked: Vec<_> = (0..4).map(|_| scope.spawn(pack)).collect();
+            asked.into_iter().map(|a| a.join().unwrap().unwrap()).collect()
+        });
+        assert!(all.iter().all(|p| Arc::ptr_eq(p, &all[0])));
+        assert_eq!((made.into_inner(), cache.packed_bytes()), (1, 8));
+        // What went wrong is tried again.
+        let wrong = || {
+            cache.packed("other".into(), source.storage(), || {
+                Err(TensorError::OutOfMemory(1).into())
+            })
+        };
+        assert!(wrong().is_err());
+        assert!(
+            cache.packed("other".into(), source.storage(), || Ok(AlignedBytes::zeroed(4)?)).is_ok()
+        );
+        assert_eq!(cache.packed_bytes(), 12);
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! (blocks trimmed, Python's methods on strings and lists, `raise_exception`, `strftime_now`, `tojson`
 //! as Python writes JSON), and with limits on steps, depth and length: a template is data from a file.
 
+mod limits;
+
 use core::fmt;
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -63,7 +65,7 @@ pub enum TemplateError {
     Refused(String),
     /// It does not come to an end.
     Endless,
-    /// Its result is too long.
+    /// Its result, or a text on the way to it, is too long.
     TooLong,
 }
 
@@ -77,7 +79,7 @@ impl fmt::Display for TemplateError {
                 write!(f, "the model's chat template does not come to an end within {FUEL} steps")
             }
             Self::TooLong => {
-                write!(f, "the model's chat template makes more than {MAX_BYTES} bytes")
+                write!(f, "the model's chat template cannot be used: {}", limits::TOO_LONG)
             }
         }
     }
@@ -107,12 +109,24 @@ impl From<Error> for TemplateError {
             return Self::Endless;
         }
         let detail = e.detail().unwrap_or_default();
+        if detail == limits::TOO_LONG {
+            return Self::TooLong;
+        }
         if let Some(why) = detail.strip_prefix(REFUSED) {
-            return Self::Refused(why.to_owned());
+            return Self::Refused(shortened(why));
         }
         let line = e.line().map(|l| format!(" in line {l}")).unwrap_or_default();
         let colon = if detail.is_empty() { "" } else { ": " };
-        Self::Template(format!("{}{colon}{detail}{line}", e.kind()))
+        Self::Template(format!("{}{colon}{}{line}", e.kind(), shortened(detail)))
+    }
+}
+
+/// The beginning of what a template says, which may be as long as it likes.
+fn shortened(said: &str) -> String {
+    const MOST: usize = 400;
+    match said.char_indices().nth(MOST) {
+        Some((end, _)) => format!("{}...", &said[..end]),
+        None => said.to_owned(),
     }
 }
 
@@ -146,15 +160,17 @@ impl ChatTemplate {
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
         environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
-        environment.set_fuel(Some(FUEL));
         environment.set_recursion_limit(DEPTH);
-        environment
-            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        limits::install(&mut environment);
         environment.add_function("raise_exception", raise);
         environment
             .add_function("strftime_now", |format: &str| strftime(format, SystemTime::now()));
         environment.add_filter("tojson", tojson);
-        environment.add_template_owned(NAME, without_marks(source))?;
+        let (source, longest) = limits::checked(&without_marks(source))?;
+        // A step writes no more than the longest text between tags, which nobody counts.
+        let steps = limits::MAX_TOTAL / longest.max(1) as u64;
+        environment.set_fuel(Some(FUEL.min(steps)));
+        environment.add_template_owned(NAME, source)?;
         let text = |id: Option<u32>| {
             id.map(|id| String::from_utf8_lossy(tokenizer.piece(id)).into_owned())
                 .unwrap_or_default()
@@ -342,8 +358,8 @@ fn write_json(
     depth: usize,
     out: &mut String,
 ) -> Result<(), Error> {
-    if depth > DEPTH || out.len() > MAX_BYTES {
-        return Err(Error::new(ErrorKind::InvalidOperation, "tojson: the value is too large"));
+    if depth > DEPTH || out.len() + value.as_str().map_or(0, str::len) > MAX_BYTES {
+        return Err(Error::new(ErrorKind::InvalidOperation, limits::TOO_LONG));
     }
     let line = |out: &mut String, depth: usize| {
         if let Some(n) = indent {

@@ -189,7 +189,7 @@ fn fuzz() -> Result<(), String> {
     build.args(["build", "--quiet", "--manifest-path", "fuzz/Cargo.toml", "--target", X86]);
     build.arg("--target-dir").arg(&folder).env("RUSTFLAGS", FUZZ_FLAGS.join(" "));
     finish(&mut build)?;
-    for target in ["onnx", "graph"] {
+    for target in ["onnx", "graph", "gguf", "llm"] {
         let corpus = folder.join("corpus").join(target);
         std::fs::create_dir_all(&corpus).map_err(|e| format!("{}: {e}", corpus.display()))?;
         let mut run = Command::new(folder.join(X86).join("debug").join(target));

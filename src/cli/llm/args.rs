@@ -19,7 +19,8 @@ pub(crate) struct LlmArgs {
     /// Type of the cache of keys and values
     #[arg(long, value_enum, default_value_t)]
     pub(crate) cache_type: CacheType,
-    /// Use the weights as they lie in the file: less memory and a faster start, slower prompts
+    /// Use the weights as they lie in the file: less memory and a faster start, but each run repacks
+    /// what it reads, so that text is generated several times slower
     #[arg(long)]
     pub(crate) no_repack: bool,
     /// Memory that cache and weights may take, such as 512M or 2G; without it 80 % of what is free

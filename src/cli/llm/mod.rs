@@ -14,11 +14,11 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use indicatif::ProgressBar;
+use indicatif::{ProgressBar, ProgressStyle};
 use tilewright::import::ImportError;
 use tilewright::import::gguf::Gguf;
 use tilewright::llm::tokenizer::Tokenizer;
-use tilewright::llm::{Llm, LlmOptions, SamplerOptions, Session};
+use tilewright::llm::{Llm, LlmOptions, Progress, SamplerOptions, Session};
 use tilewright::{DType, Error};
 
 use super::{Failure, embedded, model, report};
@@ -46,6 +46,7 @@ impl Ready {
         let start = Instant::now();
         let progress = ProgressBar::new_spinner().with_message("loading");
         progress.enable_steady_tick(Duration::from_millis(100));
+        let bar = progress.clone();
         let options = LlmOptions {
             threads: args.threads.map(usize::from),
             context: args.ctx.map(|n| n as usize).or(context),
@@ -56,6 +57,13 @@ impl Ready {
             },
             no_repack: args.no_repack,
             memory_limit: args.memory_limit,
+            progress: Some(Progress::new(move |done, all| {
+                if bar.length().is_none() {
+                    bar.set_length(all as u64);
+                    bar.set_style(packing());
+                }
+                bar.set_position(done as u64);
+            })),
             ..LlmOptions::default()
         };
         let name = path.map_or(embedded::LANGUAGE_NAME.to_owned(), |p| p.display().to_string());
@@ -64,7 +72,7 @@ impl Ready {
             None => Llm::from_bytes(embedded::LANGUAGE, options)?,
         };
         let named = |e: &dyn core::fmt::Display| Failure::new(&name, e);
-        let tokenizer = llm.tokenizer().map_err(|e| named(&e))?;
+        let (tokenizer, session) = begin(&llm, args.threads).map_err(|e| named(&e))?;
         let vocabulary = llm.config().vocabulary;
         if tokenizer.len() > vocabulary {
             let tokens = tokenizer.len();
@@ -72,7 +80,6 @@ impl Ready {
                 "the tokenizer has {tokens} tokens, but the model only {vocabulary}"
             )));
         }
-        let session = llm.session().map_err(|e| named(&e))?;
         progress.finish_and_clear();
         warn(&tokenizer);
         Ok(Self { name, llm, tokenizer, session, load: start.elapsed() })
@@ -86,6 +93,30 @@ impl Ready {
         tokens.extend(self.tokenizer.encode(text, true));
         tokens
     }
+}
+
+/// The vocabulary and the first session of a model. Neither needs the other, so where more than one
+/// thread may be used they are made at the same time.
+fn begin(llm: &Llm, threads: Option<u16>) -> Result<(Tokenizer, Session), Error> {
+    std::thread::scope(|scope| {
+        let tokenizer = || llm.tokenizer();
+        let helper = (threads != Some(1)).then(std::thread::Builder::new);
+        match helper.map(|helper| helper.spawn_scoped(scope, tokenizer)) {
+            Some(Ok(helper)) => {
+                let session = llm.session();
+                let tokenizer = helper.join().expect("a vocabulary is made or refused")?;
+                Ok((tokenizer, session?))
+            }
+            // One after the other takes longer.
+            Some(Err(_)) | None => Ok((tokenizer()?, llm.session()?)),
+        }
+    })
+}
+
+/// What a terminal shows while weights are repacked.
+fn packing() -> ProgressStyle {
+    let style = ProgressStyle::with_template("{msg} {bar:30} {bytes} of {total_bytes}");
+    style.unwrap_or_else(|_| ProgressStyle::default_bar())
 }
 
 /// The vocabulary of a file that may have nothing else.

@@ -144,11 +144,12 @@ impl Tokenizer {
     pub fn new(vocabulary: &Vocabulary<'_>) -> Result<Self, TokenizerError> {
         let mut kinds = vocabulary.check()?;
         // Some files call the tokens that end a text ordinary ones; no user shall write one.
-        for id in ENDS.iter().filter_map(|text| end(vocabulary, &kinds, text)).collect::<Vec<_>>() {
-            kinds[id as usize] = TokenKind::Control;
+        let found = found_ends(vocabulary, &kinds);
+        for id in found.iter().flatten() {
+            kinds[*id as usize] = TokenKind::Control;
         }
         let mut warnings = Vec::new();
-        let ids = special_ids(vocabulary, &kinds);
+        let ids = special_ids(vocabulary, &found);
         let (mut bos, eos) = match vocabulary.model {
             "llama" => (true, false),
             "t5" => (false, true),
@@ -190,7 +191,7 @@ impl Tokenizer {
                 Model::Bpe(_) => None,
                 _ => Some(texts(vocabulary, &kinds)?),
             },
-            ends: ends(vocabulary, &kinds, &ids),
+            ends: ends(vocabulary, &found, &ids),
             model,
             kinds,
             ids,
@@ -339,16 +340,36 @@ impl Tokenizer {
     }
 }
 
-/// Special tokens, where the file does not say by what is usual for the kind.
-fn special_ids(vocabulary: &Vocabulary<'_>, kinds: &[TokenKind]) -> SpecialIds {
-    let usual = |id: u32| Some(id).filter(|id| (*id as usize) < kinds.len());
+/// For each of [`ENDS`] the token with this text, if it is not one that is not in use.
+fn found_ends(vocabulary: &Vocabulary<'_>, kinds: &[TokenKind]) -> [Option<u32>; ENDS.len()] {
+    let mut found = [None; ENDS.len()];
+    let mut begins = [false; 256];
+    ENDS.iter().for_each(|text| begins[usize::from(text.as_bytes()[0])] = true);
+    // A vocabulary is long: one look at each token, and a second one at few.
+    let candidates = vocabulary.tokens.iter().enumerate();
+    for (id, token) in
+        candidates.filter(|(_, t)| t.first().is_some_and(|b| begins[usize::from(*b)]))
+    {
+        if let Some(at) = ENDS.iter().position(|text| text.as_bytes() == *token)
+            && found[at].is_none()
+        {
+            found[at] = Some(id as u32);
+        }
+    }
+    found.map(|id| id.filter(|id| kinds.get(*id as usize) != Some(&TokenKind::Unused)))
+}
+
+/// Special tokens, where the file does not say by what is usual for the kind. `found`: the tokens of
+/// [`ENDS`].
+fn special_ids(vocabulary: &Vocabulary<'_>, found: &[Option<u32>]) -> SpecialIds {
+    let usual = |id: u32| Some(id).filter(|id| (*id as usize) < vocabulary.tokens.len());
     let [bos, eos, unknown, separator] = match vocabulary.model {
         "llama" => [usual(1), usual(2), usual(0), None],
         "t5" => [None, usual(1), usual(2), None],
         "bert" => [usual(101), None, usual(100), usual(102)],
         _ => [None; 4],
     };
-    let eot = || ENDS[..TURN_ENDS].iter().find_map(|text| end(vocabulary, kinds, text));
+    let eot = || found[..TURN_ENDS].iter().find_map(|id| *id);
     SpecialIds {
         bos: vocabulary.bos.or(bos),
         eos: vocabulary.eos.or(eos),
@@ -358,22 +379,15 @@ fn special_ids(vocabulary: &Vocabulary<'_>, kinds: &[TokenKind]) -> SpecialIds {
     }
 }
 
-/// The token with this text, if it is not one of ordinary text.
-fn end(vocabulary: &Vocabulary<'_>, kinds: &[TokenKind], text: &str) -> Option<u32> {
-    let id = vocabulary.tokens.iter().position(|t| *t == text.as_bytes())?;
-    (kinds.get(id) != Some(&TokenKind::Unused)).then_some(id as u32)
-}
-
-/// Tokens that end what is generated.
-fn ends(vocabulary: &Vocabulary<'_>, kinds: &[TokenKind], ids: &SpecialIds) -> BTreeSet<u32> {
-    let mut ends: BTreeSet<u32> =
-        ENDS.iter().filter_map(|text| end(vocabulary, kinds, text)).collect();
+/// Tokens that end what is generated. `found`: the tokens of [`ENDS`].
+fn ends(vocabulary: &Vocabulary<'_>, found: &[Option<u32>], ids: &SpecialIds) -> BTreeSet<u32> {
+    let mut ends: BTreeSet<u32> = found.iter().flatten().copied().collect();
     ends.extend([ids.eos, ids.eot, vocabulary.eom].into_iter().flatten());
     // Where calls and returns have tokens of their own, <|end|> only ends a part.
-    let has = |text| end(vocabulary, kinds, text).is_some();
-    if has("<|return|>")
-        && has("<|call|>")
-        && let Some(part) = end(vocabulary, kinds, "<|end|>").filter(|id| ids.eos != Some(*id))
+    let of = |text| ENDS.iter().position(|t| *t == text).and_then(|at| found[at]);
+    if of("<|return|>").is_some()
+        && of("<|call|>").is_some()
+        && let Some(part) = of("<|end|>").filter(|id| ids.eos != Some(*id))
     {
         ends.remove(&part);
     }

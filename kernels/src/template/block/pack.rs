@@ -45,17 +45,40 @@ impl BlockMatmulPlan {
     /// One panel of the rows that `source` has.
     pub(super) fn pack_one(&self, source: &[u8], dst: &mut [u8]) {
         match self.panel_rows() {
-            16 => self.pack_panel::<16>(source, dst),
-            8 => self.pack_panel::<8>(source, dst),
-            4 => self.pack_panel::<4>(source, dst),
-            _ => self.pack_panel::<1>(source, dst),
+            16 => self.pack_lanes::<16>(source, dst),
+            8 => self.pack_lanes::<8>(source, dst),
+            4 => self.pack_lanes::<4>(source, dst),
+            _ => self.pack_lanes::<1>(source, dst),
         }
     }
 
-    /// One panel of as many rows as `source` has; those that it has not are zero.
-    fn pack_panel<const LANES: usize>(&self, source: &[u8], dst: &mut [u8]) {
-        let format = self.params().format;
+    /// [`pack_one`](Self::pack_one) for a number of rows: chooses the code for the format.
+    fn pack_lanes<const LANES: usize>(&self, source: &[u8], dst: &mut [u8]) {
+        macro_rules! choose {
+            ($($format:literal)*) => {
+                match self.params().format as usize {
+                    $($format => self.pack_panel::<LANES, $format>(source, dst),)*
+                    _ => unreachable!("all formats are listed"),
+                }
+            };
+        }
+        const {
+            let mut i = BlockFormat::ALL.len();
+            assert!(i == 14, "list the new format below");
+            while i > 0 {
+                i -= 1;
+                assert!(BlockFormat::ALL[i] as usize == i, "ALL has the formats in their order");
+            }
+        }
+        choose!(0 1 2 3 4 5 6 7 8 9 10 11 12 13);
+    }
+
+    /// One panel of as many rows as `source` has, in the format with number `F`; those that it has not
+    /// are zero. What is moved where is known when this is compiled: it takes as long as the moves.
+    fn pack_panel<const LANES: usize, const F: usize>(&self, source: &[u8], dst: &mut [u8]) {
+        let format = const { BlockFormat::ALL[F] };
         let (bytes, row_bytes) = (format.bytes(), self.row_bytes());
+        let (halves, words) = const { (BlockFormat::ALL[F].halves(), BlockFormat::ALL[F].words()) };
         let (flip, fifth) = (self.flip(), format.fifth_bits());
         let missing = [0; MOST];
         for (b, dst) in dst.chunks_exact_mut(bytes * LANES).enumerate() {
@@ -63,16 +86,16 @@ impl BlockMatmulPlan {
                 let block = source.get(r * row_bytes + b * bytes..);
                 block.and_then(|block| block.get(..bytes)).unwrap_or(&missing[..bytes])
             });
-            let (halves, words) = dst.split_at_mut(2 * LANES * format.halves().len());
+            let (to_halves, to_words) = dst.split_at_mut(2 * LANES * halves.len());
             for (&at, to) in
-                format.halves().iter().zip(halves.as_chunks_mut::<2>().0.chunks_exact_mut(LANES))
+                halves.iter().zip(to_halves.as_chunks_mut::<2>().0.chunks_exact_mut(LANES))
             {
                 for (to, row) in to.iter_mut().zip(rows) {
                     to.copy_from_slice(&row[usize::from(at)..][..2]);
                 }
             }
             for (&at, to) in
-                format.words().iter().zip(words.as_chunks_mut::<4>().0.chunks_exact_mut(LANES))
+                words.iter().zip(to_words.as_chunks_mut::<4>().0.chunks_exact_mut(LANES))
             {
                 for (to, row) in to.iter_mut().zip(rows) {
                     *to = (word(row, at) ^ flip).to_le_bytes();
@@ -149,7 +172,14 @@ fn word(bytes: &[u8], at: u16) -> u32 {
 
 /// Bit `j` to where kernels have it: `8 (j % 4) + j / 4`.
 fn bits_apart(word: u32) -> u32 {
-    (0..32).fold(0, |bits, j| bits | (word >> j & 1) << (j % 4 * 8 + j / 4))
+    // Of every fourth bit a byte, in steps that halve the gaps between the bits.
+    let byte = |i: u32| {
+        let bits = word >> i & 0x1111_1111;
+        let bits = (bits | bits >> 3) & 0x0303_0303;
+        let bits = (bits | bits >> 6) & 0x000f_000f;
+        (bits | bits >> 12) & 0xff
+    };
+    (0..4).fold(0, |bytes, i| bytes | byte(i) << (8 * i))
 }
 
 /// The opposite.

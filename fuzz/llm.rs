@@ -1,0 +1,213 @@
+//! Small files of language models that bytes decide about: mostly right, with a setting, a tensor, a token
+//! or a template that is not. What loads is made to tokenize, to write a conversation and to compute.
+
+use arbitrary::{Result, Unstructured};
+use tilewright::Error;
+use tilewright::llm::tokenizer::{Decoder, Tokenizer};
+use tilewright::llm::{ChatTemplate, Llm, LlmOptions, Message};
+
+use super::gguf::{ARRAY, BOOL, F32, File, I32, STRING, U32, array, text, texts};
+
+/// Architectures with the tensors that this makes.
+const ARCHITECTURES: [&str; 4] = ["llama", "qwen2", "qwen3", "gemma"];
+
+/// Ways of cutting text, and one that does not exist.
+const CUTS: [&str; 6] = ["default", "llama-bpe", "qwen2", "gpt-2", "smollm", "none"];
+
+/// Parts of templates.
+const PARTS: [&str; 16] = [
+    "{% for m in messages %}",
+    "{% endfor %}",
+    "{% if m.role == 'user' %}",
+    "{% else %}",
+    "{% endif %}",
+    "{{ m['content'] | trim }}",
+    "{{ bos_token ~ m.role }}",
+    "{% set ns = namespace(x='ab') %}",
+    "{% set ns.x = ns.x ~ ns.x + 'c' %}",
+    "{% for i in range(99999) %}",
+    "{{ ns.x }}",
+    "{% macro f(x) %}{{ x }}{{ f(x ~ [x, x]) }}{% endmacro %}{{ f(ns.x) }}",
+    "{{ messages | tojson(indent=2) }}",
+    "{% set y %}{{ ns }}{% endset %}",
+    "{{ y.replace('a', y) | join(y) }}",
+    "{{ raise_exception(ns.x * 99999) }}",
+];
+
+/// Numbers that settings are wrong with.
+const WRONG: [u32; 8] = [0, 1, 3, 33, 4097, 1 << 20, i32::MAX as u32, u32::MAX];
+
+/// A file, and a text for it.
+pub(crate) fn model(u: &mut Unstructured<'_>) -> Result<(Vec<u8>, String)> {
+    let arch = *u.choose(&ARCHITECTURES)?;
+    let layers = u.int_in_range(1..=2)?;
+    let [width, heads, kv_heads, hidden] = [32u32, 2, u.int_in_range(1..=2)?, 32];
+    let mut settings = vec![
+        ("block_count", layers),
+        ("embedding_length", width),
+        ("feed_forward_length", hidden),
+        ("attention.head_count", heads),
+        ("attention.head_count_kv", kv_heads),
+        ("context_length", 16),
+        ("rope.dimension_count", 16),
+        ("attention.sliding_window", u.int_in_range(0..=4)?),
+    ];
+    if u.ratio(1, 4)? {
+        let at = u.choose_index(settings.len())?;
+        settings[at].1 = *u.choose(&WRONG)?;
+    }
+    let mut file = File::new().with("general.architecture", STRING, text(arch));
+    for (name, value) in settings {
+        file = file.with(&format!("{arch}.{name}"), U32, value.to_le_bytes());
+    }
+    let epsilon = if u.ratio(1, 16)? { u.arbitrary()? } else { 1e-5f32 };
+    file =
+        file.with(&format!("{arch}.attention.layer_norm_rms_epsilon"), F32, epsilon.to_le_bytes());
+    let (mut file, tokens) = vocabulary(u, file)?;
+    if u.ratio(1, 2)? {
+        let mut source = String::new();
+        for _ in 0..u.int_in_range(1..=6)? {
+            source += u.choose(&PARTS)?;
+            source += u.arbitrary::<&str>()?;
+        }
+        file = file.with("tokenizer.chat_template", STRING, text(source));
+    }
+    let kv = u64::from(width / heads * kv_heads);
+    let [wide, deep, rows] = [u64::from(width), u64::from(hidden), tokens as u64];
+    matrix(u, &mut file, "token_embd.weight", &[wide, rows])?;
+    matrix(u, &mut file, "output_norm.weight", &[wide])?;
+    for i in 0..layers {
+        let matrices: [(&str, &[u64]); 9] = [
+            ("attn_norm", &[wide]),
+            ("ffn_norm", &[wide]),
+            ("attn_q", &[wide, wide]),
+            ("attn_k", &[wide, kv]),
+            ("attn_v", &[wide, kv]),
+            ("attn_output", &[wide, wide]),
+            ("ffn_gate", &[wide, deep]),
+            ("ffn_up", &[wide, deep]),
+            ("ffn_down", &[deep, wide]),
+        ];
+        for (name, dims) in matrices {
+            matrix(u, &mut file, &format!("blk.{i}.{name}.weight"), dims)?;
+        }
+        for (name, size) in [("attn_q", wide), ("attn_k", kv), ("attn_v", kv)] {
+            match arch {
+                "qwen2" => matrix(u, &mut file, &format!("blk.{i}.{name}.bias"), &[size])?,
+                "qwen3" if name != "attn_v" => {
+                    matrix(u, &mut file, &format!("blk.{i}.{name}_norm.weight"), &[16])?;
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok((file.bytes(), u.arbitrary::<&str>()?.to_owned()))
+}
+
+/// A vocabulary of bytes, of words that bytes decide about, and of tokens that steer; gives how many there are.
+fn vocabulary(u: &mut Unstructured<'_>, file: File) -> Result<(File, usize)> {
+    let kind = *u.choose(&["llama", "gpt2", "t5", "bert"])?;
+    let mut tokens: Vec<Vec<u8>> = vec![b"<unk>".into(), b"<s>".into(), b"</s>".into()];
+    let mut types = vec![2i32, 3, 3];
+    if kind == "llama" && u.ratio(7, 8)? {
+        tokens.extend((0..=255u8).map(|byte| format!("<0x{byte:02X}>").into_bytes()));
+        types.resize(tokens.len(), 6);
+    } else {
+        tokens.extend((b'!'..=b'~').map(|c| vec![c]));
+        types.resize(tokens.len(), 1);
+    }
+    for _ in 0..u.int_in_range(0..=12)? {
+        let len = u.int_in_range(1..=4)?;
+        tokens.push(u.bytes(len)?.to_vec());
+        types.push(if u.ratio(1, 32)? { *u.choose(&[-1, 6, 7])? } else { u.int_in_range(1..=5)? });
+    }
+    let count = tokens.len();
+    let scores: Vec<u8> = (0..count).flat_map(|i| (-(i as f32)).to_le_bytes()).collect();
+    let kinds: Vec<u8> = types.iter().flat_map(|t| t.to_le_bytes()).collect();
+    let merges: Vec<&[u8]> = vec![b"a b", b"ab c", b"t h", u.bytes(3)?];
+    let mut file = file
+        .with("tokenizer.ggml.model", STRING, text(kind))
+        .with("tokenizer.ggml.pre", STRING, text(u.choose(&CUTS)?))
+        .with("tokenizer.ggml.tokens", ARRAY, texts(&tokens))
+        .with("tokenizer.ggml.scores", ARRAY, array(F32, count as u64, &scores))
+        .with("tokenizer.ggml.token_type", ARRAY, array(I32, count as u64, &kinds))
+        .with("tokenizer.ggml.merges", ARRAY, texts(merges))
+        .with("tokenizer.ggml.add_bos_token", BOOL, [u8::from(u.arbitrary::<bool>()?)]);
+    for name in ["bos", "eos", "unknown"] {
+        let id = if u.ratio(1, 32)? { *u.choose(&WRONG)? } else { u.int_in_range(0..=2)? };
+        file = file.with(&format!("tokenizer.ggml.{name}_token_id"), U32, id.to_le_bytes());
+    }
+    Ok((file, count))
+}
+
+/// A tensor of floats, rarely of other extents, another type or other values.
+fn matrix(u: &mut Unstructured<'_>, file: &mut File, name: &str, dims: &[u64]) -> Result<()> {
+    let mut dims = dims.to_vec();
+    let fault = u.int_in_range(0..=511)?;
+    match fault {
+        1 => dims[0] = 64,
+        2 => dims.push(2),
+        3 => return Ok(()),
+        _ => {}
+    }
+    let value = if fault == 4 { u.arbitrary::<f32>()? } else { 0.1 };
+    let count = dims.iter().product::<u64>() as usize;
+    // Blocks of 32 bytes behind a scale, or floats.
+    let (kind, data) = if dims.len() > 1 && u.arbitrary::<bool>()? {
+        let scale = if fault == 4 { u.arbitrary::<[u8; 2]>()? } else { [0, 0x1c] };
+        (8, [&scale[..], &[3; 32]].concat().repeat(count / 32))
+    } else {
+        (0, value.to_le_bytes().repeat(count))
+    };
+    *file = core::mem::replace(file, File::new()).tensor(name, kind, &dims, &data);
+    Ok(())
+}
+
+/// Loads a model and uses it; gives whether it was whole.
+pub(crate) fn try_out(bytes: Vec<u8>, said: &str) -> bool {
+    let short = |e: &dyn core::fmt::Display| {
+        let message = e.to_string();
+        assert!(message.len() < 4096, "a long message: {message}");
+        false
+    };
+    let options =
+        LlmOptions { threads: Some(1), memory_limit: Some(64 << 20), ..Default::default() };
+    let llm = match Llm::from_bytes(bytes, options) {
+        Ok(llm) => llm,
+        Err(e) => return short(&e),
+    };
+    let tokenizer = match llm.tokenizer() {
+        Ok(tokenizer) => tokenizer,
+        Err(e) => return short(&e),
+    };
+    let text = match ChatTemplate::from_gguf(llm.metadata(), &tokenizer)
+        .and_then(|template| template.render(&[Message::new("user", tokenizer.shield(said))]))
+    {
+        Ok(text) => text,
+        Err(e) => return short(&e),
+    };
+    let tokens = tokenize(&tokenizer, &text[..text.floor_char_boundary(4096)]);
+    let computed = llm.session().and_then(|mut session| {
+        let tokens = &tokens[..tokens.len().min(session.context())];
+        session.eval(tokens).map(<[f32]>::len)
+    });
+    match computed {
+        Ok(count) => count == llm.config().vocabulary,
+        Err(e @ (Error::Llm(_) | Error::Graph(_) | Error::Kernel(_) | Error::Tensor(_))) => {
+            short(&e)
+        }
+        Err(e) => panic!("{e}"),
+    }
+}
+
+/// The tokens of a text, which are in the vocabulary and make text again.
+fn tokenize(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {
+    let tokens = tokenizer.encode_whole(text, true);
+    let mut decoder = Decoder::new();
+    for id in &tokens {
+        assert!((*id as usize) < tokenizer.len(), "token {id} of {text:?}");
+        let _ = decoder.push(tokenizer, *id);
+    }
+    let _ = decoder.finish();
+    tokens
+}

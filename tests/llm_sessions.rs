@@ -1,0 +1,27 @@
+//! Sessions of one model that begin at the same time.
+
+#![cfg(feature = "llm")]
+
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use tilewright::llm::{Llm, LlmOptions, Progress};
+
+#[test]
+fn first_sessions_pack_the_weights_together_once() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/manual/manual.gguf");
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let tell = told.clone();
+    let progress = Progress::new(move |done, all| tell.lock().unwrap().push((done, all)));
+    let options = LlmOptions { threads: Some(2), progress: Some(progress), ..Default::default() };
+    let llm = Llm::load(path, options).unwrap();
+    let logits: Vec<Vec<f32>> = std::thread::scope(|scope| {
+        let begin = || llm.session().unwrap().eval(&[1, 2, 3]).unwrap().to_vec();
+        let sessions: Vec<_> = (0..3).map(|_| scope.spawn(begin)).collect();
+        sessions.into_iter().map(|s| s.join().unwrap()).collect()
+    });
+    assert!(logits.iter().all(|l| l == &logits[0]));
+    let told = told.lock().unwrap();
+    assert!(told.windows(2).all(|w| w[0].0 < w[1].0), "{told:?}");
+    assert_eq!(told.last().map(|(done, all)| done == all), Some(true), "{told:?}");
+}
