@@ -129,11 +129,12 @@ impl Generation<'_> {
 
     /// The next token, or why there is none.
     fn step(&mut self) -> Result<Result<Token, Finish>, Error> {
-        if self.options.max_tokens.is_some_and(|most| self.count >= most) {
-            return Ok(Err(Finish::Length));
-        }
+        // The last token allowed may be the one that completes a text to stop at.
         if self.stop.hit() {
             return Ok(Err(Finish::Stop));
+        }
+        if self.options.max_tokens.is_some_and(|most| self.count >= most) {
+            return Ok(Err(Finish::Length));
         }
         if self.cancel.load(Ordering::Relaxed) {
             return Ok(Err(Finish::Cancelled));
