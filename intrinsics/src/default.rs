@@ -331,6 +331,12 @@ macro_rules! tile_default {
         }
         let p = lanes.as_ptr();
         $crate::$m!(VLOAD p, 0) }};
+    // Four bytes of the reduction of `$v` vectors of rows by `$c` columns, whose words follow each other.
+    ($m:ident DOTS $verb:ident $a:ident [$v:tt x $c:tt] += $b:ident * $x:ident, $g:expr) => {
+        $crate::each!(c in $c {
+            let x = $crate::$m!(VSPLAT $x, ($g * $c + c));
+            $crate::each!(j in $v { $a[c][j] = $crate::$m!($verb $b[j], x, $a[c][j]); });
+        }); };
     ($m:ident VDOTU $w:expr, $x:expr, $c:expr) => { $crate::$m!(VDOT $w, $x, $c) };
     ($m:ident VTABLE $t:expr, $x:expr) => {{
         let x = $x;

@@ -56,6 +56,7 @@
 //! | `BIASED` | whether `VDOT` takes bytes of weights as unsigned, so that signed ones are stored plus 128 |
 //! | `VDOT w, x, c` | `c` plus the products of the four bytes of a lane of weights and of activations, which are signed and not -128 |
 //! | `VDOTU w, x, c` | the same for weights from 0 to 127 |
+//! | `DOTS verb a [v x c] += b * x, g` | one of both for `v` vectors of weights `b` and `c` columns, whose words are those from `g * c` on at `x`, added to `a[c][v]` |
 //! | `VWORDS p` | the vector of words at the bytes `p`, any alignment |
 //! | `VLOADB16 p` | `LANES` bf16 at `p`, any alignment, as floats |
 //! | `VAND x, y`, `VOR x, y`, `VSETU n` | bits; all lanes the bits of `n` |

@@ -28,7 +28,8 @@
 /// words. That for `block` lists the tiles of block-quantised weights (vectors of rows, columns of
 /// activations): a single column, many columns of one panel and perhaps of two, first those of integers and
 /// then those of `floats`, and how far ahead of its use a stream of weights is prefetched for a single
-/// column, in bytes: of bytes, nibbles, blocks of 256 and floats.
+/// column, in bytes: of bytes, nibbles, blocks of 256 and floats. 0 is not at all; other distances hold
+/// where the machine needs them (`follows_streams` of the kernels).
 #[macro_export]
 macro_rules! instruction_sets {
     ($then:path $(, $($args:tt)*)?) => { $then! { $($($args)*)?

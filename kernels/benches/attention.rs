@@ -7,9 +7,8 @@
 
 use core::hint::black_box;
 use std::time::Instant;
-use tilewright_kernels::{
-    AttentionOperands, AttentionParams, AttentionPlan, CacheType, Dtype, Isa, bench, bench_dot,
-};
+use tilewright_kernels::bench_attention::{Layer, caches, pairs};
+use tilewright_kernels::{AttentionParams, CacheType, Dtype, Isa, bench, bench_dot};
 
 /// Heads, kv heads and their size.
 const SHAPES: [[usize; 3]; 4] = [[32, 8, 64], [12, 12, 64], [32, 8, 128], [8, 4, 256]];
@@ -20,88 +19,17 @@ fn seconds(run: impl FnOnce()) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-/// Memory at a multiple of 64 bytes.
-struct Memory {
-    words: Vec<f32>,
-    at: usize,
-}
-
-impl Memory {
-    fn new(bytes: usize, value: impl Fn(usize) -> f32) -> Self {
-        let words: Vec<f32> = (0..bytes / 4 + 16).map(value).collect();
-        let at = words.as_ptr().align_offset(64);
-        Self { words, at }
-    }
-
-    fn get(&mut self) -> *mut f32 {
-        self.words[self.at..].as_mut_ptr()
-    }
-}
-
-/// A number from -1 to 1.
-fn noise(i: usize) -> f32 {
-    let x = (i as u32).wrapping_mul(0x9e37_79b9).wrapping_add(0x7f4a_7c15);
-    ((x ^ (x >> 15)).wrapping_mul(0x2c1b_3c6d) >> 8) as f32 / (1 << 23) as f32 - 1.0
-}
-
-/// Plans with what they need.
-struct Layer {
-    plan: AttentionPlan,
-    x: [Memory; 3],
-    positions: Vec<i32>,
-    y: Memory,
-    scratch: Memory,
-    parts: Memory,
-}
-
-impl Layer {
-    fn new(isa: Isa, params: &AttentionParams, past: usize) -> Self {
-        let plan = AttentionPlan::new(isa, params).expect("the sizes are right");
-        let x = [plan.q_len(), plan.k_len(), plan.v_len()].map(|len| Memory::new(4 * len, noise));
-        let positions = (past as i32..(past + params.rows) as i32).collect();
-        let [y, scratch, parts] = [4 * plan.y_len(), plan.scratch_bytes(), plan.parts_bytes()]
-            .map(|bytes| Memory::new(bytes, |_| 0.0));
-        Self { plan, x, positions, y, scratch, parts }
-    }
-
-    fn run(&mut self, cache: *mut f32) {
-        let [q, k, v] = self.x.each_mut().map(|x| x.get().cast_const());
-        let o = AttentionOperands {
-            q,
-            k,
-            v,
-            positions: self.positions.as_ptr(),
-            cache: cache.cast(),
-            y: self.y.get(),
-        };
-        let (scratch, parts, plan) = (self.scratch.get(), self.parts.get(), &self.plan);
-        // SAFETY: the operands have the lengths that the plan asks for.
-        unsafe {
-            plan.run_store(&o, 0..plan.store_units());
-            plan.run_parts(&o, parts, scratch, 0..plan.part_units());
-            plan.run(&o, parts, scratch, 0..plan.units());
-        }
-        black_box(self.y.get());
-    }
-}
-
-/// Visible pairs of a causal prompt.
-fn pairs(past: usize, rows: usize) -> f64 {
-    (past * rows) as f64 + (rows * (rows + 1)) as f64 / 2.0
-}
-
 fn prompt(isa: Isa, [heads, kv_heads, size]: [usize; 3], length: usize, bf16: bool) {
     let params =
         AttentionParams { bf16, ..AttentionParams::new(512, [heads, kv_heads, size], length) };
-    let mut layers: Vec<Layer> =
-        (0..length / 512).map(|i| Layer::new(isa, &params, i * 512)).collect();
-    let mut cache = Memory::new(layers[0].plan.cache_bytes(), |_| 0.0);
+    let layer = |i| Layer::new(isa, &params, i * 512).expect("the sizes are right");
+    let mut layers: Vec<Layer> = (0..length / 512).map(layer).collect();
+    let mut cache = caches(layers[0].cache_len());
     let flop = |past: usize| 4.0 * (heads * size) as f64 * pairs(past, 512);
     let (mut best, mut peak, mut half) = (vec![f64::INFINITY; layers.len()], 0.0f64, 0.0f64);
     for _ in 0..if length > 1024 { 5 } else { 21 } {
         for (layer, best) in layers.iter_mut().zip(&mut best) {
-            let cache = cache.get();
-            *best = best.min(seconds(|| layer.run(cache)));
+            *best = best.min(seconds(|| layer.run(&mut cache, 0)));
             let mut count = 0.0;
             let time = seconds(|| count = bench::peak(black_box(isa), 20_000).unwrap());
             peak = peak.max(count / time / 1e9);
@@ -126,25 +54,17 @@ fn prompt(isa: Isa, [heads, kv_heads, size]: [usize; 3], length: usize, bf16: bo
 
 fn decode(isa: Isa, shape: [usize; 3], past: usize, cache: CacheType) {
     let params = AttentionParams { cache, ..AttentionParams::new(1, shape, past + 1) };
-    let mut layer = Layer::new(isa, &params, past);
-    let bytes = layer.plan.cache_bytes();
+    let mut layer = Layer::new(isa, &params, past).expect("the sizes are right");
+    let bytes = 4 * layer.cache_len();
     let layers = ((256 << 20) / bytes).clamp(1, 64);
-    // Halves and bytes whose values are ordinary.
-    let mut caches =
-        Memory::new(bytes * layers, |i| f32::from_bits(0x3a01_2c03 + (i as u32 & 0xff)));
+    let mut memory = caches(bytes / 4 * layers);
     let (mut best, mut read) = (f64::INFINITY, 0.0f64);
     let all = bytes * layers;
     for _ in 0..9 {
-        let start = caches.get();
-        let time = seconds(|| {
-            for i in 0..layers {
-                layer.run(start.wrapping_add(i * bytes / 4));
-            }
-        });
+        let time = seconds(|| (0..layers).for_each(|i| layer.run(&mut memory, i)));
         best = best.min(time);
-        let data = &caches.words[..all / 4];
         let time = seconds(|| {
-            bench::read(isa, data).unwrap();
+            bench::read(isa, &memory).unwrap();
         });
         read = read.max(all as f64 / time / 1e9);
     }

@@ -43,21 +43,10 @@ fn seconds(run: impl FnOnce()) -> f64 {
 
 /// Packed weights with scales of a usual size, as many matrices as fit.
 fn fill(plan: &BlockMatmulPlan, memory: &mut [u8]) -> usize {
-    let format = plan.params().format;
-    let mut source: Vec<u8> =
-        (0..plan.params().n * plan.row_bytes()).map(|i| (i * 7919 % 251) as u8).collect();
-    for (i, block) in source.chunks_exact_mut(format.bytes()).enumerate() {
-        for at in format.half_offsets() {
-            block[at..at + 2].copy_from_slice(&(0x2000 + i as u16 % 0x400).to_le_bytes());
-        }
-    }
     let one = plan.packed_bytes();
     let count = memory.len() / one;
-    let (first, rest) = memory.split_at_mut(one);
-    plan.pack(0..plan.panels(), &source, first).expect("lengths of the plan");
-    for other in rest.chunks_exact_mut(one) {
-        other.copy_from_slice(first);
-    }
+    let packed = bench_block::packed(plan);
+    memory.chunks_exact_mut(one).for_each(|matrix| matrix.copy_from_slice(&packed));
     count
 }
 

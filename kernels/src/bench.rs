@@ -75,13 +75,22 @@ const PRODUCT: [[usize; 3]; 8] = [
 pub struct Case {
     /// The op with its window: `conv3x3`, `matmul` (B packed before), `product` (B packed by the run).
     pub op: String,
-    /// Sizes: input channels, height = width and output channels, or m, k and n.
+    /// Sizes: input channels, height = width and output channels; m, k and n; or, of attention, rows,
+    /// positions and the elements of a head.
     pub shape: [usize; 3],
     /// The kernel that its plan chose.
     pub kernel: &'static str,
+    /// The type of what it multiplies, whose [`peak_of`] bounds it.
+    pub dtype: Dtype,
     /// Floating-point operations of one run, two per multiply-add. Those on padding are counted,
     /// as is usual for comparisons, though kernels skip them.
     pub flop: f64,
+    /// Bytes of the plain operands and the result, each counted once: what must move at least. 0
+    /// where they are not known.
+    pub bytes: f64,
+    /// Bytes that runs cycle through, so that operands come from where they come from in use: as many
+    /// as [`bytes`](Self::bytes) unless there are several sets of operands.
+    pub resident: f64,
     pub(crate) run: Box<dyn FnMut()>,
 }
 
@@ -90,28 +99,6 @@ impl Case {
     pub fn name(&self) -> String {
         let [a, b, c] = self.shape;
         format!("{}/{a}x{b}x{c}/{}", self.op, self.kernel)
-    }
-
-    /// Bytes of the plain operands and the result, each counted once: what must move at least. 0
-    /// where the three sizes do not say.
-    pub fn bytes(&self) -> f64 {
-        let [a, b, c] = self.shape.map(|size| size as f64);
-        let window = self.op.strip_prefix("conv").and_then(|text| text.split('x').next());
-        let elements = match (window.and_then(|w| w.parse::<f64>().ok()), self.op.as_str()) {
-            (Some(w), _) => (a + c) * b * b + a * c * w * w,
-            (None, "matmul" | "product") => a * b + b * c + a * c,
-            _ => 0.0,
-        };
-        elements * size_of::<f32>() as f64
-    }
-
-    /// The type of its operands.
-    pub fn dtype(&self) -> Dtype {
-        match self.op.as_str() {
-            op if op.contains("_bf16") => Dtype::Bf16,
-            op if op.contains("_i8") => Dtype::I8,
-            _ => Dtype::F32,
-        }
     }
 
     /// Does the work once.
@@ -133,13 +120,15 @@ pub fn cases(isa: Isa) -> Result<Vec<Case>, KernelError> {
     wide.chain(direct).chain(pointwise).chain(constant).chain(plain).collect()
 }
 
-/// [`cases`], and those of bytes and bf16.
+/// [`cases`], and those of bytes, bf16, block-quantised weights and attention.
 ///
 /// # Errors
 /// As [`cases`].
 pub fn all_cases(isa: Isa) -> Result<Vec<Case>, KernelError> {
     let mut all = cases(isa)?;
     all.extend(crate::bench_dot::cases(isa)?);
+    all.extend(crate::bench_block::cases(isa)?);
+    all.extend(crate::bench_attention::cases(isa)?);
     Ok(all)
 }
 
@@ -155,9 +144,20 @@ pub fn peak_of(isa: Isa, dtype: Dtype, steps: usize) -> Result<f64, KernelError>
 }
 
 /// An operand that begins at a cache line, as those of a session do.
-struct Operand {
+pub struct Operand {
     data: Vec<f32>,
     start: usize,
+}
+
+impl Operand {
+    /// So many elements, each a function of its index.
+    pub fn new(len: usize, value: impl Fn(usize) -> f32) -> Self {
+        let mut data = Vec::<f32>::with_capacity(len + 16);
+        let start = data.as_ptr().align_offset(64).min(16);
+        data.resize(start, 0.0);
+        data.extend((0..len).map(value));
+        Self { data, start }
+    }
 }
 
 impl Deref for Operand {
@@ -175,9 +175,7 @@ impl DerefMut for Operand {
 }
 
 fn filled(len: usize) -> Operand {
-    let data: Vec<f32> = (0..len + 16).map(|i| (i % 17) as f32 * 0.125 - 1.0).collect();
-    let start = data.as_ptr().align_offset(64);
-    Operand { data, start }
+    Operand::new(len, |i| (i % 17) as f32 * 0.125 - 1.0)
 }
 
 /// A convolution as the rule chooses it, or without Winograd's algorithm.
@@ -188,11 +186,15 @@ fn conv(isa: Isa, shape: [usize; 3], window: usize, winograd: bool) -> Result<Ca
     let plan = ConvPlan::new(isa, &ConvParams { winograd, ..params })?;
     let kernel = plan.kernel_name();
     let mut operands = None;
+    let bytes = 4.0 * ((c_in + c_out) * size * size + c_in * c_out * window * window) as f64;
     Ok(Case {
         op: format!("conv{window}x{window}{}", if winograd { "" } else { "_direct" }),
         shape,
         kernel,
+        dtype: Dtype::F32,
         flop: (2 * c_in * size * size * c_out * window * window) as f64,
+        bytes,
+        resident: bytes,
         run: Box::new(move || {
             let (x, weights, bias, y, scratch) = operands.get_or_insert_with(|| {
                 let [x, w, b] = [plan.x_len(), plan.weights_len(), plan.bias_len()].map(filled);
@@ -212,11 +214,15 @@ fn matmul(isa: Isa, shape: [usize; 3], constant: bool) -> Result<Case, KernelErr
     let plan = MatmulPlan::new(isa, &MatmulParams::new(m, k, n))?;
     let kernel = plan.kernel_name();
     let mut operands = None;
+    let bytes = 4.0 * (m * k + k * n + m * n) as f64;
     Ok(Case {
         op: if constant { "matmul" } else { "product" }.into(),
         shape,
         kernel,
+        dtype: Dtype::F32,
         flop: (2 * m * k * n) as f64,
+        bytes,
+        resident: bytes,
         run: Box::new(move || {
             let (a, b, bias, c, scratch) = operands.get_or_insert_with(|| {
                 let (b, scratch) = match constant {
@@ -271,14 +277,16 @@ macro_rules! peak_row {
             ///
             /// The CPU has the instructions of the row.
             $(#[target_feature(enable = $f)])*
-            pub(super) unsafe fn read(data: &[f32]) -> f32 {
+            pub(super) unsafe fn read(data: &[f32], ahead: usize) -> f32 {
                 use tilewright_intrinsics::$tile as tile;
+                // Not every instruction set has a prefetch.
+                let _ = ahead;
                 tile!(DEF t [1 x 8 x 1]);
                 for group in data.chunks_exact(8 * tile!(LANES)) {
                     let p = group.as_ptr();
                     tilewright_intrinsics::each!(i in 8 {
                         t[i][0] = tile!(VADD t[i][0], tile!(VLOAD p, i));
-                        if i * tile!(LANES) % 16 == 0 { tile!(VPREFETCH p, (i * tile!(LANES) + 2048)); }
+                        if i * tile!(LANES) % 16 == 0 { tile!(VPREFETCH p, (i * tile!(LANES) + ahead)); }
                     });
                 }
                 let mut sum = tile!(VZERO);
@@ -322,12 +330,13 @@ pub fn peak(isa: Isa, steps: usize) -> Result<f64, KernelError> {
 pub fn read(isa: Isa, data: &[f32]) -> Result<f32, KernelError> {
     isa.require()?;
     let isa = isa.serving(Dtype::F32);
+    let ahead = if crate::detect::follows_streams() { 0 } else { 2048 };
     let mut sum = 0.0;
     macro_rules! row {
         ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
             if isa == Isa::$isa {
                 // SAFETY: `require` has checked that the CPU has the instruction set.
-                sum = unsafe { $id::read(black_box(data)) };
+                sum = unsafe { $id::read(black_box(data), ahead) };
             }
         };
     }
@@ -355,7 +364,7 @@ mod tests {
             assert!(names[0].starts_with("conv3x3/128x6x256/winograd_f32"), "{names:?}");
             assert!(names[1].starts_with("conv3x3_direct/128x6x256/conv_f32"), "{names:?}");
             let small = cases.iter().find(|c| c.shape == [128, 6, 256]).unwrap();
-            assert_eq!(small.bytes(), 4.0 * (384.0 * 36.0 + 128.0 * 256.0 * 9.0));
+            assert_eq!(small.bytes, 4.0 * (384.0 * 36.0 + 128.0 * 256.0 * 9.0));
         }
     }
 }

@@ -70,7 +70,10 @@ fn matmul(
         op: op.into(),
         shape: [m, k, n],
         kernel: plan.kernel_name(),
+        dtype: Dtype::I8,
         flop: (2 * m * k * n) as f64,
+        bytes: 0.0,
+        resident: 0.0,
         run: Box::new(move || {
             let (a, words, sums) = operands.get_or_insert_with(|| {
                 let lens = [plan.weights_len(), plan.columns_len(), plan.scratch_len()];
@@ -105,7 +108,10 @@ fn conv(isa: Isa, [c_in, size, c_out, window]: [usize; 4]) -> Result<Case, Kerne
         op: alloc::format!("conv_i8_{window}x{window}"),
         shape: [c_in, size, c_out],
         kernel: plan.kernel_name(),
+        dtype: Dtype::I8,
         flop: (2 * c_in * size * size * c_out * window * window) as f64,
+        bytes: 0.0,
+        resident: 0.0,
         run: Box::new(move || {
             let (x, words, y) = operands.get_or_insert_with(|| {
                 let lens = [plan.weights_len(), plan.columns_len(), plan.scratch_len()];
@@ -126,7 +132,10 @@ fn half(isa: Isa, [m, k, n]: [usize; 3]) -> Result<Case, KernelError> {
         op: "matmul_bf16".into(),
         shape: [m, k, n],
         kernel: plan.kernel_name(),
+        dtype: Dtype::Bf16,
         flop: (2 * m * k * n) as f64,
+        bytes: 0.0,
+        resident: 0.0,
         run: Box::new(move || {
             let (a, words, floats) = operands.get_or_insert_with(|| {
                 let words = [plan.weights_len(), plan.scratch_len()].map(|n| vec![0x3c00_3c00; n]);

@@ -5,6 +5,24 @@ use alloc::string::String;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 
+/// Whether the machine's own prefetchers keep up with a stream that is read in order, so that fetching
+/// it ahead in software only takes their place. Measured on AMD's Zen 4 (family 19h): products of a column
+/// and attention of a row are 5 to 24 % faster without. On Zen 5 some formats lose almost half.
+pub(crate) fn follows_streams() -> bool {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    let follows = {
+        use core::arch::x86_64::__cpuid;
+        let vendor = __cpuid(0);
+        let vendor = [vendor.ebx, vendor.edx, vendor.ecx].map(u32::to_le_bytes);
+        let version = __cpuid(1).eax;
+        let family = (version >> 8 & 0xf) + (version >> 20 & 0xff);
+        vendor == [*b"Auth", *b"enti", *b"cAMD"] && family == 0x19
+    };
+    #[cfg(not(all(target_arch = "x86_64", not(miri))))]
+    let follows = false;
+    follows
+}
+
 macro_rules! isa {
     // Whether the CPU has a target feature: asked where that is possible, else what the target
     // guarantees.

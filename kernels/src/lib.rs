@@ -36,6 +36,8 @@ extern crate std;
 #[allow(unsafe_code)]
 pub mod bench;
 #[allow(unsafe_code)]
+pub mod bench_attention;
+#[allow(unsafe_code)]
 pub mod bench_block;
 #[allow(unsafe_code)]
 pub mod bench_dot;

@@ -192,6 +192,9 @@ pub(super) struct BenchArgs {
     /// Type of the cache of keys and values, for language models
     #[arg(long, value_enum, default_value_t, conflicts_with = "kernels")]
     pub(super) cache_type: CacheType,
+    /// Let attention to prompts round to bf16 whatever the weights are, for language models
+    #[arg(long, conflicts_with = "kernels")]
+    pub(super) bf16: bool,
     /// Use weights as they lie in the file, for language models
     #[arg(long, conflicts_with = "kernels")]
     pub(super) no_repack: bool,

@@ -60,6 +60,8 @@ pub(super) struct Row {
     pub(super) intensity: Option<f64>,
     /// The level that holds operands and result.
     level: Option<String>,
+    /// What operands and result are moved at, in 1e9 bytes per second.
+    gb_s: Option<f64>,
     /// The roofline: what peak and the bandwidth of that level allow.
     bound_gflops: Option<f64>,
     share_of_bound: Option<f64>,
@@ -105,7 +107,7 @@ pub(super) fn bench(args: &BenchArgs, filter: &str) -> Result<(), Failure> {
 
 /// The kernel's row, and the peak that the core reached between its samples.
 fn measure(isa: Isa, mut case: Case, memory: &[Level]) -> Result<(Row, f64), Failure> {
-    let dtype = case.dtype();
+    let dtype = case.dtype;
     let mut time = |repeats: u32| {
         let start = Instant::now();
         for _ in 0..repeats {
@@ -127,8 +129,8 @@ fn measure(isa: Isa, mut case: Case, memory: &[Level]) -> Result<(Row, f64), Fai
     }
     samples.sort_by(f64::total_cmp);
     let median = samples[SAMPLES / 2];
-    let bytes = case.bytes();
-    let level = memory.iter().find(|l| l.bytes.is_none_or(|size| bytes <= size as f64));
+    let bytes = case.bytes;
+    let level = memory.iter().find(|l| l.bytes.is_none_or(|size| case.resident <= size as f64));
     let level = level.filter(|_| bytes > 0.0);
     let intensity = (bytes > 0.0).then_some(case.flop / bytes);
     let bound = level.map(|l| (case.flop / bytes * l.gb_s * 1e9).min(peak));
@@ -142,6 +144,7 @@ fn measure(isa: Isa, mut case: Case, memory: &[Level]) -> Result<(Row, f64), Fai
         share_of_peak: case.flop / median / peak,
         intensity,
         level: level.map(|l| l.name.clone()),
+        gb_s: (bytes > 0.0).then_some(bytes / median / 1e9),
         bound_gflops: bound.map(|b| b / 1e9),
         share_of_bound: bound.map(|b| case.flop / median / b),
     };
@@ -215,6 +218,7 @@ fn text(result: &Json) -> String {
         ">GFLOP/s",
         ">of peak",
         ">FLOP/byte",
+        ">GB/s",
         "from",
         ">of bound",
     ]);
@@ -229,6 +233,7 @@ fn text(result: &Json) -> String {
             format!("{:.1}", row.gflops),
             format!("{:.1} %", row.share_of_peak * 100.0),
             or_none(row.intensity.map(|i| format!("{i:.1}"))),
+            or_none(row.gb_s.map(|speed| format!("{speed:.1}"))),
             or_none(row.level.clone()),
             or_none(row.share_of_bound.map(|share| format!("{:.1} %", share * 100.0))),
         ]);

@@ -151,5 +151,6 @@ macro_rules! tile_avx2_block {
         let table = unsafe { $crate::arch::_mm_loadu_si128(table.as_ptr().cast()) };
         $crate::arch::_mm256_castsi256_ps($crate::arch::_mm256_shuffle_epi8(
             $crate::arch::_mm256_broadcastsi128_si256(table), $crate::arch::_mm256_castps_si256($x))) }};
+    (DOTS $($verb:tt)*) => { $crate::tile_default!(tile_avx2_block DOTS $($verb)*) };
     ($($verb:tt)*) => { $crate::tile_avx2_f32!($($verb)*) };
 }

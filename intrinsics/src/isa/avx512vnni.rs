@@ -51,5 +51,6 @@ macro_rules! tile_avx512vnni_block {
         let table = unsafe { $crate::arch::_mm_loadu_si128(table.as_ptr().cast()) };
         $crate::arch::_mm512_castsi512_ps($crate::arch::_mm512_shuffle_epi8(
             $crate::arch::_mm512_broadcast_i32x4(table), $crate::arch::_mm512_castps_si512($x))) }};
+    (DOTS $($verb:tt)*) => { $crate::tile_default!(tile_avx512vnni_block DOTS $($verb)*) };
     ($($verb:tt)*) => { $crate::tile_avx512_f32!($($verb)*) };
 }

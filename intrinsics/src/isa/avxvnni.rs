@@ -21,5 +21,6 @@ macro_rules! tile_avxvnni_block {
         $crate::arch::_mm256_castps_si256($c), $crate::arch::_mm256_castps_si256($w),
         $crate::arch::_mm256_castps_si256($x))) };
     (VDOTU $w:expr, $x:expr, $c:expr) => { $crate::tile_avxvnni_block!(VDOT $w, $x, $c) };
+    (DOTS $($verb:tt)*) => { $crate::tile_default!(tile_avxvnni_block DOTS $($verb)*) };
     ($($verb:tt)*) => { $crate::tile_avx2_block!($($verb)*) };
 }

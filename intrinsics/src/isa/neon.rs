@@ -167,5 +167,6 @@ macro_rules! tile_neon_block {
         let table = unsafe { $crate::arch::vld1q_u8(table.as_ptr()) };
         $crate::arch::vreinterpretq_f32_u8(
             $crate::arch::vqtbl1q_u8(table, $crate::arch::vreinterpretq_u8_f32($x))) }};
+    (DOTS $($verb:tt)*) => { $crate::tile_default!(tile_neon_block DOTS $($verb)*) };
     ($($verb:tt)*) => { $crate::tile_neon_f32!($($verb)*) };
 }

@@ -81,5 +81,6 @@ macro_rules! tile_scalar_block {
     (VOR $a:expr, $b:expr) => { f32::from_bits(f32::to_bits($a) | f32::to_bits($b)) };
     (VSHL $x:expr, $n:expr) => { f32::from_bits(f32::to_bits($x) << $n) };
     (VSHR $x:expr, $n:expr) => { f32::from_bits(f32::to_bits($x) >> $n) };
+    (DOTS $($verb:tt)*) => { $crate::tile_default!(tile_scalar_block DOTS $($verb)*) };
     ($($verb:tt)*) => { $crate::tile_scalar_f32!($($verb)*) };
 }

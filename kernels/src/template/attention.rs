@@ -20,6 +20,7 @@
 use super::attention_layout::{CacheType, GROUP, Layout, VALUES};
 use super::attention_prefill::Blocks;
 use super::attention_tile::{AttentionKernels, SPLITS, Scores, Store, Values, Weigh, kernels};
+use crate::detect::follows_streams;
 use crate::error::{check_len, checked_len};
 use crate::{Isa, KernelError};
 use core::ops::Range;
@@ -117,12 +118,16 @@ pub struct AttentionPlan {
     blocks: Blocks,
     /// Parts of the keys of a head; 0 for a plan of several rows.
     splits: usize,
+    /// Bytes between what a plan of one row reads and what it fetches.
+    ahead: usize,
 }
 
 const OP: &str = "attention";
 
 /// Units that there are about, at least, in a run of one row.
 const UNITS: usize = 16;
+/// Bytes between what is read of a cache and what is fetched, where the machine needs that.
+const AHEAD: usize = 8192;
 /// Positions of a part, at least.
 const PART: usize = 256;
 /// Bytes of keys between two visits of the output, in a run of one row: they stay in the L1 cache.
@@ -169,7 +174,8 @@ impl AttentionPlan {
             1 => UNITS.div_ceil(p.kv_heads).min(p.capacity.div_ceil(PART)).min(SPLITS),
             _ => 0,
         };
-        Ok(Self { isa, params: *p, layout, group, blocks, splits })
+        let ahead = if follows_streams() { 0 } else { AHEAD };
+        Ok(Self { isa, params: *p, layout, group, blocks, splits, ahead })
     }
 
     /// The parameters.
@@ -432,6 +438,7 @@ impl AttentionPlan {
                     groups,
                     s,
                     s_row: block,
+                    ahead: self.ahead,
                 });
                 (f.weigh)(&Weigh {
                     s,
@@ -457,6 +464,7 @@ impl AttentionPlan {
                     size: l.v_row,
                     width: l.v_width,
                     o,
+                    ahead: self.ahead,
                 });
             }
             for row in 0..group {

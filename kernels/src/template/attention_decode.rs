@@ -4,10 +4,6 @@
 use super::attention_layout::{CacheType, GROUP, KEY_RUN, RUN, VALUE_RUN, VALUES, panel_at};
 use super::attention_tile::{F16, F32, Scores, Values, cached, signed};
 
-/// Bytes between what is read and what is fetched.
-#[allow(dead_code, reason = "not every instruction set has a prefetch")]
-const AHEAD: usize = 8192;
-
 /// Bytes of a row of a group of keys, by type of cache.
 const fn key_bytes(kind: u8) -> usize {
     match kind {
@@ -65,7 +61,7 @@ macro_rules! decode_functions {
                 $(while a.rows - row >= $sg {
                     let q = a.q.wrapping_add(row * a.q_row);
                     let mut t = [[tile!(VZERO); $sv]; $sgu];
-                    score_steps! { t, q, a.q_row, a.size, [$sg $su $sv] KIND, k, |p, j| cached!(KIND, p, j) }
+                    score_steps! { t, q, a.q_row, a.size, [$sg $su $sv] KIND, k, a.ahead, |p, j| cached!(KIND, p, j) }
                     score_store! { t, a.s.wrapping_add(row * a.s_row + g * GROUP), a.s_row, [$sg $su $sv] }
                     row += $sg;
                 })*
@@ -86,7 +82,7 @@ macro_rules! decode_functions {
                         let run = k.wrapping_add(at / RUN * KEY_RUN);
                         let (q, bytes) = (a.q.wrapping_add(row * a.q_row + at), run.wrapping_add(2 * GROUP));
                         let mut x = [[tile!(VZERO); $sv]; $sgu];
-                        score_steps! { x, q, a.q_row, (a.size - at).min(RUN), [$sg $su $sv] KIND, bytes,
+                        score_steps! { x, q, a.q_row, (a.size - at).min(RUN), [$sg $su $sv] KIND, bytes, a.ahead,
                             |p, j| tile!(VLOAD8 p.wrapping_add(j * L), mask, zero) }
                         each!(j in $sv {
                             let scale = tile!(VLOAD16 run.cast::<u16>().wrapping_add(j * L));
@@ -119,7 +115,7 @@ macro_rules! decode_functions {
                         for key in keys[0]..keys[1] {
                             let v = v.wrapping_add((key * width + column) * bytes);
                             each!(j in $vv {
-                                if j * L * bytes % 64 == 0 { ahead!(v, j * L * bytes); }
+                                if j * L * bytes % 64 == 0 { ahead!(a.ahead, v, j * L * bytes); }
                                 let x = cached!(KIND, v, j);
                                 each!(i in $vg { t[i][j] = tile!(VFMA tile!(VSPLAT p, i * a.p_row + key), x, t[i][j]); });
                             });
@@ -159,7 +155,7 @@ macro_rules! decode_functions {
                         each!(i in $qg { each!(j in $qv { t[i][j] = tile!(VLOAD o.wrapping_add(i * a.size), j); }); });
                         for key in keys[0]..keys[1] {
                             let v = v.wrapping_add(2 * VALUES + key * RUN + column);
-                            if key % 2 == 0 { ahead!(v, 0); }
+                            if key % 2 == 0 { ahead!(a.ahead, v, 0); }
                             each!(j in $qv {
                                 let x = tile!(VLOAD8 v.wrapping_add(j * L), mask, zero);
                                 each!(i in $qg { t[i][j] = tile!(VFMA tile!(VSPLAT w, i * VALUES + key), x, t[i][j]); });
@@ -189,19 +185,19 @@ macro_rules! visits {
 
 /// Fetches what will be read from the same stream soon.
 macro_rules! ahead {
-    ($p:expr, $at:expr) => {
-        tile!(VPREFETCH $p.cast::<f32>(), (AHEAD + $at) / 4)
+    ($far:expr, $p:expr, $at:expr) => {
+        tile!(VPREFETCH $p.cast::<f32>(), ($far + $at) / 4)
     };
 }
 
 /// `n` rows of a group of keys, times as many elements of some rows of queries.
 macro_rules! score_steps {
-    ($t:ident, $q:ident, $q_row:expr, $n:expr, [$g:tt $u:tt $v:tt] $kind:ident, $k:ident, |$p:ident, $j:ident| $load:expr) => {
+    ($t:ident, $q:ident, $q_row:expr, $n:expr, [$g:tt $u:tt $v:tt] $kind:ident, $k:ident, $far:expr, |$p:ident, $j:ident| $load:expr) => {
         let (n, step, mut at) = ($n, key_bytes($kind), 0);
         while at + $u <= n {
             each!(u in $u {
                 let $p = $k.wrapping_add((at + u) * step);
-                if u * step % 64 == 0 { ahead!($p, 0); }
+                if u * step % 64 == 0 { ahead!($far, $p, 0); }
                 each!($j in $v {
                     let x = $load;
                     each!(i in $g { $t[i * $u + u][$j] =

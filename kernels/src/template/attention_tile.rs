@@ -117,6 +117,9 @@ pub(crate) struct Scores {
     /// `[rows][s_row]`
     pub(crate) s: *mut f32,
     pub(crate) s_row: usize,
+    /// Bytes between what is read and what is fetched.
+    #[allow(dead_code, reason = "not every instruction set has a prefetch")]
+    pub(crate) ahead: usize,
 }
 
 /// # Safety
@@ -139,6 +142,9 @@ pub(crate) struct Values {
     /// Columns of a panel of the cache.
     pub(crate) width: usize,
     pub(crate) o: *mut f32,
+    /// Bytes between what is read and what is fetched.
+    #[allow(dead_code, reason = "not every instruction set has a prefetch")]
+    pub(crate) ahead: usize,
 }
 
 /// # Safety

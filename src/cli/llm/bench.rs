@@ -47,6 +47,7 @@ pub(crate) fn bench(args: &BenchArgs, path: &Path) -> Result<(), Failure> {
         backend: args.machine.backend.clone(),
         ctx: None,
         cache_type: args.cache_type,
+        bf16: args.bf16,
         no_repack: args.no_repack,
         memory_limit: args.machine.memory_limit,
     };

@@ -55,6 +55,7 @@ impl Ready {
                 CacheType::F32 => DType::F32,
                 CacheType::Q8 => DType::Q8_0,
             },
+            bf16: args.bf16,
             no_repack: args.no_repack,
             memory_limit: args.memory_limit,
             progress: Some(Progress::new(move |done, all| {

@@ -29,8 +29,7 @@ pub struct KvAttention {
     /// How many positions are attended to, the own one included; all if `None`.
     pub window: Option<usize>,
     /// Whether kernels may round the operands of products of several rows to bf16: an error of 0.3 % of
-    /// the result, which is less than that of activations quantised for products with quantised
-    /// weights.
+    /// the result.
     pub bf16: bool,
     /// Keys and values of this layer.
     pub cache: Arc<KvCache>,

@@ -19,6 +19,7 @@ mod unpack;
 pub use format::BlockFormat;
 pub(crate) use tile::own;
 
+use crate::detect::follows_streams;
 use crate::error::{check_len, checked_len};
 use crate::{Isa, KernelError};
 use core::ops::Range;
@@ -79,6 +80,8 @@ pub struct BlockMatmulPlan {
     y_len: usize,
     packed: usize,
     in_place: bool,
+    /// Whether the machine needs no help with a stream of weights.
+    follows: bool,
 }
 
 /// How panels are multiplied.
@@ -147,7 +150,8 @@ impl BlockMatmulPlan {
         let columns = m.saturating_add(way.kernels()[1].info.w_ob);
         checked_len(OP, &[columns, k, 2])?;
         checked_len(OP, &[row.lanes, k, 2])?;
-        Ok(Self { params: *params, row, way, record, x_len, y_len, packed, in_place: false })
+        let (in_place, follows) = (false, follows_streams());
+        Ok(Self { params: *params, row, way, record, x_len, y_len, packed, in_place, follows })
     }
 
     /// As [`new`](Self::new), with weights as the file has them: each unit packs its panels before it
@@ -450,6 +454,7 @@ impl BlockMatmulPlan {
                     o_step: self.params.n,
                     columns,
                     tail: end - row - (step - 1) * lanes,
+                    ahead: if self.follows { 0 } else { kernel.ahead },
                 };
                 // SAFETY: the panels, the tile and the results exist, and the caller vouches for
                 // the memory; `new` checked that the CPU has the instructions.

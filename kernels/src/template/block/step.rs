@@ -184,10 +184,7 @@ macro_rules! block_step {
         });
     };
     (dot $verb:ident $a:ident [$v:tt x $c:tt] += $b:ident * $x:ident, $g:expr) => {
-        each!(c in $c {
-            let x = tile!(VSPLAT $x, ($g * $c + c));
-            each!(j in $v { $a[c][j] = tile!($verb $b[j], x, $a[c][j]); });
-        });
+        tile!(DOTS $verb $a [$v x $c] += $b * $x, $g)
     };
     (scaled $f:ident [$v:tt x $c:tt] += $a:ident * $s:ident * $x:ident) => {
         each!(c in $c {

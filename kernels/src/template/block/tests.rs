@@ -242,3 +242,26 @@ fn bad_sizes_are_errors() {
     assert!(plan.row(&packed, 2, &mut [0.0; 32]).is_err());
     assert!(plan.row(&packed, 0, &mut [0.0; 31]).is_err());
 }
+
+#[test]
+fn what_is_fetched_ahead_changes_no_result() {
+    for isa in Isa::available() {
+        for format in BlockFormat::ALL {
+            let params = BlockMatmulParams::new(1, 40, 512, format);
+            let mut plan = BlockMatmulPlan::new(isa, &params).unwrap();
+            let mut numbers = Numbers::new(5);
+            let source = matrix(&mut numbers, format, 40 * 512 / format.elements(), Scales::Normal);
+            let mut packed = vec![0; plan.packed_bytes()];
+            plan.pack(0..plan.panels(), &source, &mut packed).unwrap();
+            let x = activations(&mut numbers, 512, Scales::Normal);
+            let results = [false, true].map(|follows| {
+                plan.follows = follows;
+                let lens = [plan.workspace_len(), plan.scratch_len(), plan.y_len()];
+                let [mut workspace, mut scratch, mut y] = lens.map(|len| vec![0.0f32; len]);
+                plan.compute(&x, &packed, &[], &mut workspace, &mut scratch, &mut y).unwrap();
+                y.iter().map(|y| y.to_bits()).collect::<Vec<u32>>()
+            });
+            assert_eq!(results[0], results[1], "{isa} {format:?}");
+        }
+    }
+}

@@ -40,6 +40,9 @@ pub(crate) struct BlockArgs {
     pub(crate) columns: usize,
     /// Rows of the last panel that exist, `1..=LANES`.
     pub(crate) tail: usize,
+    /// Bytes between weights and those that are fetched with them, for kernels that fetch any.
+    #[allow(dead_code, reason = "not every instruction set has a prefetch")]
+    pub(crate) ahead: usize,
 }
 
 /// A microkernel.
@@ -58,6 +61,8 @@ pub(crate) type BlockFn = unsafe fn(&BlockArgs);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockKernel {
     pub(crate) info: KernelInfo,
+    /// What [`BlockArgs::ahead`] is by the table.
+    pub(crate) ahead: usize,
     pub(crate) run: BlockFn,
 }
 
@@ -160,9 +165,10 @@ macro_rules! block_tiles {
                 op: "block", isa: Isa::$isa, dtype: Dtype::Block,
                 rows: 1, w_ob: $c, c_vec: $v, c_ob: $v * $lanes, unroll: 8,
             },
+            ahead: $far,
             // `cargo xtask asm` knows kernels by these names.
             run: paste::paste! { block_fn! { $feat fn [<tile_ $kind _ $c x $v>](args: &BlockArgs) {
-                block_kernel! { $kind [$v x $c] ahead $far, args }
+                block_kernel! { far $far, $kind [$v x $c], args }
             } } },
         }),*]
     };
@@ -170,6 +176,13 @@ macro_rules! block_tiles {
 
 /// The body of a kernel.
 macro_rules! block_kernel {
+    // The table says whether weights are fetched ahead; how far is the machine's business.
+    (far 0, $kind:ident $tile:tt, $args:ident) => { block_kernel! { $kind $tile ahead 0, $args } };
+    (far $far:tt, $kind:ident $tile:tt, $args:ident) => {
+        // Several columns of floats fetch nothing.
+        let _far = $args.ahead;
+        block_kernel! { $kind $tile ahead _far, $args }
+    };
     (f32 [1 x 1] ahead $far:tt, $args:ident) => { block_kernel! { chains f32 4, ahead $far, $args } };
     (f16 [1 x 1] ahead $far:tt, $args:ident) => { block_kernel! { chains half 2, ahead $far, $args } };
     (bf16 [1 x 1] ahead $far:tt, $args:ident) => { block_kernel! { chains brain 2, ahead $far, $args } };
