@@ -5,7 +5,6 @@ use super::attention_layout::{CacheType, GROUP, KEY_RUN, RUN, VALUE_RUN, VALUES,
 use super::attention_tile::{F16, F32, Scores, Values, cached, signed};
 
 /// Bytes between what is read and what is fetched.
-#[allow(dead_code, reason = "not every instruction set has a prefetch")]
 const AHEAD: usize = 8192;
 
 /// Bytes of a row of a group of keys, by type of cache.
