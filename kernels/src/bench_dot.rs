@@ -10,16 +10,9 @@ use alloc::boxed::Box;
 use alloc::{vec, vec::Vec};
 use core::hint::black_box;
 
-/// Sizes m = k = n, and few rows.
-const MATMUL: [[usize; 3]; 7] = [
-    [128, 128, 128],
-    [256, 256, 256],
-    [512, 512, 512],
-    [1024, 1024, 1024],
-    [2048, 2048, 2048],
-    [1, 2048, 2048],
-    [32, 2048, 2048],
-];
+/// Sizes m = k = n, and numbers of rows for products with a matrix of the largest of them.
+const SQUARES: [usize; 5] = [128, 256, 512, 1024, 2048];
+const ROWS: [usize; 2] = [1, 32];
 
 /// Input channels, height = width, output channels and filter size.
 const CONV: [[usize; 4]; 9] = [
@@ -41,7 +34,7 @@ const CONV: [[usize; 4]; 9] = [
 /// [`KernelError`] if this CPU or this build does not have it.
 pub fn cases(isa: Isa) -> Result<Vec<Case>, KernelError> {
     let mut cases = Vec::new();
-    for shape in MATMUL {
+    for shape in SQUARES.map(|n| [n; 3]).into_iter().chain(ROWS.map(|m| [m, 2048, 2048])) {
         cases.push(matmul(isa, shape, "matmul_i8", Dtype::U8, QuantOutput::I32)?);
         cases.push(matmul(isa, shape, "matmul_i8_q", Dtype::I8, QuantOutput::i8(0))?);
         cases.push(half(isa, shape)?);

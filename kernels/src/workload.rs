@@ -10,6 +10,7 @@
 //! for text in [
 //!     "conv f32 1x64x24x24 to 64 window 3x3 pad 1,1,1,1",
 //!     "conv f32 1x3x224x224 to 32 window 3x3 stride 2x2 pad 1,1,1,1 interleaved",
+//!     "conv f32 1x64x56x56 to 128 window 1x1 plain",
 //!     "matmul f32 32x1024x1024",
 //! ] {
 //!     assert_eq!(text.parse::<Workload>().unwrap().to_string(), text);
@@ -19,6 +20,7 @@
 //! assert_eq!(short.to_string(), "conv f32 1x64x24x24 to 64 window 3x3 pad 1,1,1,1");
 //! ```
 
+use crate::template::pointwise::PointwisePlan;
 use crate::{Choice, ConvParams, ConvPlan, Epilogue, InputLayout, Isa, KernelError};
 use crate::{MatmulParams, MatmulPlan};
 use core::fmt;
@@ -31,6 +33,8 @@ use core::str::{FromStr, SplitAsciiWhitespace};
 pub enum Workload {
     /// A convolution, without its epilogue.
     Conv(ConvParams),
+    /// A 1 x 1 convolution between plain tensors, without its epilogue.
+    Pointwise(ConvParams),
     /// A product of dense matrices with a packed B, without its epilogue.
     Matmul(MatmulParams),
 }
@@ -39,6 +43,12 @@ impl Workload {
     /// The workload of a convolution.
     pub fn conv(params: &ConvParams) -> Self {
         Self::Conv(params.clone().epilogue(Epilogue::default()))
+    }
+
+    /// The workload of a 1 x 1 convolution between plain tensors.
+    pub fn pointwise(params: &ConvParams) -> Self {
+        let input = InputLayout::default();
+        Self::Pointwise(ConvParams { input, ..params.clone().epilogue(Epilogue::default()) })
     }
 
     /// The workload of a matrix product.
@@ -59,6 +69,7 @@ impl Workload {
     pub fn candidates(&self, isa: Isa) -> Result<alloc::vec::Vec<Choice>, KernelError> {
         match self {
             Self::Conv(p) => ConvPlan::candidates(isa, p),
+            Self::Pointwise(p) => PointwisePlan::candidates(isa, p),
             Self::Matmul(p) => MatmulPlan::candidates(isa, p),
         }
     }
@@ -72,6 +83,7 @@ impl Workload {
     pub fn plan(&self, isa: Isa, choice: &Choice) -> Result<WorkPlan, KernelError> {
         Ok(match self {
             Self::Conv(p) => WorkPlan::Conv(ConvPlan::with_choice(isa, p, choice)?),
+            Self::Pointwise(p) => WorkPlan::Pointwise(PointwisePlan::with_choice(isa, p, choice)?),
             Self::Matmul(p) => WorkPlan::Matmul(MatmulPlan::with_choice(isa, p, choice)?),
         })
     }
@@ -79,7 +91,7 @@ impl Workload {
     /// Floating-point operations of the definition, two per multiply-add, those on padding counted.
     pub fn flop(&self) -> f64 {
         2.0 * match self {
-            Self::Conv(p) => {
+            Self::Conv(p) | Self::Pointwise(p) => {
                 let outer = if p.transposed { [p.h_in, p.w_in] } else { [p.h_out, p.w_out] };
                 let taps = product(&p.kernel) * product(&outer);
                 product(&[p.n, p.c_in, p.c_out]) * taps / p.groups as f64
@@ -91,7 +103,7 @@ impl Workload {
     /// Bytes of operands and result, each counted once: what must move at least.
     pub fn bytes(&self) -> f64 {
         let elements = match self {
-            Self::Conv(p) => {
+            Self::Conv(p) | Self::Pointwise(p) => {
                 let x = product(&[p.n, p.c_in, p.h_in, p.w_in]);
                 let y = product(&[p.n, p.c_out, p.h_out, p.w_out]);
                 let [f_h, f_w] = p.kernel;
@@ -117,6 +129,8 @@ fn product(sizes: &[usize]) -> f64 {
 pub enum WorkPlan {
     /// Of a convolution.
     Conv(ConvPlan),
+    /// Of a 1 x 1 convolution between plain tensors.
+    Pointwise(PointwisePlan),
     /// Of a matrix product.
     Matmul(MatmulPlan),
 }
@@ -126,6 +140,7 @@ impl WorkPlan {
     pub fn lens(&self) -> [usize; 4] {
         match self {
             Self::Conv(p) => [p.x_len(), p.weights_len(), p.bias_len(), p.y_len()],
+            Self::Pointwise(p) => [p.x_len(), p.weights_len(), p.bias_len(), p.y_len()],
             Self::Matmul(p) => [p.a_len(), p.weights_len(), p.bias_len(), p.c_len()],
         }
     }
@@ -134,6 +149,7 @@ impl WorkPlan {
     pub fn scratch_len(&self) -> usize {
         match self {
             Self::Conv(p) => p.scratch_len(),
+            Self::Pointwise(p) => p.scratch_len(),
             Self::Matmul(p) => p.scratch_len(),
         }
     }
@@ -142,6 +158,7 @@ impl WorkPlan {
     pub fn units(&self) -> usize {
         match self {
             Self::Conv(p) => p.units(),
+            Self::Pointwise(p) => p.units(),
             Self::Matmul(p) => p.units(),
         }
     }
@@ -150,6 +167,7 @@ impl WorkPlan {
     pub fn kernel_name(&self) -> &'static str {
         match self {
             Self::Conv(p) => p.kernel_name(),
+            Self::Pointwise(p) => p.kernel_name(),
             Self::Matmul(p) => p.kernel_name(),
         }
     }
@@ -178,6 +196,8 @@ impl WorkPlan {
             // SAFETY: as the caller promises; workloads have no residual.
             Self::Conv(p) => unsafe { p.run(x, weights, bias, none, y, scratch, units) },
             // SAFETY: as above.
+            Self::Pointwise(p) => unsafe { p.run(x, weights, bias, none, y, scratch, units) },
+            // SAFETY: as above.
             Self::Matmul(p) => unsafe { p.run(x, weights, bias, none, y, scratch, units) },
         }
     }
@@ -187,6 +207,10 @@ impl fmt::Display for Workload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Conv(p) => fmt_conv(p, f),
+            Self::Pointwise(p) => {
+                fmt_conv(p, f)?;
+                f.write_str(" plain")
+            }
             Self::Matmul(p) => {
                 write!(f, "matmul f32 {}x{}x{}", p.m, p.k, p.n)?;
                 if p.batch > 1 {
@@ -265,9 +289,13 @@ fn parse_conv(extents: &str, mut words: SplitAsciiWhitespace<'_>) -> Option<Work
     let c_out = words.next()?.parse().ok()?;
     (words.next()? == "window").then_some(())?;
     let mut p = ConvParams::new(x, c_out, pair(words.next())?);
-    let mut output = None;
+    let (mut output, mut plain) = (None, false);
     while let Some(word) = words.next() {
         p = match word {
+            "plain" => {
+                plain = true;
+                p
+            }
             "stride" => p.stride(pair(words.next())?),
             "dilation" => p.dilation(pair(words.next())?),
             "pad" => p.pads(match numbers::<4>(words.next()?, ',')? {
@@ -285,10 +313,10 @@ fn parse_conv(extents: &str, mut words: SplitAsciiWhitespace<'_>) -> Option<Work
             _ => return None,
         };
     }
-    Some(Workload::Conv(match output {
-        Some([h, w]) => p.output(h, w),
-        None => p,
-    }))
+    if let Some([h, w]) = output {
+        p = p.output(h, w);
+    }
+    Some(if plain { Workload::pointwise(&p) } else { Workload::Conv(p) })
 }
 
 fn parse_matmul(extents: &str, mut words: SplitAsciiWhitespace<'_>) -> Option<Workload> {
@@ -349,6 +377,7 @@ mod tests {
             Workload::conv(&up.clone().output(10, 10)),
             Workload::conv(&up),
             Workload::conv(&ConvParams::new([1, 3, 8, 8], 8, [1, 1]).interleaved()),
+            Workload::pointwise(&ConvParams::new([2, 24, 13, 12], 40, [1, 1])),
             Workload::matmul(&MatmulParams::new(1, 640, 128).b_transposed()),
             Workload::matmul(&MatmulParams::new(7, 5, 3).batch(4)),
         ];
@@ -387,6 +416,8 @@ mod tests {
             "conv 16x8x8 to 16 window 3 stride 0 dilation 0 groups 0",
             "conv 16x8x8 to 16 window 4294967295 dilation 4294967295",
             "conv 16x8x8 to 16 window 3 output 9999999x1",
+            "conv 16x8x8 to 16 window 3 plain",
+            "conv 4294967295x4294967295x4294967295 to 4294967295 window 1 plain",
             "matmul 0x0x0 batch 0",
         ] {
             let workload: Workload = text.parse().unwrap();
@@ -396,7 +427,12 @@ mod tests {
 
     #[test]
     fn every_candidate_has_a_plan_that_makes_the_same_choice() {
-        for text in ["conv 32x6x6 to 48 window 3 pad 1", "matmul 9x33x70", "matmul 1x8x9 batch 2"] {
+        for text in [
+            "conv 32x6x6 to 48 window 3 pad 1",
+            "conv 24x9x9 to 70 window 1 plain",
+            "matmul 9x33x70",
+            "matmul 1x8x9 batch 2",
+        ] {
             let workload: Workload = text.parse().unwrap();
             for isa in Isa::available() {
                 let candidates = workload.candidates(isa).unwrap();

@@ -22,7 +22,7 @@ macro_rules! tile_neon_f32 {
         let mut x = [0.0f32; 4];
         unsafe { $crate::arch::vst1q_f32(x.as_mut_ptr(), $x) };
         unsafe { core::ptr::copy_nonoverlapping(x.as_ptr(), $p, $n) } }};
-    (VPREFETCH $p:expr, $i:expr) => {};
+    (VPREFETCH $p:expr, $i:expr) => { let _ = ($p, $i); };
     (VFMA $a:expr, $b:expr, $c:expr) => { $crate::arch::vfmaq_f32($c, $a, $b) };
     (VADD $a:expr, $b:expr) => { $crate::arch::vaddq_f32($a, $b) };
     (VSUB $a:expr, $b:expr) => { $crate::arch::vsubq_f32($a, $b) };

@@ -15,7 +15,7 @@ macro_rules! tile_scalar_f32 {
     (VSPLAT $p:expr, $i:expr) => { unsafe { *$p.wrapping_add($i) } };
     (VSTORE $p:expr, $i:expr, $x:expr) => { unsafe { *$p.wrapping_add($i) = $x } };
     (VSTORE_TAIL $p:expr, $n:expr, $x:expr) => { if $n > 0 { unsafe { *$p = $x } } };
-    (VPREFETCH $p:expr, $i:expr) => {};
+    (VPREFETCH $p:expr, $i:expr) => { let _ = ($p, $i); };
     (VFMA $a:expr, $b:expr, $c:expr) => { $crate::soft::mul_add($a, $b, $c) };
     (VADD $a:expr, $b:expr) => { core::ops::Add::add($a, $b) };
     (VSUB $a:expr, $b:expr) => { core::ops::Sub::sub($a, $b) };

@@ -23,7 +23,7 @@ macro_rules! tile_wasm_f32 {
         let mut x = [0.0f32; 4];
         unsafe { $crate::arch::v128_store(x.as_mut_ptr().cast(), $x) };
         unsafe { core::ptr::copy_nonoverlapping(x.as_ptr(), $p, $n) } }};
-    (VPREFETCH $p:expr, $i:expr) => {};
+    (VPREFETCH $p:expr, $i:expr) => { let _ = ($p, $i); };
     (VFMA $a:expr, $b:expr, $c:expr) => { $crate::arch::f32x4_add($crate::arch::f32x4_mul($a, $b), $c) };
     (VADD $a:expr, $b:expr) => { $crate::arch::f32x4_add($a, $b) };
     (VSUB $a:expr, $b:expr) => { $crate::arch::f32x4_sub($a, $b) };

@@ -19,8 +19,8 @@ pub(crate) struct HalfKernels {
 /// writable.
 pub(crate) type WordsFn = unsafe fn(*const f32, *mut f32, usize, f32);
 
-macro_rules! single_row {
-    ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $l:tt, $($rest:tt)*) => {
+macro_rules! unpack_row {
+    ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, f32, $feat:tt, lanes $l:tt, $($rest:tt)*) => {
         pub(crate) mod $id {
             use super::*;
             use tilewright_intrinsics::$tile as tile;
@@ -29,11 +29,7 @@ macro_rules! single_row {
             unpack_functions! { single $feat }
         }
     };
-}
-
-#[allow(unused_macros, reason = "not every build has an instruction set that multiplies bf16")]
-macro_rules! pairs_row {
-    ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, [$($f:tt)*], lanes $l:tt, $($rest:tt)*) => {
+    ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, bf16, [$($f:tt)*], lanes $l:tt, $($rest:tt)*) => {
         pub(crate) mod $id {
             use super::*;
             use tilewright_intrinsics::$tile as tile;
@@ -68,6 +64,7 @@ macro_rules! pairs_row {
             }
         }
     };
+    ($($of_another_type:tt)*) => {};
 }
 
 /// One vector as it is, or two as words.
@@ -175,20 +172,27 @@ macro_rules! unpack_functions {
     };
 }
 
-tilewright_intrinsics::for_each_tile!(single_row);
-tilewright_intrinsics::for_each_tile!(pairs_row, bf16);
+tilewright_intrinsics::for_each_tile!(unpack_row, any);
 
 /// Those of an instruction set that multiplies bf16.
 pub(crate) fn half_kernels(isa: Isa) -> Option<&'static HalfKernels> {
-    let _serving = isa.serving(Dtype::Bf16);
-    #[allow(unused_macros, reason = "as above")]
+    let serving = isa.serving(Dtype::Bf16);
+    let mut found = None;
+    macro_rules! kernels {
+        ($id:ident bf16) => {
+            Some(&$id::KERNELS)
+        };
+        ($id:ident $other:ident) => {
+            None
+        };
+    }
     macro_rules! row {
         ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $($rest:tt)*) => {
-            if _serving == Isa::$isa {
-                return Some(&$id::KERNELS);
+            if serving == Isa::$isa {
+                found = found.or(kernels!($id $dtype));
             }
         };
     }
-    tilewright_intrinsics::for_each_tile!(row, bf16);
-    None
+    tilewright_intrinsics::for_each_tile!(row, any);
+    found
 }

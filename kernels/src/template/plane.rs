@@ -225,8 +225,15 @@ impl PlanePlan {
         let s = &self.shape.sizes;
         let (h, w) = (s.output[0], s.output[1]);
         let shared = self.shared();
-        // Copied rows are those of one plane; kernels that copy none take several small ones at once.
-        let most = if self.shape.copies.row == 0 { DIRECT_BLOCK / 2 / (h * w) } else { 1 };
+        // Copied rows are those of one plane; kernels that copy none take several at once, which costs
+        // less than one by one: all of them if nobody reads them again, else what stays in the cache.
+        let most = if self.shape.copies.row > 0 {
+            1
+        } else if self.after.is_none() && w <= self.kernel.info.c_ob {
+            usize::MAX
+        } else {
+            DIRECT_BLOCK / 2 / (h * w)
+        };
         for unit in units {
             let (group, part) = (unit / shared, unit % shared);
             let first = group * self.planes_per_unit;

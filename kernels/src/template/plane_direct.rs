@@ -59,20 +59,19 @@ const LEAKY: u8 = 3;
 
 macro_rules! direct_row {
     ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $l:tt, $($rest:tt)*) => {
-        #[allow(clippy::modulo_one, reason = "a sum may have one part")]
         mod $id {
             use super::*;
             pub(super) const KERNELS: DirectKernels = DirectKernels {
-                dw3: direct_kernel!(dw3_kernel $l, "depthwise_plane", "k3s1", $tile $isa $isa_name $l $feat),
-                max2: direct_kernel!(max_kernel 2, "max_plane", "k2s2", $tile $isa $isa_name $l $feat),
-                max3: direct_kernel!(max_kernel 3, "max_plane", "k3s2", $tile $isa $isa_name $l $feat),
+                dw3: direct_kernel!(dw3_kernel $l (strip!($l)), "depthwise_plane", "k3s1", $tile $isa $isa_name $l $feat),
+                max2: direct_kernel!(max_kernel 2 1, "max_plane", "k2s2", $tile $isa $isa_name $l $feat),
+                max3: direct_kernel!(max_kernel 3 1, "max_plane", "k3s2", $tile $isa $isa_name $l $feat),
             };
         }
     };
 }
 
 macro_rules! direct_kernel {
-    ($make:ident $n:tt, $op:literal, $window:literal, $tile:ident $isa:ident $isa_name:ident $l:tt $feat:tt) => {{
+    ($make:ident $n:tt $strip:tt, $op:literal, $window:literal, $tile:ident $isa:ident $isa_name:ident $l:tt $feat:tt) => {{
         $make! { $tile $feat $n }
         PlaneKernel {
             info: KernelInfo {
@@ -82,8 +81,8 @@ macro_rules! direct_kernel {
                 dtype: Dtype::F32,
                 rows: 1,
                 w_ob: 1,
-                c_vec: 1,
-                c_ob: $l,
+                c_vec: $strip,
+                c_ob: $strip * $l,
                 unroll: 1,
             },
             run: kernel,
@@ -91,20 +90,29 @@ macro_rules! direct_kernel {
     }};
 }
 
+/// The most vectors of a strip by the lanes of a vector. Four vectors of a row have three sums each and
+/// share nine weights: as much as 32 registers hold.
+macro_rules! strip {
+    (16) => {
+        4
+    };
+    ($l:tt) => {
+        2
+    };
+}
+
 /// The depthwise kernel.
 macro_rules! dw3_kernel {
-    // Four vectors of a row have three sums each and share nine weights: as much as 32 registers hold.
-    // All sums have one part, so that this kernel adds in the order of the blocked one: a graph computed
-    // at once and one computed as a whole give the same bits.
     ($tile:ident $feat:tt 16) => {
-        dw3_kernel! { $tile $feat most 4 [2 3 4] sums 1 }
+        dw3_kernel! { $tile $feat most (strip!(16)) [2 3 4] }
     };
     ($tile:ident $feat:tt $l:tt) => {
-        dw3_kernel! { $tile $feat most 2 [2] sums 1 }
+        dw3_kernel! { $tile $feat most (strip!($l)) [2] }
     };
-    // In strips of up to `$most` vectors. A strip of one vector has too few sums at a time to hide
-    // the latency of FMA, unless each is kept in `$p` parts.
-    ($tile:ident [$($f:tt)*] most $most:literal [$($v:tt)*] sums $p:tt) => {
+    // In strips of up to `$most` vectors. A sum is never kept in parts, although that would hide the
+    // latency of FMA where a strip has one vector: this kernel adds in the order of the blocked one, so
+    // that a graph computed at once and one computed as a whole give the same bits.
+    ($tile:ident [$($f:tt)*] most $most:tt [$($v:tt)*]) => {
         $(#[target_feature(enable = $f)])*
         unsafe fn kernel(g: &PlaneShape, args: &PlaneArgs) {
             // SAFETY: the duties are the caller's of this kernel.
@@ -134,7 +142,6 @@ macro_rules! dw3_kernel {
             let tiles = w_out.div_ceil(LANES);
             let strips = tiles.div_ceil($most);
             // Of several strips the first finds its part of the next block in the cache.
-            #[allow(unused_variables, reason = "scalar code prefetches nothing")]
             let ahead = if strips == 1 { AHEAD } else { rows.len() * w_in };
             for strip in 0..strips {
                 let (first, end) = (strip * tiles / strips, (strip + 1) * tiles / strips);
@@ -150,11 +157,11 @@ macro_rules! dw3_kernel {
                 let (skip, stop) = (left.saturating_sub(x), [inside(0), inside(1), inside(2)]);
                 match end - first {
                     $($v if LANES < 16 && skip == 0 && stop[2] == LANES => {
-                        dw3_strip!(tile $v 1 last n ahead, limits args rows above below, from w_in h_in to w_out g,
+                        dw3_strip!(tile $v last n ahead, limits args rows above below, from w_in h_in to w_out g,
                             q s _j (tile!(VLOAD q.wrapping_add(s), 0)));
                     }
                     $v => {
-                        dw3_strip!(tile $v 1 last n ahead, limits args rows above below, from w_in h_in to w_out g,
+                        dw3_strip!(tile $v last n ahead, limits args rows above below, from w_in h_in to w_out g,
                             q s j (if j == 0 && s == 0 {
                                 tile!(VLOAD_PART q, skip, LANES)
                             } else if j == $v - 1 && s == 2 {
@@ -164,7 +171,7 @@ macro_rules! dw3_kernel {
                             }));
                     })*
                     _ => {
-                        dw3_strip!(tile 1 $p last n ahead, limits args rows above below, from w_in h_in to w_out g,
+                        dw3_strip!(tile 1 last n ahead, limits args rows above below, from w_in h_in to w_out g,
                             q s _j (tile!(VLOAD_PART q.wrapping_add(s), (if s == 0 { skip } else { 0 }), stop[s])));
                     }
                 }
@@ -176,7 +183,7 @@ macro_rules! dw3_kernel {
 /// A strip of `$v` vectors, the last one `$last` elements after the first, down the rows of each plane;
 /// of a single vector `$n` lanes are written. `$load` is the vector of a filter column at an address.
 macro_rules! dw3_strip {
-    ($tile:ident $v:tt $p:tt $last:ident $n:ident $ahead:ident, $limits:ident $args:ident $rows:ident $above:ident $below:ident,
+    ($tile:ident $v:tt $last:ident $n:ident $ahead:ident, $limits:ident $args:ident $rows:ident $above:ident $below:ident,
      $from:ident $w_in:ident $h_in:ident $to:ident $w_out:ident $g:ident,
      $q:ident $s:ident $j:ident $load:tt) => {{
         use tilewright_intrinsics::each;
@@ -187,18 +194,16 @@ macro_rules! dw3_strip {
             let mut w = [$tile!(VZERO); 9];
             each!(k in 9 { w[k] = $tile!(VSPLAT weights, k); });
             let bias = $tile!(VSPLAT bias, plane);
-            // Of three output rows in a row what is known so far; filter column `s` adds to part
-            // `s % $p`.
-            let mut none = [[$tile!(VZERO); $v]; $p];
-            none[0] = [bias; $v];
+            // Of three output rows in a row what is known so far.
+            let none = [bias; $v];
             let (mut a, mut b) = (none, none);
             if $above {
-                dw3_columns!($v $last row, $q $s $j $load, x => { b[$s % $p][$j] = $tile!(VFMA x, w[$s], b[$s % $p][$j]); });
+                dw3_columns!($v $last row, $q $s $j $load, x => { b[$j] = $tile!(VFMA x, w[$s], b[$j]); });
             }
             row = row.wrapping_add($w_in);
             dw3_columns!($v $last row, $q $s $j $load, x => {
-                b[$s % $p][$j] = $tile!(VFMA x, w[3 + $s], b[$s % $p][$j]);
-                a[$s % $p][$j] = $tile!(VFMA x, w[$s], a[$s % $p][$j]);
+                b[$j] = $tile!(VFMA x, w[3 + $s], b[$j]);
+                a[$j] = $tile!(VFMA x, w[$s], a[$j]);
             });
             (a, b) = (b, a);
             for _ in 1..$rows.len() {
@@ -206,19 +211,19 @@ macro_rules! dw3_strip {
                 each!(j in $v { if j * LANES % 16 == 0 { $tile!(VPREFETCH row, ($ahead + j * LANES)); } });
                 let mut c = none;
                 dw3_columns!($v $last row, $q $s $j $load, x => {
-                    a[$s % $p][$j] = $tile!(VFMA x, w[6 + $s], a[$s % $p][$j]);
-                    b[$s % $p][$j] = $tile!(VFMA x, w[3 + $s], b[$s % $p][$j]);
-                    c[$s % $p][$j] = $tile!(VFMA x, w[$s], c[$s % $p][$j]);
+                    a[$j] = $tile!(VFMA x, w[6 + $s], a[$j]);
+                    b[$j] = $tile!(VFMA x, w[3 + $s], b[$j]);
+                    c[$j] = $tile!(VFMA x, w[$s], c[$j]);
                 });
-                dw3_store!($tile a $v $p $last $n $limits o);
+                dw3_store!($tile a $v $last $n $limits o);
                 o = o.wrapping_add($w_out);
                 (a, b) = (b, c);
             }
             if $below {
                 row = row.wrapping_add($w_in);
-                dw3_columns!($v $last row, $q $s $j $load, x => { a[$s % $p][$j] = $tile!(VFMA x, w[6 + $s], a[$s % $p][$j]); });
+                dw3_columns!($v $last row, $q $s $j $load, x => { a[$j] = $tile!(VFMA x, w[6 + $s], a[$j]); });
             }
-            dw3_store!($tile a $v $p $last $n $limits o);
+            dw3_store!($tile a $v $last $n $limits o);
         }
     }};
 }
@@ -236,11 +241,8 @@ macro_rules! dw3_columns {
 
 /// The epilogue of one row of a strip.
 macro_rules! dw3_store {
-    ($tile:ident $t:ident $v:tt $p:tt $last:ident $n:ident $limits:ident $o:ident) => {
-        let mut t = [$t[0]];
-        tilewright_intrinsics::each!(k in $p { tilewright_intrinsics::each!(j in $v {
-            if k > 0 { t[0][j] = $tile!(VADD t[0][j], $t[k][j]); }
-        }); });
+    ($tile:ident $t:ident $v:tt $last:ident $n:ident $limits:ident $o:ident) => {
+        let mut t = [$t];
         match ACTIVATION {
             RELU => { $tile!(RELU t [1 x 1 x $v]); }
             CLAMP => { $tile!(CLAMP t [1 x 1 x $v] $limits[0], $limits[1]); }

@@ -9,8 +9,9 @@
 use super::conv::ConvParams;
 use super::matmul::{MatmulForm, MatmulParams, MatmulPlan, kernels};
 use crate::error::{check_len, checked_len};
-use crate::{Isa, KernelError};
+use crate::{Choice, Isa, KernelError};
 use alloc::vec;
+use alloc::vec::Vec;
 use core::ops::Range;
 
 const OP: &str = "pointwise";
@@ -21,6 +22,7 @@ const PIXELS: usize = 16;
 #[derive(Clone, Debug)]
 pub struct PointwisePlan {
     isa: Isa,
+    params: ConvParams,
     product: MatmulPlan,
     x_len: usize,
     y_len: usize,
@@ -46,33 +48,57 @@ impl PointwisePlan {
     /// [`KernelError::InvalidParam`] if sizes or attributes make no sense,
     /// [`KernelError::TooLarge`], [`KernelError::IsaUnavailable`].
     pub fn new(isa: Isa, p: &ConvParams) -> Result<Self, KernelError> {
-        isa.require()?;
-        p.check()?;
-        if !Self::supports(p) {
-            let what = "another window than 1 x 1, or a map of a few pixels";
-            return Err(KernelError::Unsupported { op: OP, what });
+        let product = &products(isa, p)?[0];
+        Self::made(isa, p, MatmulPlan::new(isa, product)?)
+    }
+
+    /// The ways of computing the convolution, that of [`new`](Self::new) first. The tile of a choice is
+    /// `[1, pixels, output channels]`.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn candidates(isa: Isa, p: &ConvParams) -> Result<Vec<Choice>, KernelError> {
+        let mut list = Vec::new();
+        for product in products(isa, p)? {
+            let choices = MatmulPlan::candidates(isa, &product)?;
+            for choice in choices.iter().map(|choice| turned(choice, product.form)) {
+                if !list.contains(&choice) {
+                    list.push(choice);
+                }
+            }
         }
-        let pixels = p.h_in * p.w_in;
+        Ok(list)
+    }
+
+    /// Plans with a given choice, one of [`candidates`](Self::candidates).
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new), and [`KernelError::InvalidParam`] if the choice does not fit.
+    pub fn with_choice(isa: Isa, p: &ConvParams, choice: &Choice) -> Result<Self, KernelError> {
+        let product = products(isa, p)?.into_iter().find_map(|product| {
+            MatmulPlan::with_choice(isa, &product, &turned(choice, product.form)).ok()
+        });
+        let expected = "one of the candidates of this convolution";
+        let refused = KernelError::InvalidParam { op: OP, param: "choice", expected };
+        Self::made(isa, p, product.ok_or(refused)?)
+    }
+
+    fn made(isa: Isa, p: &ConvParams, product: MatmulPlan) -> Result<Self, KernelError> {
         let x_len = checked_len(OP, &[p.n, p.c_in, p.h_in, p.w_in])?;
         let y_len = checked_len(OP, &[p.n, p.c_out, p.h_in, p.w_in])?;
-        let info = &kernels(isa)[0].info;
-        let usual = if p.epilogue.residual || along_pixels(p, info.c_ob / info.c_vec) {
-            MatmulParams {
-                b_batch: p.c_in * pixels,
-                form: MatmulForm::RowBias,
-                ..MatmulParams::new(p.c_out, p.c_in, pixels)
-            }
-        } else {
-            MatmulParams {
-                a_batch: p.c_in * pixels,
-                form: MatmulForm::Transposed,
-                c_row: pixels,
-                ..MatmulParams::new(pixels, p.c_in, p.c_out).a_transposed().b_transposed()
-            }
-        };
-        let (batch, c_batch) = (p.n, p.c_out * pixels);
-        let params = MatmulParams { batch, c_batch, epilogue: p.epilogue, ..usual };
-        Ok(Self { isa, product: MatmulPlan::new(isa, &params)?, x_len, y_len })
+        Ok(Self { isa, params: p.clone(), product, x_len, y_len })
+    }
+
+    /// The parameters it was made for.
+    pub fn params(&self) -> &ConvParams {
+        &self.params
+    }
+
+    /// How it computes the convolution.
+    pub fn choice(&self) -> Choice {
+        turned(&self.product.choice(), self.product.params().form)
     }
 
     /// The instruction set.
@@ -215,6 +241,49 @@ impl PointwisePlan {
         unsafe { self.run(x, w, b, added, y, scratch, 0..self.units()) };
         Ok(())
     }
+}
+
+/// The products that are this convolution, the one that is expected to be faster first.
+fn products(isa: Isa, p: &ConvParams) -> Result<Vec<MatmulParams>, KernelError> {
+    isa.require()?;
+    p.check()?;
+    if !PointwisePlan::supports(p) {
+        let what = "another window than 1 x 1, or a map of a few pixels";
+        return Err(KernelError::Unsupported { op: OP, what });
+    }
+    let pixels = checked_len(OP, &[p.h_in, p.w_in])?;
+    checked_len(OP, &[p.n, p.c_in, pixels])?;
+    checked_len(OP, &[p.n, p.c_out, pixels])?;
+    let left = MatmulParams {
+        b_batch: p.c_in * pixels,
+        form: MatmulForm::RowBias,
+        ..MatmulParams::new(p.c_out, p.c_in, pixels)
+    };
+    let right = MatmulParams {
+        a_batch: p.c_in * pixels,
+        form: MatmulForm::Transposed,
+        c_row: pixels,
+        ..MatmulParams::new(pixels, p.c_in, p.c_out).a_transposed().b_transposed()
+    };
+    let info = &kernels(isa)[0].info;
+    let forms = if p.epilogue.residual {
+        // A transposed result takes none.
+        vec![left]
+    } else if along_pixels(p, info.c_ob / info.c_vec) {
+        vec![left, right]
+    } else {
+        vec![right, left]
+    };
+    let (batch, c_batch) = (p.n, p.c_out * pixels);
+    let whole = |form| MatmulParams { batch, c_batch, epilogue: p.epilogue, ..form };
+    Ok(forms.into_iter().map(whole).collect())
+}
+
+/// A product's choice as the convolution's, and back: rows of the left matrix are pixels or channels.
+fn turned(choice: &Choice, form: MatmulForm) -> Choice {
+    let [one, rows, columns] = choice.tile;
+    let tile = if form == MatmulForm::RowBias { [one, columns, rows] } else { choice.tile };
+    Choice { tile, ..*choice }
 }
 
 /// Whether vectors of pixels are the faster ones: the lanes that they leave unused and the packing of

@@ -3,11 +3,16 @@
 use super::conv::ConvParams;
 use super::pointwise::PointwisePlan;
 use crate::testing::{Guarded, Numbers, Place, activation_error, assert_close, skip, tolerance};
-use crate::{Activation, Dtype, Epilogue, Isa, KernelError};
+use crate::{Activation, Choice, Dtype, Epilogue, Isa, KernelError};
 use alloc::vec::Vec;
 
 fn check(isa: Isa, p: &ConvParams, place: Place) {
     let plan = PointwisePlan::new(isa, p).unwrap_or_else(|e| panic!("{p:?}: {e}"));
+    check_plan(&plan, place);
+}
+
+fn check_plan(plan: &PointwisePlan, place: Place) {
+    let p = plan.params();
     let mut numbers = Numbers::new((p.c_in * 31 + p.c_out * 7 + p.h_in) as u64);
     let pixels = p.h_in * p.w_in;
     let [x, weights, bias, residual] =
@@ -66,6 +71,22 @@ fn shapes(isa: Isa) {
     }
 }
 
+/// Both forms of the product in all ways, and, of a residual, the one that has it.
+fn candidates(isa: Isa) {
+    for residual in [false, true] {
+        let epilogue = Epilogue { activation: Activation::Relu, residual };
+        let p = ConvParams::new([2, 40, 7, 7], 70, [1, 1]).epilogue(epilogue);
+        let choices = PointwisePlan::candidates(isa, &p).unwrap();
+        assert_eq!(choices[0], PointwisePlan::new(isa, &p).unwrap().choice());
+        for choice in choices {
+            let plan = PointwisePlan::with_choice(isa, &p, &choice).unwrap();
+            check_plan(&plan, Place::PageEnd);
+        }
+        let strange = Choice { tile: [1, 5, 5], ..PointwisePlan::new(isa, &p).unwrap().choice() };
+        assert!(PointwisePlan::with_choice(isa, &p, &strange).is_err());
+    }
+}
+
 fn epilogues(isa: Isa) {
     for activation in [Activation::Relu, Activation::Tanh] {
         for residual in [false, true] {
@@ -81,7 +102,7 @@ macro_rules! suite {
     ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
         mod $id {
             use super::*;
-            suite! { tests $isa shapes epilogues }
+            suite! { tests $isa shapes candidates epilogues }
         }
     };
     (tests $isa:ident $($name:ident)*) => { $(

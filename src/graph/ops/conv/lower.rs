@@ -28,7 +28,11 @@ pub(super) fn lower(op: &Conv, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>
         if !PointwisePlan::supports(&params) {
             return Ok(None);
         }
-        Plan::Pointwise(Box::new(PointwisePlan::new(cx.isa, &params)?))
+        Plan::Pointwise(Box::new(cx.tuned(
+            &Workload::pointwise(&params),
+            |choice| PointwisePlan::with_choice(cx.isa, &params, choice),
+            || PointwisePlan::new(cx.isa, &params),
+        )?))
     } else if op.is_depthwise(&s) {
         Plan::Depthwise(Box::new(DepthwisePlan::new(cx.isa, &depthwise_params(op, &s))?))
     } else {
@@ -252,7 +256,8 @@ impl Step for Run {
     fn workload(&self) -> Option<Workload> {
         match &self.plan {
             Plan::Conv(p) => Some(Workload::conv(p.params())),
-            Plan::Depthwise(_) | Plan::Pointwise(_) => None,
+            Plan::Pointwise(p) => Some(Workload::pointwise(p.params())),
+            Plan::Depthwise(_) => None,
         }
     }
 
