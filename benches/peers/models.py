@@ -243,6 +243,28 @@ def nets():
         yield graph, build(graph)
 
 
+def chain(g):
+    """A hundred operators of eight numbers each; every one reads the two results before it, so that none
+    can be joined to another."""
+    before, x = "x", "x"
+    for i in range(100):
+        before, x = x, g.op(("Add", "Max", "Sub", "Min")[i % 4], [before, x], g.shape["x"])
+    return x
+
+
+TINY = {
+    "chain_of_100": ((1, 1, 8), chain),
+    "dense_1000": ((1, 16), lambda g: g.dense(g.dense("x", 32, "relu"), 14)),
+}
+
+
+def tiny():
+    """Networks so small that a call costs more than its arithmetic."""
+    for name, (shape, build_one) in TINY.items():
+        graph = Graph(name, shape)
+        yield graph, build_one(graph)
+
+
 def quantized(row):
     """The net of a row with bytes between its operators (QuantizeLinear, DequantizeLinear), as
     onnxruntime's static quantiser makes it of eight random inputs: u8 activations, i8 weights with a
@@ -268,9 +290,9 @@ def quantized(row):
 
 
 def build(what, folder, only=""):
-    """Writes the files of `what` ("layers", "nets" or "int8") whose names contain `only`."""
+    """Writes the files of `what` ("layers", "nets", "tiny" or "int8") whose names contain `only`."""
     os.makedirs(folder, exist_ok=True)
-    pairs = layers() if what == "layers" else nets()
+    pairs = {"layers": layers, "tiny": tiny}.get(what, nets)()
     rows = [graph.save(folder, y) for graph, y in pairs if only in graph.name]
     if what == "int8":
         rows = [quantized(row) for row in rows]

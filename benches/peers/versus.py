@@ -6,6 +6,7 @@ Examples:
   versus.py --what layers --only conv3x3 --rounds 5
   versus.py --what nets --threads 1 2
   versus.py --what int8 --peers onnxruntime openvino
+  versus.py --what load --rounds 15
   versus.py --what gemm --peers onnxruntime openvino
   versus.py --what gemm-int8
   versus.py --what gemm-bf16 --only 1024
@@ -131,6 +132,34 @@ def compare_files(options, what):
         for threads in options.threads:
             times, wrong = compare_file(options, row["name"], row["file"], threads, folder)
             yield row["name"], threads, times, wrong
+
+
+# Loads a net as the peers' users do, and prints the milliseconds; what is imported does not count.
+SESSION = """
+import sys, time
+import onnxruntime as ort
+options = ort.SessionOptions()
+options.intra_op_num_threads, options.inter_op_num_threads = int(sys.argv[2]), 1
+options.log_severity_level = 3
+start = time.perf_counter()
+ort.InferenceSession(sys.argv[1], options, providers=["CPUExecutionProvider"])
+print((time.perf_counter() - start) * 1e3)
+"""
+
+
+def compare_loading(options):
+    """Microseconds from a file to a net that can run: loading, planning and packing against the creation
+    of a session, each time in a process that has done nothing before."""
+    for row in models.build("nets", os.path.join(options.work, "nets"), options.only):
+        for threads in options.threads:
+            times = {"onnxruntime": [], OURS: []}
+            for _ in range(options.rounds):
+                command = [sys.executable, "-c", SESSION, row["file"], str(threads)]
+                done = subprocess.run(command, capture_output=True, text=True, check=True)
+                times["onnxruntime"].append(float(done.stdout) * 1e3)
+                bench = ["bench", row["file"], "--threads", str(threads), "--time", "0.001"]
+                times[OURS].append(tilewright(options, bench)["load_ms"] * 1e3)
+            yield (row["name"], threads, {p: statistics.median(t) for p, t in times.items()}, set())
 
 
 def product(path, m, k, n):
@@ -351,7 +380,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--what", default="layers",
-                        choices=["layers", "nets", "int8", "gemm", "gemm-int8", "gemm-bf16"])
+                        choices=["layers", "nets", "tiny", "int8", "load", "gemm", "gemm-int8",
+                                 "gemm-bf16"])
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--only", default="", help="names that contain this")
     parser.add_argument("--peers", nargs="*", default=list(RUNTIMES), choices=list(RUNTIMES))
@@ -382,6 +412,8 @@ def main():
     rows = []
     if options.what == "gemm":
         found = compare_gemm(options)
+    elif options.what == "load":
+        found = compare_loading(options)
     elif options.what.startswith("gemm-"):
         found = compare_narrow(options)
     else:

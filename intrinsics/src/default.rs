@@ -260,6 +260,13 @@ macro_rules! tile_default {
             unsafe { *bytes.wrapping_add(i) = (lanes[i] as i32) as u8 };
             i += 1;
         } }};
+    ($m:ident LOOKUP $x:expr, $t:expr => $y:expr) => {{
+        let mut i = 0;
+        while i < 64 {
+            // SAFETY: the verb's caller owns 64 bytes at `x` and `y`, and 256 at `t`.
+            unsafe { *$y.wrapping_add(i) = *$t.wrapping_add(usize::from(*$x.wrapping_add(i))) };
+            i += 1;
+        } }};
     // Halves lane by lane.
     ($m:ident VLOAD16 $p:expr) => {{
         let halves: *const u16 = $p;

@@ -95,6 +95,7 @@
 //! | `COMPUTE dw_row t [W x S / D] += a * b if lo, hi` | one window row of `S` taps at distance `D` in blocked layout; of the columns at `a`, the first and last `S / 2` are 0 unless they lie in `lo..hi` (signed) |
 //! | `COMPUTE max_row`, `COMPUTE accum_row` | the same for `max` (columns outside are -inf) and sums |
 //! | `a as (m, z)` | in place of the activations `a` of `dw`, `max`, `accum` and their rows: bytes, as `VLOAD8` reads them |
+//! | `LOOKUP x, t => y` | the 64 bytes at `y` become those of the 256 at `t` that the bytes at `x` number; `y` may be `x` |
 //! | `VEVEN a, b`, `VODD a, b` | every other lane of `a`, then of `b`, from the first or the second on |
 //! | `VPREV a, b`, `VNEXT a, b` | the last lane of `a`, then all of `b` but the last; all of `a` but the first, then the first of `b` |
 //! | `VLOAD_OR p, n, x` | the first `n <= LANES` elements at `p`, and `x` in the other lanes |

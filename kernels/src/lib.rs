@@ -74,6 +74,7 @@ pub use template::depthwise::{DepthwiseParams, DepthwisePlan};
 pub use template::glu::{GluOp, GluParams, GluPlan};
 pub use template::half_matmul::{HalfMatmulParams, HalfMatmulPlan, HalfResult};
 pub use template::layout::{LayoutOp, LayoutParams, LayoutPlan, blocked_len};
+pub use template::lookup::LookupPlan;
 pub use template::matmul::{MatmulParams, MatmulPlan};
 pub use template::norm::{NormAffine, NormOp, NormParams, NormPlan};
 pub use template::pool::{PoolOp, PoolParams, PoolPlan};

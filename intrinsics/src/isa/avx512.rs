@@ -109,6 +109,26 @@ macro_rules! tile_avx512_f32 {
                     $crate::arch::_mm512_extracti32x4_epi32::<3>(x)); }
             } }
         } }); }); };
+    // 256 bytes are 128 words: the upper seven bits of a byte number the word, the last one its half.
+    // SAFETY: the verb's caller owns 64 bytes at `x` and `y`, and 256 at `t`.
+    (LOOKUP $x:expr, $t:expr => $y:expr) => { unsafe {
+        let x = $crate::arch::_mm512_loadu_si512($x.cast());
+        let low = $crate::arch::_mm512_and_si512(x, $crate::arch::_mm512_set1_epi16(0xff));
+        let low = $crate::tile_avx512_f32!(LOOKUP_WORDS low, $t);
+        let high = $crate::tile_avx512_f32!(LOOKUP_WORDS $crate::arch::_mm512_srli_epi16::<8>(x), $t);
+        let y = $crate::arch::_mm512_slli_epi16::<8>(high);
+        $crate::arch::_mm512_storeu_si512($y.cast(), $crate::arch::_mm512_mask_blend_epi8(!0 / 3, y, low));
+    } };
+    // In the lower half of each word the byte of the table that the word numbers.
+    (LOOKUP_WORDS $i:expr, $t:expr) => {{
+        let part = |i: usize| $crate::arch::_mm512_loadu_si512($t.wrapping_add(64 * i).cast());
+        let word = $crate::arch::_mm512_srli_epi16::<1>($i);
+        let first = $crate::arch::_mm512_permutex2var_epi16(part(0), word, part(1));
+        let last = $crate::arch::_mm512_permutex2var_epi16(part(2), word, part(3));
+        let found = $crate::arch::_mm512_mask_blend_epi16($crate::arch::_mm512_movepi16_mask(
+            $crate::arch::_mm512_slli_epi16::<8>($i)), first, last);
+        let bits = $crate::arch::_mm512_and_si512($i, $crate::arch::_mm512_set1_epi16(1));
+        $crate::arch::_mm512_srlv_epi16(found, $crate::arch::_mm512_slli_epi16::<3>(bits)) }};
     (VEVEN $a:expr, $b:expr) => { $crate::arch::_mm512_permutex2var_ps($a, $crate::arch::_mm512_set_epi32(
         30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0), $b) };
     (VODD $a:expr, $b:expr) => { $crate::arch::_mm512_permutex2var_ps($a, $crate::arch::_mm512_set_epi32(

@@ -116,6 +116,17 @@ macro_rules! tile_neon_f32 {
                 if $mask & (1 << q) != 0 { $t[q][j] = $crate::$m!(VFMA_LANE $k, $x[y][i], w, $t[q][j]); }
             }); });
         }); };
+    // Four tables of 64 bytes; numbers beyond one leave what is there.
+    // SAFETY: the verb's caller owns 64 bytes at `x` and `y`, and 256 at `t`.
+    (LOOKUP $x:expr, $t:expr => $y:expr) => { $crate::each!(i in 4 { unsafe {
+        let x = $crate::arch::vld1q_u8($x.wrapping_add(i * 16));
+        let mut y = $crate::arch::vdupq_n_u8(0);
+        $crate::each!(k in 4 {
+            let part = $crate::arch::vld1q_u8_x4($t.wrapping_add(64 * k));
+            y = $crate::arch::vqtbx4q_u8(y, part, $crate::arch::vsubq_u8(x, $crate::arch::vdupq_n_u8((64 * k) as u8)));
+        });
+        $crate::arch::vst1q_u8($y.wrapping_add(i * 16), y);
+    } }); };
     ($($verb:tt)*) => { $crate::tile_default!(tile_neon_f32 $($verb)*) };
 }
 

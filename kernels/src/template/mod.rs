@@ -45,6 +45,7 @@ pub mod layout;
 pub mod layout_bytes;
 #[cfg(test)]
 mod layout_tests;
+pub mod lookup;
 pub mod matmul;
 mod matmul_cut;
 mod matmul_reference;

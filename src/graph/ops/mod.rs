@@ -172,6 +172,7 @@ ops! {
     grid_sample::GridSample,
     kv_attention::KvAttention,
     linear_attention::LinearAttention,
+    lookup::Lookup,
     math::Math,
     matmul::MatMul,
     norm::Norm,

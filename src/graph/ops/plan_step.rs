@@ -6,6 +6,7 @@ use core::ptr;
 use tilewright_kernels::template::glu::GluPlan;
 use tilewright_kernels::template::layout::LayoutPlan;
 use tilewright_kernels::template::layout_bytes::ByteLayoutPlan;
+use tilewright_kernels::template::lookup::LookupPlan;
 use tilewright_kernels::template::norm::NormPlan;
 use tilewright_kernels::template::pool::PoolPlan;
 use tilewright_kernels::template::qelement::QaddPlan;
@@ -64,6 +65,7 @@ steps! {
     ByteLayoutPlan: 0,
     GluPlan: 0, 1; over 0 | 1,
     LayoutPlan: 0,
+    LookupPlan: 0; over 0,
     NormPlan: 0, 1, 2; over 0,
     PoolPlan: 0,
     QaddPlan: 0, 1; over 0 | 1,

@@ -163,7 +163,7 @@ pub(super) fn kernel_type(dtype: DType) -> Dtype {
 }
 
 /// Whether elements are bytes.
-pub(super) fn is_bytes(dtype: DType) -> bool {
+pub(crate) fn is_bytes(dtype: DType) -> bool {
     matches!(dtype, DType::I8 | DType::U8)
 }
 

@@ -18,11 +18,12 @@ use super::super::ops::qpool::QPool;
 use super::super::ops::requantize::Requantize;
 use super::super::ops::unary;
 use super::super::{Context, GraphError, Op, TensorId};
-use super::use_counts;
+use super::{lookup, use_counts};
 use crate::tensor::{DType, Tensor};
 
 /// Replaces convolutions, products, poolings, sums and moves of dequantised tensors, whose results are
-/// quantised, by operators on integers. Activations between them become bounds of the result.
+/// quantised, by operators on integers. Activations between them become bounds of the result; other
+/// functions of one dequantised tensor become tables of 256 bytes.
 ///
 /// # Errors
 /// What the operators refuse; an error here is a mistake of the pass.
@@ -42,6 +43,8 @@ pub fn use_integers(cx: &mut Context, outputs: &[TensorId]) -> Result<(), GraphE
         let mut pass = Pass { cx, uses: &uses, result };
         if let Some((op, src)) = pass.replacement(id)? {
             cx.rewrite(id, op, src)?;
+        } else if let Some((table, x)) = lookup::table(cx, id)? {
+            cx.rewrite(id, table.into(), vec![x])?;
         }
     }
     Ok(())

@@ -7,6 +7,7 @@ mod gelu;
 mod integer;
 mod layer_norm;
 mod layout;
+mod lookup;
 mod neighbours;
 mod pattern;
 mod scaled;
