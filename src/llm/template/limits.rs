@@ -6,8 +6,8 @@
 //! be much longer than what they are given say beforehand how long it will be; some that no template
 //! for conversations needs are not there.
 
+use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::fmt::Write;
 
 use minijinja::value::{Kwargs, Object, Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value, escape_formatter, filters};
