@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::Error;
 use crate::backend::cpu::{Executor, Inputs, Plan, available_memory};
-use crate::graph::{Choices, ConstCache, Context, GraphError, Op, TensorId, passes};
+use crate::graph::{Choices, ConstCache, Context, Device, GraphError, Op, TensorId, passes};
 use crate::import::onnx::{After, OnnxModel, ValueInfo};
 use crate::tensor::{DType, Tensor};
 use crate::tune::{Table, TableError, Tuning};
@@ -99,6 +99,8 @@ pub struct SessionOptions {
     /// Bytes that a run may take for intermediate tensors, results and packed weights; `None` for
     /// 80 % of what the machine has free when the session is made.
     pub memory_limit: Option<usize>,
+    /// Device that takes the operations it can; the CPU computes the others, and what fails there.
+    pub device: Option<Arc<dyn Device>>,
 }
 
 /// Runs a model. A session keeps threads, memory and a plan for each combination of input shapes
@@ -233,6 +235,7 @@ impl Session {
         let most = || available_memory().map_or(usize::MAX, |free| free / 5 * 4);
         let executor = Executor::new(isa, options.threads.unwrap_or_else(cores))?
             .with_memory_limit(options.memory_limit.unwrap_or_else(most))
+            .with_device(options.device)
             .with_choices(table.map(|table| table as Arc<dyn Choices>));
         let profile = options.profile;
         let (plans, stages) = (VecDeque::new(), Stages::default());

@@ -1,3 +1,5 @@
 //! Where graphs run.
 
 pub mod cpu;
+#[cfg(feature = "rknn")]
+pub mod rknn;

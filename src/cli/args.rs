@@ -22,6 +22,7 @@ Examples:
 Environment:
   TILEWRIGHT_ISA=scalar|avx2|avx512|neon|...       use no better instruction set than this one
   TILEWRIGHT_TUNE_TABLE=FILE|off                   tuning table to use instead of the user's own
+  TILEWRIGHT_RKNN_LIB=FILE                         the NPU's run-time library, for --backend rknn
   NO_COLOR=1                                       plain text on terminals
 
 Exit status: 0 done; 1 it failed, with one line on standard error; 2 bad usage.
@@ -318,6 +319,9 @@ pub(super) struct ExplainArgs {
 
 #[derive(clap::Args, Debug)]
 pub(super) struct DoctorArgs {
+    /// Test the NPU in this process and print what was found
+    #[arg(long, hide = true)]
+    pub(super) npu_self_test: bool,
     /// Form of the result
     #[arg(long, value_enum, default_value_t)]
     pub(super) format: Format,

@@ -22,14 +22,31 @@ struct Json {
     advice: Vec<String>,
 }
 
+#[cfg(feature = "rknn")]
+use super::npu::{Rknn, examine as examine_npu, run_self_test};
+
+#[cfg(not(feature = "rknn"))]
 #[derive(Serialize)]
 struct Rknn {
     available: bool,
-    reason: &'static str,
+    reason: String,
+}
+
+#[cfg(not(feature = "rknn"))]
+fn examine_npu(_advice: &mut Vec<String>) -> Rknn {
+    Rknn { available: false, reason: "this build has no RKNN backend".into() }
+}
+
+#[cfg(not(feature = "rknn"))]
+fn run_self_test() -> Result<(), Failure> {
+    Err(Failure(examine_npu(&mut Vec::new()).reason))
 }
 
 /// The command.
 pub(super) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
+    if args.npu_self_test {
+        return run_self_test();
+    }
     let found = examine();
     match args.format {
         Format::Json => report::print_json(&found),
@@ -70,7 +87,7 @@ fn examine() -> Json {
         isas,
         isa: chosen.ok().map(Isa::name),
         opencl: Vec::new(),
-        rknn: Rknn { available: false, reason: "this build has no RKNN backend" },
+        rknn: examine_npu(&mut advice),
         advice,
     }
 }
@@ -109,11 +126,12 @@ fn text(found: &Json) -> String {
     let memory = found.memory_bytes.and_then(|b| usize::try_from(b).ok());
     let mut out = format!(
         "processor         {}\ncores             {}\nmemory            {}\ninstruction sets  {}\n\
-         opencl            none: this build has no OpenCL backend\nrknn              none: {}\n",
+         opencl            none: this build has no OpenCL backend\nrknn              {}{}\n",
         found.cpu,
         found.cores,
         memory.map_or_else(|| "unknown".into(), report::bytes),
         isas.join(", "),
+        if found.rknn.available { "" } else { "none: " },
         found.rknn.reason,
     );
     if found.advice.is_empty() {

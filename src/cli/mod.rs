@@ -14,6 +14,8 @@ mod inspect_gguf;
 mod kernels;
 mod llm;
 mod model;
+#[cfg(feature = "rknn")]
+mod npu;
 mod output;
 mod report;
 mod roofline;

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use tilewright::graph::Device;
 use tilewright::import::ImportError;
 use tilewright::task::Task;
 use tilewright::tune::{Table, Tuning};
@@ -12,7 +13,7 @@ use super::args::MachineArgs;
 use super::{Failure, embedded, inputs, report, side_file};
 
 /// Backends of this build.
-const BACKENDS: &[&str] = &["cpu"];
+const BACKENDS: &[&str] = if cfg!(feature = "rknn") { &["cpu", "rknn"] } else { &["cpu"] };
 
 /// A network with what its metadata say.
 pub(super) struct Network {
@@ -76,11 +77,11 @@ impl Network {
     /// A session for it; unknown backends are refused. A tuning table that cannot be used is
     /// reported, and not used.
     pub(super) fn session(&self, machine: &MachineArgs, profile: bool) -> Result<Session, Failure> {
-        machine.check()?;
+        let device = device(&machine.backend)?;
         let threads = machine.threads.map(usize::from);
         let memory_limit = machine.memory_limit;
         let tuning = machine.tuning()?;
-        let options = SessionOptions { threads, isa: None, profile, tuning, memory_limit };
+        let options = SessionOptions { threads, isa: None, profile, tuning, memory_limit, device };
         let session = Session::new(self.model.clone(), options)?;
         if let Some(problem) = session.table_problem() {
             report::note(&format!("note: {problem}; it is not used"));
@@ -122,6 +123,27 @@ pub(super) fn check_backend(name: &str) -> Result<(), Failure> {
         "there is no backend `{name}` in this build, only: {}",
         BACKENDS.join(", ")
     )))
+}
+
+/// The device of a backend; `None` for the processor. All sessions of the program share it.
+pub(super) fn device(name: &str) -> Result<Option<Arc<dyn Device>>, Failure> {
+    check_backend(name)?;
+    #[cfg(feature = "rknn")]
+    if name == "rknn" {
+        use std::sync::OnceLock;
+
+        use tilewright::backend::rknn::{Npu, Options, RknnDevice};
+        static DEVICE: OnceLock<Arc<RknnDevice>> = OnceLock::new();
+        let device = match DEVICE.get() {
+            Some(device) => device,
+            None => {
+                let npu = Arc::new(Npu::open(Options::from_env()?)?);
+                DEVICE.get_or_init(|| Arc::new(RknnDevice::new(npu)))
+            }
+        };
+        return Ok(Some(device.clone()));
+    }
+    Ok(None)
 }
 
 /// Whether the network or its operators ask for something that is right, but not supported.

@@ -3,7 +3,7 @@
 use core::ops::Range;
 use std::sync::Arc;
 
-use super::{ConstCache, GraphError, Info};
+use super::{ConstCache, GraphError, Info, Op};
 use crate::tensor::{AlignedBytes, Shape, Tensor};
 use tilewright_kernels::{Choice, Isa, KernelError, Workload};
 
@@ -89,6 +89,14 @@ pub trait Step: Send + Sync {
 pub trait Choices: Send + Sync {
     /// The best way known for an op that `threads` threads share, if one is known.
     fn choice(&self, isa: Isa, threads: usize, workload: &Workload) -> Option<Choice>;
+}
+
+/// A device beside the CPU, asked at planning time for every operation.
+pub trait Device: core::fmt::Debug + Send + Sync {
+    /// The step that computes an operation there and, should that fail, by `cpu`, the CPU's own step
+    /// for it; `cpu` as it is where the device does not take the operation. The new step has the
+    /// operands, the scratch memory and the steps before it of `cpu`.
+    fn take(&self, op: &Op, cx: &LowerCx<'_>, cpu: Box<dyn Step>) -> Box<dyn Step>;
 }
 
 /// What an operator sees when it chooses its kernel.

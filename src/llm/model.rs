@@ -11,7 +11,7 @@ use super::weights::Weights;
 use super::{Config, LlmError, Session};
 use crate::Error;
 use crate::graph::kv_cache::{KvCache, KvShape};
-use crate::graph::{ConstCache, Context, TensorId};
+use crate::graph::{ConstCache, Context, Device, TensorId};
 use crate::import::gguf::{Gguf, Metadata};
 use crate::tensor::DType;
 use tilewright_kernels::Isa;
@@ -41,6 +41,8 @@ pub struct LlmOptions {
     /// Bytes that a session may take for its cache, intermediate tensors and packed weights; `None`
     /// for 80 % of what the machine has free when the session is made.
     pub memory_limit: Option<usize>,
+    /// Device that takes the operations it can; the CPU computes the others, and what fails there.
+    pub device: Option<Arc<dyn Device>>,
     /// Told how far repacking is, which the first session does.
     pub progress: Option<Progress>,
 }
@@ -73,6 +75,7 @@ impl Default for LlmOptions {
             profile: false,
             no_repack: false,
             memory_limit: None,
+            device: None,
             progress: None,
         }
     }

@@ -67,7 +67,9 @@ impl Session {
             let needed = needed.unwrap_or(usize::MAX);
             return Err(LlmError::ContextMemory { context, needed, limit }.into());
         };
-        let executor = Executor::new(isa, threads)?.with_memory_limit(left);
+        let executor = Executor::new(isa, threads)?
+            .with_memory_limit(left)
+            .with_device(model.options.device.clone());
         let caches = model.caches(context)?;
         let mut history = Vec::new();
         history.try_reserve_exact(context).map_err(|_| {

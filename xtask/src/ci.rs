@@ -9,7 +9,7 @@ use crate::legs::LEGS;
 use crate::{asm, cargo, finish, tidy};
 
 /// Combinations of features that must build: package, features.
-const FEATURES: [(&str, &str); 12] = [
+const FEATURES: [(&str, &str); 13] = [
     ("tilewright-intrinsics", ""),
     ("tilewright-kernels", ""),
     ("tilewright-kernels", "std"),
@@ -20,6 +20,7 @@ const FEATURES: [(&str, &str); 12] = [
     ("tilewright", "gguf"),
     ("tilewright", "llm"),
     ("tilewright", "media"),
+    ("tilewright", "rknn"),
     ("tilewright", "cli"),
     ("tilewright", "cli,avx2"),
 ];

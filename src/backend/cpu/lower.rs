@@ -6,7 +6,9 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use super::reference::Reference;
-use crate::graph::{Choices, ConstCache, Context, GraphError, Info, LowerCx, Step, TensorId};
+use crate::graph::{
+    Choices, ConstCache, Context, Device, GraphError, Info, LowerCx, Step, TensorId,
+};
 use crate::tensor::{Shape, Tensor};
 use tilewright_kernels::Isa;
 
@@ -28,6 +30,7 @@ pub(super) fn lower_all(
     isa: Isa,
     threads: usize,
     choices: Option<&dyn Choices>,
+    device: Option<&dyn Device>,
 ) -> Result<HashMap<TensorId, Lowered>, GraphError> {
     let is_step = |id: &TensorId| {
         let record = cx.record(*id);
@@ -46,7 +49,7 @@ pub(super) fn lower_all(
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(work.len())));
     let share = || {
         while let Some(&(i, id, _)) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let made = lower(cx, id, isa, threads, choices);
+            let made = lower(cx, id, isa, threads, choices, device);
             let made = made.map_err(|e| e.at(cx.record(id).name()));
             done.lock().unwrap_or_else(PoisonError::into_inner).push((i, id, made));
         }
@@ -97,6 +100,7 @@ fn lower(
     isa: Isa,
     threads: usize,
     choices: Option<&dyn Choices>,
+    device: Option<&dyn Device>,
 ) -> Result<Lowered, GraphError> {
     let record = cx.record(id);
     let operator = record.op().operator().expect("leaves and views have no step");
@@ -122,7 +126,14 @@ fn lower(
     };
     let step = match operator.lower(&lowering)? {
         Some(step) => step,
-        None => Box::new(Reference { op: record.op().clone(), src, dst }),
+        None => {
+            let (src, dst) = (src.clone(), dst.clone());
+            Box::new(Reference { op: record.op().clone(), src, dst })
+        }
+    };
+    let step = match device {
+        Some(device) => device.take(record.op(), &lowering, step),
+        None => step,
     };
     let mut before = Vec::new();
     let mut next = step.before();

@@ -16,7 +16,7 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use crate::graph::{Choices, Context, Evaluator, GraphError, TensorId, passes};
+use crate::graph::{Choices, Context, Device, Evaluator, GraphError, TensorId, passes};
 use crate::tensor::{AlignedBytes, Storage, Tensor, TensorError};
 use plan::{Place, Port};
 use pool::{Job, Pool};
@@ -34,6 +34,7 @@ pub struct Executor {
     /// each page when it is touched first.
     spare: Vec<Tensor>,
     choices: Option<Arc<dyn Choices>>,
+    device: Option<Arc<dyn Device>>,
     memory_limit: usize,
 }
 
@@ -211,8 +212,8 @@ impl Executor {
         })?;
         let (arena, scratch) = (AlignedBytes::default(), AlignedBytes::default());
         let (operands, spare) = (Operands::default(), Vec::new());
-        let (choices, memory_limit) = (None, usize::MAX);
-        Ok(Self { pool, isa, arena, scratch, operands, spare, choices, memory_limit })
+        let (choices, device, memory_limit) = (None, None, usize::MAX);
+        Ok(Self { pool, isa, arena, scratch, operands, spare, choices, device, memory_limit })
     }
 
     /// This executor, which refuses plans whose runs take more than `bytes` for intermediate
@@ -226,6 +227,12 @@ impl Executor {
     #[must_use]
     pub fn with_choices(self, choices: Option<Arc<dyn Choices>>) -> Self {
         Self { choices, ..self }
+    }
+
+    /// This executor, which gives operations to `device` that it takes.
+    #[must_use]
+    pub fn with_device(self, device: Option<Arc<dyn Device>>) -> Self {
+        Self { device, ..self }
     }
 
     /// Threads in use.
@@ -244,7 +251,8 @@ impl Executor {
     /// What passes and lowering refuse; [`GraphError::Memory`].
     pub fn plan(&self, cx: &mut Context, outputs: &[TensorId]) -> Result<Plan, GraphError> {
         let outputs = passes::assign_layouts(cx, outputs)?;
-        let plan = Plan::new(cx, &outputs, self.isa, self.threads(), self.choices.as_deref())?;
+        let (choices, device) = (self.choices.as_deref(), self.device.as_deref());
+        let plan = Plan::new(cx, &outputs, self.isa, self.threads(), choices, device)?;
         let constants = plan.constant_bytes().saturating_add(cx.cache().packed_bytes());
         let needed = plan.run_bytes(self.threads()).saturating_add(constants);
         if needed > self.memory_limit {

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use super::lower::{Lowered, estimate, lower_all};
 use super::memory::{Span, bound, place};
 use super::pool::MAX_PARTS;
-use crate::graph::{Choices, Context, GraphError, Info, Layout, Op, Step, TensorId};
+use crate::graph::{Choices, Context, Device, GraphError, Info, Layout, Op, Step, TensorId};
 use crate::tensor::{DType, ShapeError, Tensor};
 use tilewright_kernels::{Isa, Workload};
 
@@ -95,7 +95,7 @@ pub struct Plan {
 
 impl Plan {
     /// Plans what `outputs` need. Layouts must have been assigned. `choices` is asked how ops are
-    /// computed best.
+    /// computed best, `device` which of them it takes.
     ///
     /// # Errors
     /// What lowering refuses, and sizes that overflow.
@@ -105,9 +105,10 @@ impl Plan {
         isa: Isa,
         threads: usize,
         choices: Option<&dyn Choices>,
+        device: Option<&dyn Device>,
     ) -> Result<Self, GraphError> {
         let order = cx.build_forward(outputs)?;
-        let mut lowered = lower_all(cx, &order, isa, threads, choices)?;
+        let mut lowered = lower_all(cx, &order, isa, threads, choices, device)?;
         let is_input =
             |id: &TensorId| *cx.record(*id).op() == Op::Leaf && cx.record(*id).value().is_none();
         let leaves = order.iter().copied().filter(is_input).enumerate();

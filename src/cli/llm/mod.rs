@@ -42,7 +42,7 @@ impl Ready {
         args: &LlmArgs,
         context: Option<usize>,
     ) -> Result<Self, Failure> {
-        model::check_backend(&args.backend)?;
+        let device = model::device(&args.backend)?;
         let start = Instant::now();
         let progress = ProgressBar::new_spinner().with_message("loading");
         progress.enable_steady_tick(Duration::from_millis(100));
@@ -58,6 +58,7 @@ impl Ready {
             bf16: args.bf16,
             no_repack: args.no_repack,
             memory_limit: args.memory_limit,
+            device,
             progress: Some(Progress::new(move |done, all| {
                 if bar.length().is_none() {
                     bar.set_length(all as u64);

@@ -1,0 +1,452 @@
+//! Matrix products on the NPU of Rockchip's chips, through their run-time library.
+//!
+//! The library is opened at run time; nothing of it is part of this program. A product is cut
+//! (`planner.rs`), packed (`pack.rs`), computed by the thread that owns each core (`owner.rs`),
+//! compared with check sums, and only then written: a failure leaves the result to the CPU
+//! (`step.rs`). A core that fails rests (`breaker.rs`); one that does not answer in time is given up,
+//! with all that it owns. Symbols and structures are in `sys.rs`, layouts and limits of the chips in
+//! `chip.rs`.
+
+mod breaker;
+mod chip;
+mod error;
+mod owner;
+mod pack;
+mod planner;
+mod rates;
+mod self_test;
+mod step;
+mod sys;
+
+use core::ops::Range;
+use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Instant;
+
+pub use chip::Numbers;
+pub use error::RknnError;
+pub use rates::{PackRates, pack_rates};
+pub use self_test::{SelfTest, self_test};
+pub use step::RknnDevice;
+pub use sys::Interface;
+
+use breaker::Breaker;
+use chip::Chip;
+use owner::{Job, Owner, Reply};
+use planner::{Cut, MAX_ROWS};
+use sys::Library;
+
+/// Name of the library, where nothing says where it is.
+const LIBRARY: &str = "librknnrt.so";
+
+/// Share of the free memory that weights may take, in percent, and most per address space.
+const BUDGET_PERCENT: usize = 40;
+const BUDGET_MOST: usize = (2 << 30) - (64 << 20);
+
+/// Time that a core gets at least; the library itself may wait 20 s for a lost interrupt.
+const LEAST_DEADLINE: Duration = Duration::from_secs(2);
+
+/// Times that a core may take as long as predicted.
+const PATIENCE: u32 = 20;
+
+/// What the time of a run is predicted from: its fixed cost, bytes of weights per second, and
+/// multiply-adds per second of one core, of half precision; and how fast weights are packed.
+const FIXED: Duration = Duration::from_micros(33);
+const WEIGHT_RATE: f64 = 8.9e9;
+const MAC_RATE: f64 = 0.35e12;
+const PACK_RATE: f64 = 0.1e9;
+
+/// Fewest rows from which the NPU is faster than the CPU: with fewer both wait for memory.
+const MIN_ROWS: usize = 16;
+
+/// How the NPU is used.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The library; `None` for `librknnrt.so` where the system looks for libraries.
+    pub library: Option<PathBuf>,
+    /// The chip; `None` for the one that the device tree names.
+    pub chip: Option<String>,
+    /// Whether a library that says it is an emulator is accepted.
+    pub emulator: bool,
+    /// How products are computed.
+    pub numbers: Numbers,
+    /// Most cores in use.
+    pub cores: usize,
+    /// Fewest rows of activations of a product that the NPU takes.
+    pub min_rows: usize,
+    /// Most bytes of packed weights on all cores; `None` for 40 % of the free memory.
+    pub weight_bytes: Option<usize>,
+    /// Time that a core gets for a product; `None` for what a prediction allows, 2 s at least.
+    pub deadline: Option<Duration>,
+    /// Whether results are compared with check sums.
+    pub verify: bool,
+    /// Told of each reason for which the CPU computes instead, once.
+    pub log: fn(&str),
+    /// File that keeps other processes of ours away while it is locked; `None` for none.
+    pub lock: Option<PathBuf>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            library: None,
+            chip: None,
+            emulator: false,
+            numbers: Numbers::F16,
+            cores: usize::MAX,
+            min_rows: MIN_ROWS,
+            weight_bytes: None,
+            deadline: None,
+            verify: true,
+            log: |text| eprintln!("warning: {text}"),
+            lock: Some(std::env::temp_dir().join("tilewright-rknn.lock")),
+        }
+    }
+}
+
+impl Options {
+    /// The defaults, with what the environment says: `TILEWRIGHT_RKNN_LIB` (a path),
+    /// `TILEWRIGHT_RKNN_CHIP`, `TILEWRIGHT_RKNN_EMULATOR` (1), `TILEWRIGHT_RKNN_TYPE` (`f16` or
+    /// `i8`), `TILEWRIGHT_RKNN_CORES` and `TILEWRIGHT_RKNN_MIN_ROWS`.
+    ///
+    /// # Errors
+    /// [`RknnError::Setting`].
+    pub fn from_env() -> Result<Self, RknnError> {
+        let text = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
+        let number = |name: &'static str, default: usize| match text(name) {
+            None => Ok(default),
+            Some(value) => value.parse().ok().filter(|&n| n > 0).ok_or(RknnError::Setting {
+                name,
+                value,
+                expected: "a number above 0",
+            }),
+        };
+        let numbers = match text("TILEWRIGHT_RKNN_TYPE") {
+            None => Numbers::F16,
+            Some(value) => match &value[..] {
+                "f16" => Numbers::F16,
+                "i8" => Numbers::I8,
+                _ => {
+                    let (name, expected) = ("TILEWRIGHT_RKNN_TYPE", "f16 or i8");
+                    return Err(RknnError::Setting { name, value, expected });
+                }
+            },
+        };
+        Ok(Self {
+            library: text("TILEWRIGHT_RKNN_LIB").map(PathBuf::from),
+            chip: text("TILEWRIGHT_RKNN_CHIP"),
+            emulator: text("TILEWRIGHT_RKNN_EMULATOR").is_some_and(|v| v == "1"),
+            numbers,
+            cores: number("TILEWRIGHT_RKNN_CORES", usize::MAX)?,
+            min_rows: number("TILEWRIGHT_RKNN_MIN_ROWS", MIN_ROWS)?,
+            ..Self::default()
+        })
+    }
+}
+
+/// Name of the chip that would be used.
+///
+/// # Errors
+/// [`RknnError::UnknownChip`] where there is none, [`RknnError::Setting`].
+pub fn chip_name(options: &Options) -> Result<&'static str, RknnError> {
+    Chip::find(options.chip.as_deref()).map(|chip| chip.name)
+}
+
+/// A matrix of weights, by its columns: `k` elements for each of `n` columns of the result.
+pub trait Rows: Send + Sync {
+    /// Elements that are summed.
+    fn k(&self) -> usize;
+
+    /// Columns of the result.
+    fn n(&self) -> usize;
+
+    /// The `k` elements for one column.
+    ///
+    /// # Errors
+    /// [`RknnError::Weights`].
+    fn row(&self, column: usize, out: &mut [f32]) -> Result<(), RknnError>;
+}
+
+/// Weights that products name. Clones are the same weights.
+#[derive(Clone)]
+pub struct Weights {
+    id: u64,
+    source: Arc<dyn Rows>,
+}
+
+impl Weights {
+    /// Weights of their own, packed when they are used first, and again if they had to make room.
+    pub fn new(source: impl Rows + 'static) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { id, source: Arc::new(source) }
+    }
+
+    /// Elements that are summed, and columns of the result.
+    pub fn sizes(&self) -> (usize, usize) {
+        (self.source.k(), self.source.n())
+    }
+}
+
+/// What an NPU has done.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Report {
+    /// Products that it computed.
+    pub products: u64,
+    /// Products that it could not compute.
+    pub failures: u64,
+    /// Why, each reason once.
+    pub reasons: Vec<String>,
+}
+
+/// What is known of an NPU.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Description {
+    /// Name of the chip.
+    pub chip: &'static str,
+    /// Cores that answered.
+    pub cores: usize,
+    /// The library's path.
+    pub library: PathBuf,
+    /// What its symbols say of its version.
+    pub interface: Interface,
+    /// Texts of the versions of library and driver, if the library tells them.
+    pub versions: Option<[String; 2]>,
+}
+
+struct Cores {
+    owners: Vec<Owner>,
+    breakers: Vec<Breaker>,
+}
+
+/// An NPU: its library, and a thread for each core.
+pub struct Npu {
+    chip: &'static Chip,
+    options: Options,
+    description: Description,
+    cores: Mutex<Cores>,
+    report: Mutex<Report>,
+    _lock: Option<File>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Npu {
+    /// Opens the library and starts the cores. A core that cannot be used is left out; if none can,
+    /// that is an error.
+    ///
+    /// # Errors
+    /// An unknown chip, a library that cannot be opened or used, another process that uses the NPU.
+    pub fn open(options: Options) -> Result<Self, RknnError> {
+        let chip = Chip::find(options.chip.as_deref())?;
+        let held = options.lock.as_ref().map(|path| hold(path)).transpose()?;
+        let path = options.library.clone().unwrap_or_else(|| PathBuf::from(LIBRARY));
+        let library = Library::open(&path)?;
+        let cores = options.cores.clamp(1, chip.cores);
+        let budget = options.weight_bytes.unwrap_or_else(|| {
+            let free = super::cpu::available_memory().unwrap_or(1 << 30);
+            (free / 100 * BUDGET_PERCENT).min(BUDGET_MOST)
+        });
+        let deadline = options.deadline.unwrap_or(LEAST_DEADLINE);
+        let (mut owners, mut breakers) = (Vec::new(), Vec::new());
+        let (mut versions, mut problem) = (None, RknnError::Unavailable);
+        let mut report = Report::default();
+        for core in 0..cores {
+            let (mut owner, started) = Owner::start(library.clone(), chip, core, budget / cores)?;
+            let answer = started.recv_timeout(deadline).unwrap_or_else(|_| {
+                owner.abandon();
+                Err(RknnError::Timeout { core, after: deadline })
+            });
+            owners.push(owner);
+            breakers.push(match answer {
+                Ok(texts) => {
+                    versions = texts.or(versions);
+                    Breaker::new()
+                }
+                Err(e) => {
+                    report.reasons.push(e.to_string());
+                    problem = e.clone();
+                    Breaker::Broken(e)
+                }
+            });
+        }
+        let usable = breakers.iter().filter(|b| !matches!(b, Breaker::Broken(_))).count();
+        if usable == 0 {
+            return Err(problem);
+        }
+        let emulated = versions.as_ref().filter(|v| v[0].contains("emulator"));
+        if let Some([api, _]) = emulated.filter(|_| !options.emulator) {
+            return Err(RknnError::Emulator(api.clone()));
+        }
+        let description = Description {
+            chip: chip.name,
+            cores: usable,
+            library: library.path().to_owned(),
+            interface: library.interface(),
+            versions,
+        };
+        let cores = Mutex::new(Cores { owners, breakers });
+        Ok(Self { chip, options, description, cores, report: Mutex::new(report), _lock: held })
+    }
+
+    /// What is known of it.
+    pub fn description(&self) -> &Description {
+        &self.description
+    }
+
+    /// How it computes products.
+    pub fn numbers(&self) -> Numbers {
+        self.options.numbers
+    }
+
+    /// What it has done so far.
+    pub fn report(&self) -> Report {
+        lock(&self.report).clone()
+    }
+
+    /// Whether a product of so many rows with such weights is one for the NPU. The answer depends on
+    /// sizes only, so a plan that was made with it stays right.
+    pub fn takes(&self, rows: usize, k: usize, n: usize) -> bool {
+        // What is smaller than a block is mostly padding.
+        rows >= self.options.min_rows && k >= chip::K_UNIT && n >= self.chip.n_unit
+    }
+
+    /// `y = x * w`: `x` is `[rows, k]`, `y` `[rows, n]`, both row-major. `y` is written only if all
+    /// went well.
+    ///
+    /// # Errors
+    /// What the cores answer; then `y` is as it was, and the core may be left alone for a time.
+    pub fn multiply(&self, w: &Weights, x: &[f32], y: &mut [f32]) -> Result<(), RknnError> {
+        let outcome = self.compute(w, x, y);
+        let mut report = lock(&self.report);
+        match &outcome {
+            Ok(()) => report.products += 1,
+            Err(e) => {
+                report.failures += 1;
+                let reason = e.to_string();
+                if !report.reasons.contains(&reason) {
+                    (self.options.log)(&format!("{reason}; the CPU computes instead"));
+                    report.reasons.push(reason);
+                }
+            }
+        }
+        outcome
+    }
+
+    fn compute(&self, w: &Weights, x: &[f32], y: &mut [f32]) -> Result<(), RknnError> {
+        let (k, n) = w.sizes();
+        if x.is_empty() || y.is_empty() {
+            return Ok(());
+        }
+        let rows = x.len() / k;
+        for (found, expected) in [(x.len(), rows * k), (y.len(), rows * n)] {
+            if found != expected {
+                return Err(RknnError::Sizes { expected, found });
+            }
+        }
+        // Nothing is written before all parts are there.
+        let mut result = vec![0f32; y.len()];
+        for (x, y) in x.chunks(MAX_ROWS * k).zip(result.chunks_mut(MAX_ROWS * n)) {
+            self.compute_rows(w, x, y)?;
+        }
+        y.copy_from_slice(&result);
+        Ok(())
+    }
+
+    /// At most [`MAX_ROWS`] rows.
+    fn compute_rows(&self, w: &Weights, x: &[f32], y: &mut [f32]) -> Result<(), RknnError> {
+        let ((k, n), numbers) = (w.sizes(), self.options.numbers);
+        let mut cores = lock(&self.cores);
+        let now = Instant::now();
+        let usable: Vec<usize> =
+            (0..cores.breakers.len()).filter(|&i| cores.breakers[i].allows(now)).collect();
+        if usable.is_empty() {
+            return Err(RknnError::Unavailable);
+        }
+        let cut = Cut::new(self.chip, k, n, usable.len());
+        let rows = x.len() / k;
+        let bucket = planner::bucket(rows);
+        let blocks = self.chip.blocks(numbers);
+        let pack = |segment: &Range<usize>| pack::pack_a(x, k, segment, bucket, numbers, blocks);
+        let a = Arc::new(cut.segments.iter().map(pack).collect::<Result<Vec<_>, _>>()?);
+        let segments = Arc::new(cut.segments);
+        let (reply, replies) = mpsc::channel();
+        let mut waiting = Vec::new();
+        let mut widest = 0;
+        for (i, &core) in usable.iter().enumerate() {
+            let slices: Vec<Range<usize>> =
+                cut.slices.iter().skip(i).step_by(usable.len()).cloned().collect();
+            if slices.is_empty() {
+                continue;
+            }
+            widest = widest.max(slices.iter().map(ExactSizeIterator::len).sum());
+            let job = Job {
+                weight: w.id,
+                source: w.source.clone(),
+                numbers,
+                a: a.clone(),
+                segments: segments.clone(),
+                slices,
+                rows,
+                bucket,
+                verify: self.options.verify,
+                reply: reply.clone(),
+            };
+            cores.owners[core].send(job)?;
+            waiting.push(core);
+        }
+        drop(reply);
+        let end = now + self.options.deadline.unwrap_or_else(|| deadline(bucket, k, widest));
+        let mut first = None;
+        while !waiting.is_empty() {
+            let left = end.saturating_duration_since(Instant::now());
+            let Ok(Reply { core, outcome }) = replies.recv_timeout(left) else { break };
+            waiting.retain(|&other| other != core);
+            cores.breakers[core].note(outcome.as_ref().map(|_| ()), Instant::now());
+            match outcome {
+                Ok(pieces) => pieces.iter().for_each(|piece| place(piece, n, y)),
+                Err(e) => {
+                    first.get_or_insert(e);
+                }
+            }
+        }
+        // Who has not answered hangs, or its thread has ended.
+        for core in waiting {
+            let lost = RknnError::Timeout { core, after: now.elapsed() };
+            cores.owners[core].abandon();
+            cores.breakers[core].note(Err(&lost), Instant::now());
+            first.get_or_insert(lost);
+        }
+        first.map_or(Ok(()), Err)
+    }
+}
+
+/// Copies a piece to its columns of a result with `n`.
+fn place(piece: &owner::Piece, n: usize, y: &mut [f32]) {
+    let columns = piece.columns.start..piece.columns.end.min(n);
+    for (row, y) in piece.values.chunks(piece.columns.len()).zip(y.chunks_mut(n)) {
+        y[columns.clone()].copy_from_slice(&row[..columns.len()]);
+    }
+}
+
+/// How long a core may take for so many columns, packing included.
+fn deadline(rows: usize, k: usize, columns: usize) -> Duration {
+    let elements = (k * columns) as f64;
+    let run = (elements * 2.0 / WEIGHT_RATE).max(rows as f64 * elements / MAC_RATE);
+    let predicted = FIXED + Duration::from_secs_f64(run);
+    LEAST_DEADLINE.max(PATIENCE * predicted) + Duration::from_secs_f64(elements / PACK_RATE)
+}
+
+/// Locks a file; other processes that do the same are refused.
+fn hold(path: &std::path::Path) -> Result<File, RknnError> {
+    let taken = || RknnError::Locked(path.to_owned());
+    let file = File::options().create(true).truncate(false).write(true).open(path);
+    let file = file.map_err(|_| taken())?;
+    file.try_lock().map_err(|_| taken())?;
+    Ok(file)
+}

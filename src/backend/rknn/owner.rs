@@ -1,0 +1,302 @@
+//! The thread that owns a core: contexts, memory and packed weights live and end with it.
+
+use core::ops::Range;
+use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
+
+use super::chip::{Chip, Numbers};
+use super::pack::{PackedA, PackedB, pack_b, unpack_c, wrong_row};
+use super::sys::{Context, Library, Memory, Which};
+use super::{RknnError, Rows};
+
+/// Most contexts of a core, each with two pieces of memory.
+const CONTEXTS: usize = 64;
+
+/// Rows, columns and types of the context through which memory is allocated.
+const ALLOCATOR: [usize; 3] = [32, 32, 32];
+
+/// What of a product one core computes.
+pub(super) struct Job {
+    pub(super) weight: u64,
+    pub(super) source: Arc<dyn Rows>,
+    pub(super) numbers: Numbers,
+    /// Activations per segment of K.
+    pub(super) a: Arc<Vec<PackedA>>,
+    pub(super) segments: Arc<Vec<Range<usize>>>,
+    pub(super) slices: Vec<Range<usize>>,
+    pub(super) rows: usize,
+    pub(super) bucket: usize,
+    /// Whether results are compared with their check sums.
+    pub(super) verify: bool,
+    pub(super) reply: Sender<Reply>,
+}
+
+/// Rows by columns of a slice, the sum over all segments, scaled.
+pub(super) struct Piece {
+    pub(super) columns: Range<usize>,
+    pub(super) values: Vec<f32>,
+}
+
+/// What a core answers.
+pub(super) struct Reply {
+    pub(super) core: usize,
+    pub(super) outcome: Result<Vec<Piece>, RknnError>,
+}
+
+/// What the owner says when it has started: texts of the versions, if the library tells them.
+pub(super) type Started = Result<Option<[String; 2]>, RknnError>;
+
+/// A handle on the thread. Dropping it ends the thread when its last job is done, and waits for
+/// that, unless the core has been given up.
+pub(super) struct Owner {
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Owner {
+    /// Starts the thread. The receiver gets one message.
+    pub(super) fn start(
+        library: Arc<Library>,
+        chip: &'static Chip,
+        core: usize,
+        budget: usize,
+    ) -> Result<(Self, Receiver<Started>), RknnError> {
+        let (jobs, work) = mpsc::channel::<Job>();
+        let (ready, started) = mpsc::channel();
+        let body = move || {
+            let mut core = match Core::new(library, chip, core, budget) {
+                Ok(core) => core,
+                Err(e) => {
+                    let _ = ready.send(Err(e));
+                    return;
+                }
+            };
+            let _ = ready.send(Ok(core.allocator.versions()));
+            while let Ok(job) = work.recv() {
+                let outcome = core.product(&job);
+                // Whoever asked may have given up.
+                let _ = job.reply.send(Reply { core: core.number, outcome });
+            }
+        };
+        let builder = thread::Builder::new().name(format!("rknn-core-{core}"));
+        let thread = builder.spawn(body).map_err(|_| RknnError::Unavailable)?;
+        Ok((Self { jobs: Some(jobs), thread: Some(thread) }, started))
+    }
+
+    /// Hands a job over; gives it back if the thread has ended.
+    pub(super) fn send(&self, job: Job) -> Result<(), RknnError> {
+        let jobs = self.jobs.as_ref().ok_or(RknnError::Unavailable)?;
+        jobs.send(job).map_err(|_| RknnError::Unavailable)
+    }
+
+    /// Leaves the thread to itself, with all that it owns: the NPU may still write there.
+    pub(super) fn abandon(&mut self) {
+        self.thread = None;
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic there has been answered for by the missing reply.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Which packed weights: tensor, first row, first column, form.
+type Key = (u64, Range<usize>, Range<usize>, Numbers);
+
+struct Stored {
+    memory: Memory,
+    packed: PackedB,
+    used: u64,
+}
+
+struct Bound {
+    // Before the memory, which it is bound to.
+    context: Context,
+    a: Memory,
+    c: Memory,
+    b: Option<Key>,
+    used: u64,
+}
+
+/// What the thread owns. Fields end in this order: the allocator outlives what it allocated.
+struct Core {
+    contexts: HashMap<([usize; 3], Numbers), Bound>,
+    weights: HashMap<Key, Stored>,
+    allocator: Context,
+    library: Arc<Library>,
+    chip: &'static Chip,
+    number: usize,
+    budget: usize,
+    stored: usize,
+    clock: u64,
+}
+
+impl Core {
+    fn new(
+        library: Arc<Library>,
+        chip: &'static Chip,
+        number: usize,
+        budget: usize,
+    ) -> Result<Self, RknnError> {
+        let mask = (chip.cores > 1).then_some(number);
+        let allocator = Context::new(&library, ALLOCATOR, Numbers::F16.code(), mask)?;
+        let (contexts, weights) = (HashMap::new(), HashMap::new());
+        let (stored, clock) = (0, 0);
+        Ok(Self { contexts, weights, allocator, library, chip, number, budget, stored, clock })
+    }
+
+    fn product(&mut self, job: &Job) -> Result<Vec<Piece>, RknnError> {
+        let slice = |columns: &Range<usize>| {
+            let mut values = vec![0f32; job.rows * columns.len()];
+            for (a, segment) in job.a.iter().zip(job.segments.iter()) {
+                self.run(job, a, segment, columns, &mut values)?;
+            }
+            Ok(Piece { columns: columns.clone(), values })
+        };
+        job.slices.iter().map(slice).collect()
+    }
+
+    /// Adds the product of one segment to the result of one slice.
+    fn run(
+        &mut self,
+        job: &Job,
+        a: &PackedA,
+        segment: &Range<usize>,
+        columns: &Range<usize>,
+        values: &mut [f32],
+    ) -> Result<(), RknnError> {
+        self.clock += 1;
+        let (clock, numbers) = (self.clock, job.numbers);
+        let key = (job.weight, segment.clone(), columns.clone(), numbers);
+        self.store(&key, &*job.source)?;
+        let shape = [job.bucket, segment.len(), columns.len()];
+        self.open(shape, numbers)?;
+        let (Some(bound), Some(weight)) =
+            (self.contexts.get_mut(&(shape, numbers)), self.weights.get_mut(&key))
+        else {
+            unreachable!("both have just been made");
+        };
+        (bound.used, weight.used) = (clock, clock);
+        if bound.b.as_ref() != Some(&key) {
+            bound.b = None;
+            bound.context.bind(&weight.memory, Which::B)?;
+            weight.memory.flush()?;
+            bound.b = Some(key);
+        }
+        bound.a.bytes_mut()[..a.bytes.len()].copy_from_slice(&a.bytes);
+        bound.context.bind(&bound.a, Which::A)?;
+        bound.a.flush()?;
+        bound.context.run(&bound.a, &weight.memory, &mut bound.c)?;
+        let blocks = self.chip.blocks(numbers);
+        let n = columns.len();
+        let c = unpack_c(bound.c.bytes(), job.rows, job.bucket, n, numbers, blocks);
+        let wrong = if job.verify { wrong_row(a, &weight.packed, &c, n) } else { None };
+        if let Some(row) = wrong {
+            return Err(RknnError::WrongResult { core: self.number, row });
+        }
+        for ((row, out), &scale) in c.chunks(n).zip(values.chunks_mut(n)).zip(&a.scales) {
+            for ((out, &c), &column) in out.iter_mut().zip(row).zip(&weight.packed.scales) {
+                *out += c * scale * column;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes sure that weights are packed in memory of the NPU.
+    fn store(&mut self, key: &Key, source: &dyn Rows) -> Result<(), RknnError> {
+        if self.weights.contains_key(key) {
+            return Ok(());
+        }
+        let (_, k, n, numbers) = key;
+        let bytes = k.len() * n.len() * numbers.bytes();
+        if bytes > self.budget {
+            return Err(RknnError::Memory { needed: bytes });
+        }
+        self.evict(self.budget - bytes);
+        let mut memory = match self.allocator.memory(bytes) {
+            Ok(memory) => memory,
+            Err(RknnError::Memory { .. }) => {
+                // Less than was thought: what fits now is the budget from here on.
+                self.evict(self.stored / 4 * 3);
+                let memory = self.allocator.memory(bytes)?;
+                self.budget = self.stored + bytes;
+                memory
+            }
+            Err(e) => return Err(e),
+        };
+        let blocks = self.chip.blocks(*numbers);
+        let packed = pack_b(source, k, n, *numbers, blocks, memory.bytes_mut())?;
+        self.stored += bytes;
+        self.weights.insert(key.clone(), Stored { memory, packed, used: self.clock });
+        Ok(())
+    }
+
+    /// Lets weights go, those first that were used longest ago, until `most` bytes are left.
+    fn evict(&mut self, most: usize) {
+        while self.stored > most {
+            let oldest = self.weights.iter().min_by_key(|(_, stored)| stored.used);
+            let Some(key) = oldest.map(|(key, _)| key.clone()) else { return };
+            for bound in self.contexts.values_mut().filter(|b| b.b.as_ref() == Some(&key)) {
+                bound.b = None;
+            }
+            if let Some(gone) = self.weights.remove(&key) {
+                self.stored -= gone.memory.bytes().len();
+            }
+        }
+    }
+
+    /// Makes sure that there is a context of a shape.
+    fn open(&mut self, shape: [usize; 3], numbers: Numbers) -> Result<(), RknnError> {
+        if self.contexts.contains_key(&(shape, numbers)) {
+            return Ok(());
+        }
+        if self.contexts.len() >= CONTEXTS {
+            let oldest = self.contexts.iter().min_by_key(|(_, bound)| bound.used);
+            if let Some(key) = oldest.map(|(key, _)| *key) {
+                self.contexts.remove(&key);
+            }
+        }
+        let core = (self.chip.cores > 1).then_some(self.number);
+        let mut context = Context::new(&self.library, shape, numbers.code(), core)?;
+        check(&context, self.chip, shape, numbers)?;
+        let attrs = *context.attrs();
+        let a = self.allocator.memory(attrs.a.bytes())?;
+        let c = self.allocator.memory(attrs.c.bytes())?;
+        context.bind(&c, Which::C)?;
+        let bound = Bound { context, a, c, b: None, used: self.clock };
+        self.contexts.insert((shape, numbers), bound);
+        Ok(())
+    }
+}
+
+/// The library must want the layouts that we pack.
+fn check(
+    context: &Context,
+    chip: &Chip,
+    [m, k, n]: [usize; 3],
+    numbers: Numbers,
+) -> Result<(), RknnError> {
+    let (attrs, b) = (context.attrs(), chip.blocks(numbers));
+    let a_dims = vec![k / b.a, m, b.a];
+    let b_dims = vec![n.div_ceil(b.sn), k.div_ceil(b.sk), b.sn, b.sk];
+    let c_dims = vec![n / b.c, m, b.c];
+    let size = numbers.bytes();
+    let all =
+        [('A', a_dims, size, &attrs.a), ('B', b_dims, size, &attrs.b), ('C', c_dims, 4, &attrs.c)];
+    for (matrix, dims, element, attr) in all {
+        let bytes = dims.iter().product::<usize>() * element;
+        let expected: Vec<u32> = dims.iter().map(|&d| d as u32).collect();
+        if attr.dims() != expected || attr.bytes() != bytes {
+            let found = attr.dims().to_vec();
+            return Err(RknnError::Layout { matrix, expected, found });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! Whether an NPU computes what it should, before anybody relies on it.
+
+use core::time::Duration;
+use std::time::Instant;
+
+use super::{Description, Npu, Numbers, Options, RknnError, Rows, Weights};
+
+/// Sizes of the product: none is a multiple of what the NPU computes in, and every core has a part.
+const ROWS: usize = 33;
+const K: usize = 1000;
+const N: usize = 500;
+
+/// Runs of which the fastest counts.
+const RUNS: usize = 5;
+
+/// What a test found.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SelfTest {
+    /// The NPU.
+    pub description: Description,
+    /// Per form of the operands: the time of a product with 33 rows, 1000 sums and 500 columns the
+    /// first time, contexts and packing included, and the shortest after that.
+    pub times: Vec<(Numbers, Duration, Duration)>,
+}
+
+/// Whole numbers from -8 to 8 with a pattern that no layout repeats: their products are exact in every
+/// form.
+fn element(i: usize) -> f32 {
+    let mixed = (i as u32).wrapping_mul(0x9E37_79B9) >> 16;
+    (mixed % 17) as f32 - 8.0
+}
+
+struct Pattern;
+
+impl Rows for Pattern {
+    fn k(&self) -> usize {
+        K
+    }
+
+    fn n(&self) -> usize {
+        N
+    }
+
+    fn row(&self, column: usize, out: &mut [f32]) -> Result<(), RknnError> {
+        out.iter_mut().enumerate().for_each(|(i, x)| *x = element(column * K + i + 7));
+        Ok(())
+    }
+}
+
+/// Opens the NPU with these options and computes a product in each form, which must be exact.
+///
+/// A library may crash or hang where it does not fit its driver: call this in a process of its own.
+///
+/// # Errors
+/// What [`Npu::open`] and [`Npu::multiply`] return, and [`RknnError::WrongResult`].
+pub fn self_test(options: &Options) -> Result<SelfTest, RknnError> {
+    let x: Vec<f32> = (0..ROWS * K).map(element).collect();
+    let mut columns = vec![0f32; N * K];
+    for (column, out) in columns.chunks_exact_mut(K).enumerate() {
+        Pattern.row(column, out)?;
+    }
+    let mut times = Vec::new();
+    let mut described = None;
+    for numbers in [Numbers::F16, Numbers::I8] {
+        let npu = Npu::open(Options { numbers, ..options.clone() })?;
+        let weights = Weights::new(Pattern);
+        let mut spent = Vec::with_capacity(RUNS);
+        for _ in 0..RUNS {
+            let (mut y, begin) = (vec![f32::NAN; ROWS * N], Instant::now());
+            npu.multiply(&weights, &x, &mut y)?;
+            spent.push(begin.elapsed());
+            compare(&x, &columns, &y, numbers)?;
+        }
+        let again = spent[1..].iter().min().copied().unwrap_or_default();
+        times.push((numbers, spent[0], again));
+        described = Some(npu.description().clone());
+    }
+    let description = described.ok_or(RknnError::Unavailable)?;
+    Ok(SelfTest { description, times })
+}
+
+fn compare(x: &[f32], w: &[f32], y: &[f32], numbers: Numbers) -> Result<(), RknnError> {
+    for (row, (x, y)) in x.chunks_exact(K).zip(y.chunks_exact(N)).enumerate() {
+        for (w, y) in w.chunks_exact(K).zip(y) {
+            let sum: f32 = x.iter().zip(w).map(|(x, w)| x * w).sum();
+            // Bytes are rounded to 127 parts of 8, halves hold these numbers as they are.
+            let size: f32 = x.iter().zip(w).map(|(x, w)| (x * w).abs()).sum();
+            let bound = match numbers {
+                Numbers::F16 => 0.0,
+                Numbers::I8 => size * 0.05,
+            };
+            // What is not a number is not within the bound.
+            let good = (y - sum).abs() <= bound;
+            if !good {
+                return Err(RknnError::WrongResult { core: 0, row });
+            }
+        }
+    }
+    Ok(())
+}

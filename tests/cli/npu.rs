@@ -1,0 +1,81 @@
+//! The NPU of Rockchip's chips, emulated, as the program uses it.
+
+use std::process::Command;
+
+use rknnrt::Instance;
+
+use crate::support::{Bench, Ran, model, node, tensor};
+
+/// The program with an emulated RK3588, whose lock nobody else has.
+fn command(bench: &Bench, emulator: &Instance) -> Command {
+    let mut command = bench.command();
+    command
+        .env("TMPDIR", bench.path("."))
+        .env("TILEWRIGHT_RKNN_CHIP", "rk3588")
+        .env("TILEWRIGHT_RKNN_EMULATOR", "1")
+        .env("TILEWRIGHT_RKNN_LIB", emulator.path());
+    command
+}
+
+fn emulator() -> Instance {
+    Instance::new("", None).unwrap()
+}
+
+#[test]
+fn doctor_tests_the_npu_in_another_process() {
+    let (bench, emulator) = (Bench::new(), emulator());
+    let run = |fault: &str| {
+        let mut command = command(&bench, &emulator);
+        command.env("RKNN_EMU_FAULT", fault).args(["doctor", "--format", "json"]);
+        Ran::from(command.output().unwrap()).json()["rknn"].clone()
+    };
+    let good = run("");
+    assert_eq!((&good["available"], &good["chip"]), (&true.into(), &"rk3588".into()), "{good}");
+    assert_eq!(good["self_test"]["cores"], 3);
+    assert_eq!(good["self_test"]["api_version"], "2.3.2 (emulator)");
+    for (fault, reason) in [
+        ("create:rc=-3", "device unavailable"),
+        ("run:wrong=zero", "wrong row"),
+        ("run:crash", "self-test ended with"),
+    ] {
+        let bad = run(fault);
+        assert_eq!(bad["available"], false, "{bad}");
+        assert!(bad["reason"].as_str().unwrap().contains(reason), "{bad}");
+    }
+    let mut nowhere = command(&bench, &emulator);
+    nowhere.env("TILEWRIGHT_RKNN_LIB", "none.so").arg("doctor");
+    let ran = Ran::from(nowhere.output().unwrap());
+    assert!(ran.done().contains("rknn              none: "));
+}
+
+#[test]
+fn products_run_on_the_npu_and_fall_back() {
+    let (bench, emulator) = (Bench::new(), emulator());
+    let (m, k, n) = (20, 64, 40);
+    let values = |count: usize| (0..count).map(|i| (i * 37 % 19) as f32 - 9.0).collect::<Vec<_>>();
+    let w = tensor("w", &[k as i64, n as i64], &values(k * n));
+    let dims = [Some(m as i64), Some(k as i64)];
+    let nodes = vec![node("MatMul", &["x", "w"], &["y"])];
+    bench.model("m.onnx", &model(&[("x", crate::support::F32, &dims)], &["y"], nodes, vec![w]));
+    bench.npy("x.npy", &[m, k], &values(m * k));
+    let mut results = Vec::new();
+    for (backend, fault, warned) in
+        [("cpu", "", false), ("rknn", "", false), ("rknn", "run:nth=1:rc=-1", true)]
+    {
+        let mut command = command(&bench, &emulator);
+        command.env("RKNN_EMU_FAULT", fault).args(["run", "m.onnx", "--input", "x.npy"]);
+        let ran = command.args(["--backend", backend, "--output-dir", "out"]).output().unwrap();
+        let ran = Ran::from(ran);
+        assert_eq!(ran.stderr.contains("the CPU computes instead"), warned, "{}", ran.stderr);
+        ran.done();
+        results.push(bench.values("out/y.npy"));
+    }
+    // Whole numbers of this size are exact in half precision.
+    assert!(results.iter().all(|r| *r == results[0]));
+    let mut command = command(&bench, &emulator);
+    command.env_remove("TILEWRIGHT_RKNN_EMULATOR");
+    let refused = command.args(["run", "m.onnx", "--input", "x.npy", "--backend", "rknn"]);
+    let refused = Ran::from(refused.output().unwrap());
+    assert_eq!(refused.status, Some(1));
+    assert!(refused.stderr.contains("TILEWRIGHT_RKNN_EMULATOR=1"), "{}", refused.stderr);
+}

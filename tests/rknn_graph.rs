@@ -1,0 +1,146 @@
+//! Graphs whose products an emulated NPU takes: the same answers as the CPU's, whatever fails.
+#![cfg(all(feature = "rknn", target_os = "linux"))]
+
+use std::sync::Arc;
+
+use rknnrt::Instance;
+use tilewright::backend::cpu::Executor;
+use tilewright::backend::rknn::{Npu, Options, RknnDevice};
+use tilewright::graph::ops::block_matmul::BlockMatMul;
+use tilewright::graph::ops::matmul::MatMul;
+use tilewright::graph::{Context, Device, TensorId, passes};
+use tilewright::{DType, Isa, Tensor};
+
+const ROWS: usize = 20;
+const K: usize = 96;
+const N: usize = 70;
+
+fn noise(count: usize, seed: u32) -> Vec<f32> {
+    let value = |i: u32| (i.wrapping_add(seed << 16).wrapping_mul(0x9E37_79B9) >> 20) as f32;
+    (0..count as u32).map(|i| value(i) / 2048.0 - 1.0).collect()
+}
+
+fn tensor(dims: &[usize], seed: u32) -> Tensor {
+    Tensor::from_slice(dims, &noise(dims.iter().product(), seed)).unwrap()
+}
+
+/// Blocks of 32 bytes with a scale of 1 / 64.
+fn q8_0(rows: usize, k: usize) -> Tensor {
+    let scale = half::f16::from_f32(1.0 / 64.0).to_le_bytes();
+    let block = |b: usize| {
+        let quants = (0..32).map(move |i| ((b * 32 + i) * 37 % 101) as u8);
+        scale.into_iter().chain(quants)
+    };
+    let bytes: Vec<u8> = (0..rows * k / 32).flat_map(block).collect();
+    Tensor::from_bytes(DType::Q8_0, &[rows, k], &bytes).unwrap()
+}
+
+/// The same from f32, in halves.
+fn f16(rows: usize, k: usize) -> Tensor {
+    let halves = noise(rows * k, 5).into_iter().map(half::f16::from_f32);
+    let bytes: Vec<u8> = halves.flat_map(|x| x.to_le_bytes()).collect();
+    Tensor::from_bytes(DType::F16, &[rows, k], &bytes).unwrap()
+}
+
+/// Products with bias, residual and activation, and one with weights of a language model.
+fn network(cx: &mut Context, x: TensorId, weights: Tensor) -> TensorId {
+    use tilewright::graph::ops::binary::Binary;
+    use tilewright::graph::ops::unary::{Unary, UnaryOp};
+    use tilewright_kernels::BinaryOp;
+    let w = cx.constant(tensor(&[K, N], 1)).unwrap();
+    let bias = cx.constant(tensor(&[N], 2)).unwrap();
+    let y = cx.op(MatMul::default(), &[x, w]).unwrap();
+    let y = cx.op(Binary::new(BinaryOp::Add), &[y, bias]).unwrap();
+    let y = cx.op(Unary::new(UnaryOp::Relu), &[y]).unwrap();
+    let y = cx.reshape(y, &[ROWS, N]).unwrap();
+    let square = cx.constant(tensor(&[N, N], 3)).unwrap();
+    let z = cx.op(MatMul { transposed_b: true, ..MatMul::default() }, &[y, square]).unwrap();
+    let z = cx.op(Binary::new(BinaryOp::Add), &[z, y]).unwrap();
+    let narrow = cx.constant(tensor(&[N, 64], 4)).unwrap();
+    let z = cx.op(MatMul::default(), &[z, narrow]).unwrap();
+    let weights = cx.constant(weights).unwrap();
+    cx.op(BlockMatMul { bias: false }, &[z, weights]).unwrap()
+}
+
+/// The network from the definitions of its operators: of constants all is computed at once.
+fn reference(weights: Tensor) -> Vec<f32> {
+    let mut cx = Context::new();
+    let x = cx.constant(tensor(&[2, ROWS / 2, K], 9)).unwrap();
+    let z = network(&mut cx, x, weights);
+    cx.constant_value(z).unwrap().as_slice().unwrap().to_vec()
+}
+
+fn run(weights: Tensor, device: Option<Arc<dyn Device>>) -> (Vec<f32>, Vec<String>) {
+    let mut cx = Context::new();
+    let x = cx.input("x", DType::F32, &[2, ROWS / 2, K]).unwrap();
+    let z = network(&mut cx, x, weights);
+    passes::optimize(&mut cx, &[z], 2).unwrap();
+    let mut executor = Executor::new(Isa::best(), 2).unwrap().with_device(device);
+    let plan = executor.plan(&mut cx, &[z]).unwrap();
+    let given = tensor(&[2, ROWS / 2, K], 9);
+    let results = executor.run(&plan, &[&given], None).unwrap();
+    let again = executor.run(&plan, &[&given], None).unwrap();
+    let floats = |t: &Tensor| t.as_slice::<f32>().unwrap().to_vec();
+    assert_eq!(floats(&again[0]).len(), ROWS * 33);
+    (floats(&results[0]), plan.nodes().map(|node| node.kernel.clone()).collect())
+}
+
+fn device(emulator: &Instance) -> Arc<RknnDevice> {
+    let options = Options {
+        library: Some(emulator.path().to_owned()),
+        chip: Some("rk3588".to_owned()),
+        emulator: true,
+        weight_bytes: Some(64 << 20),
+        lock: None,
+        log: |_| {},
+        ..Options::default()
+    };
+    Arc::new(RknnDevice::new(Arc::new(Npu::open(options).unwrap())))
+}
+
+/// Sums of 64 to 96 products of halves, three times over.
+fn close(found: &[f32], expected: &[f32], what: &str) {
+    let size = expected.iter().fold(0f32, |m, x| m.max(x.abs()));
+    for (i, (a, b)) in found.iter().zip(expected).enumerate() {
+        assert!((a - b).abs() <= 4e-3 * size, "{what}, element {i}: {a} {b}");
+    }
+}
+
+#[test]
+fn the_npu_takes_products_with_constant_weights() {
+    // The CPU's kernel rounds activations to 8 bits where weights are blocks; the NPU does not.
+    let expected = reference(q8_0(33, 64));
+    let (_, kernels) = run(q8_0(33, 64), None);
+    assert!(kernels.iter().all(|k| !k.starts_with("rknn")));
+    let emulator = Instance::new("", None).unwrap();
+    let device = device(&emulator);
+    let (found, kernels) = run(q8_0(33, 64), Some(device.clone()));
+    let taken = kernels.iter().filter(|k| *k == "rknn_matmul_f16").count();
+    assert_eq!(taken, 4, "{kernels:?}");
+    close(&found, &expected, "on the NPU");
+    let report = device.npu().report();
+    assert_eq!((report.products, report.failures), (8, 0));
+}
+
+#[test]
+fn what_fails_on_the_npu_the_cpu_computes() {
+    let expected = reference(f16(33, 64));
+    for fault in [
+        "run:nth=2:rc=-1",
+        "run:every=3:rc=-1",
+        "run:rc=-1",
+        "run:nth=4:wrong=nan",
+        "create:nth=5:rc=-4",
+        "create_mem:after=4:null",
+        "set_io:nth=3:rc=-1",
+        "run:nth=5:dead",
+    ] {
+        let emulator = Instance::new(&format!("RKNN_EMU_FAULT={fault}"), None).unwrap();
+        let device = device(&emulator);
+        let (found, _) = run(f16(33, 64), Some(device.clone()));
+        close(&found, &expected, fault);
+        let report = device.npu().report();
+        assert_eq!(report.products + report.failures, 8, "{fault}");
+        assert!(report.failures > 0 && !report.reasons.is_empty(), "{fault}");
+    }
+}
