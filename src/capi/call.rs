@@ -4,9 +4,10 @@
 
 use core::cell::{Cell, RefCell};
 use core::ffi::CStr;
+use core::panic::AssertUnwindSafe;
 use core::ptr;
 use std::ffi::CString;
-use std::panic::{self, AssertUnwindSafe};
+use std::panic;
 use std::sync::Once;
 
 use super::status::{Failure, tw_status};

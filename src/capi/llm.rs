@@ -409,7 +409,7 @@ impl Inner {
         let options = GenerateOptions { sampler: self.sampling.clone(), ..options };
         let mut generation = self.session.generate(&self.tokenizer, tokens, options)?;
         let mut made = 0;
-        while let Some(token) = generation.next() {
+        for token in generation.by_ref() {
             let token = token?;
             made += 1;
             if tell(token.id.cast_signed(), &token.text) {
