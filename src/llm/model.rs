@@ -32,7 +32,7 @@ pub struct LlmOptions {
     pub cache_type: DType,
     /// Whether attention over several tokens may round its operands to bf16, where the instruction
     /// set multiplies those faster: an error of about 0.3 % of what attention gives. With weights of
-    /// Q2_K to Q6_K it does without being asked, unless the cache is of f32.
+    /// Q2_K to Q6_K that stays below what 8-bit activations cost.
     pub bf16: bool,
     /// Whether sessions time each operation.
     pub profile: bool,

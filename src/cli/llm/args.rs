@@ -19,8 +19,7 @@ pub(crate) struct LlmArgs {
     /// Type of the cache of keys and values
     #[arg(long, value_enum, default_value_t)]
     pub(crate) cache_type: CacheType,
-    /// Let attention to prompts round to bf16, where the processor is faster so: always with weights of
-    /// Q2_K to Q6_K, with others only if asked
+    /// Let attention to prompts round to bf16, where the processor is faster so: a little less exact
     #[arg(long)]
     pub(crate) bf16: bool,
     /// Use the weights as they lie in the file: less memory and a faster start, but each run repacks

@@ -46,7 +46,7 @@ pub(in crate::llm) struct Builder<'a> {
     count: usize,
     tokens: TensorId,
     positions: TensorId,
-    /// Whether attention may round to bf16 whatever the weights are.
+    /// Whether attention may round to bf16.
     pub(in crate::llm) bf16: bool,
     /// What the last layer has attended to.
     attended: Option<TensorId>,
@@ -321,18 +321,12 @@ impl<'a> Builder<'a> {
         window: Option<usize>,
     ) -> Result<TensorId, Error> {
         let config = self.config;
-        // Products with blocks of 256 are given a scale for each 32 activations, where llama.cpp has one
-        // for 256: twice as exact, bf16 included. With blocks of 32 both round alike, and bf16 would show;
-        // and who wants a cache of f32 wants nothing rounded that need not be.
-        let next = self.weights.any(&format!("blk.{layer}.attn_output.weight"));
-        let coarse = next.is_some_and(|w| w.dtype().block_elems() == 256);
-        let kept = self.caches[layer].shape().dtype == DType::F32;
         let op = KvAttention {
             heads: config.heads,
             scale: config.attention_scale.unwrap_or(1.0 / (config.key_size as f32).sqrt()),
             softcap: config.attention_softcap,
             window,
-            bf16: self.bf16 || coarse && !kept,
+            bf16: self.bf16,
             cache: self.caches[layer].clone(),
         };
         let positions = self.positions;
