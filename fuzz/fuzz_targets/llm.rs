@@ -5,7 +5,7 @@
 use arbitrary::Unstructured;
 use libfuzzer_sys::fuzz_target;
 
-#[allow(dead_code)]
+#[allow(dead_code, reason = "the builder is shared, and each user needs a part of it")]
 #[path = "../gguf.rs"]
 mod gguf;
 #[path = "../llm.rs"]

@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::support::Bench;
 use file::{ARRAY, F32, File, STRING, U32, array, text, texts};
 
-#[allow(dead_code)]
+#[allow(dead_code, reason = "the builder is shared, and each user needs a part of it")]
 #[path = "../../fuzz/gguf.rs"]
 mod file;
 

@@ -231,9 +231,8 @@ pub(super) fn unpack_c(
 /// The first row of a result (before it is scaled) whose sum is not the product of the row of A with
 /// the sums of B: more than rounding can explain.
 ///
-/// With half precision the bound is `(k + n) u` times the sum of the sizes of all products, `u =
-/// 2^-24`, so a single wrong element may hide; with bytes it is what rounding of a sum above 2^24 to
-/// f32 can change.
+/// The bound is `(k + 8) u` times the sum of the sizes of all products of the row, `u = 2^-24`, for both
+/// types: a single element that is wrong by less may hide.
 pub(super) fn wrong_row(a: &PackedA, b: &PackedB, c: &[f32], columns: usize) -> Option<usize> {
     let k = b.sums.len();
     let unit = f64::from(f32::EPSILON) / 2.0;

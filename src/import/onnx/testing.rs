@@ -155,7 +155,6 @@ pub(super) fn i64s(v: &[i64]) -> Tensor {
 
 /// A tensor of f32 that counts from 0.
 pub(super) fn count(dims: &[usize]) -> Tensor {
-    #[allow(clippy::cast_precision_loss)]
     let v: Vec<f32> = (0..dims.iter().product::<usize>()).map(|i| i as f32).collect();
     f32s(dims, &v)
 }
