@@ -42,6 +42,10 @@ macro_rules! decode_tiles {
         decode_functions! { $feat 16
         [[4 1 4 4] [2 1 2 4] [1 2 2 4]] [[4 4] [2 4] [1 4]] [[4 4] [2 4] [1 4]] }
     };
+    (2 $feat:tt) => {
+        decode_functions! { $feat 16
+        [[2 1 2 8] [1 1 1 8]] [[2 8] [1 8]] [[2 8] [1 8]] }
+    };
     (1 $feat:tt) => {
         decode_functions! { $feat 16
         [[1 1 1 16]] [[1 16]] [[1 16]] }
