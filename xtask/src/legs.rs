@@ -198,7 +198,9 @@ fn fuzz() -> Result<(), String> {
         run.arg(corpus)
             .arg(format!("fuzz/seeds/{target}"))
             .arg(prefixed("-artifact_prefix=", found));
-        run.args(["-max_total_time=60", "-timeout=20", "-rss_limit_mb=2048", "-verbosity=0"]);
+        // The same numbers each time: a change is judged by what it did, not by luck.
+        run.args(["-seed=1", "-max_total_time=60", "-timeout=20", "-rss_limit_mb=2048"]);
+        run.arg("-verbosity=0");
         finish(&mut run)?;
     }
     Ok(())
