@@ -47,7 +47,11 @@ static void *work(void *user) {
     forever.size = sizeof forever;
     forever.ignore_end = 1;
     forever.context_shift = 1;
-    to->status = tw_llm_generate(to->llm, to->tokens, to->count, &forever, count_only, &calls, NULL);
+    /* The other thread looks at the session again and again, and may be first. */
+    do
+        to->status =
+            tw_llm_generate(to->llm, to->tokens, to->count, &forever, count_only, &calls, NULL);
+    while (to->status == TW_BUSY);
     return NULL;
 }
 
