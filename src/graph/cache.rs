@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::GraphError;
-use crate::tensor::{AlignedBytes, DType, Storage, Tensor, TensorError};
+use crate::tensor::{AlignedBytes, DType, Regions, Storage, Tensor, TensorError};
 
 /// Folded values of fewer bytes are never released: they are cheaper to keep than to compute again.
 const SMALL: usize = 64 << 10;
@@ -22,6 +22,8 @@ const COPY: usize = 1 << 20;
 #[derive(Default)]
 pub struct ConstCache {
     maps: Mutex<Maps>,
+    /// Memory of packed weights.
+    regions: Regions,
     /// Where weights are copied to that do not lie as elements must, until [`ConstCache::release`]: as
     /// many buffers as threads have needed at one time.
     copies: Mutex<Vec<AlignedBytes>>,
@@ -155,6 +157,11 @@ impl ConstCache {
             maps.folded.insert(key, Folded { id, value: Some(made.clone()) });
         }
         Ok(made)
+    }
+
+    /// Zeroed memory for packed weights.
+    pub(crate) fn room(&self, bytes: usize) -> Result<AlignedBytes, TensorError> {
+        AlignedBytes::zeroed_in(&self.regions, bytes)
     }
 
     /// Packed weights: the result of `make`, or of an earlier call with the same format and

@@ -153,7 +153,7 @@ impl LowerCx<'_> {
     ) -> Result<Arc<AlignedBytes>, GraphError> {
         let source = self.values[i].expect("a constant operand");
         self.cache.packed(format!("{format} {:?} {bytes}", source.dims()), source.storage(), || {
-            let mut out = AlignedBytes::zeroed(bytes)?;
+            let mut out = self.cache.room(bytes)?;
             pack(source, &mut out)?;
             Ok(out)
         })

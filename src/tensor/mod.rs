@@ -6,10 +6,12 @@
 
 pub mod block;
 mod dtype;
+mod region;
 mod shape;
 mod storage;
 
 pub use dtype::{DType, Element};
+pub(crate) use region::Regions;
 pub use shape::{MAX_DIMS, Shape, ShapeError, broadcast};
 pub use storage::{AlignedBytes, Storage};
 

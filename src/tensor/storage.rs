@@ -8,6 +8,7 @@ use std::sync::Arc;
 use bytemuck::{Pod, Zeroable};
 
 use super::TensorError;
+use super::region::{Part, Regions};
 
 /// One cache line, the unit of allocation.
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -26,6 +27,8 @@ enum Memory {
     /// Pages of its own, which the system makes large ones where it can: touching new memory in
     /// small pages takes ten times as long, and walking through it misses the TLB.
     Pages(memmap2::MmapMut),
+    /// The same, shared with others that live as long.
+    Part(Part),
 }
 
 impl Default for Memory {
@@ -36,6 +39,9 @@ impl Default for Memory {
 
 /// From here on memory is mapped: a few large pages.
 const MAPPED: usize = 4 << 20;
+
+/// From here on memory may be part of a region: less is not worth a large page.
+const PART: usize = 256 << 10;
 
 impl AlignedBytes {
     /// `len` zero bytes.
@@ -58,6 +64,17 @@ impl AlignedBytes {
         drop(probe);
         Ok(Self { memory: Memory::Lines(bytemuck::zeroed_vec(count)), len })
     }
+
+    /// `len` zero bytes, much of it from regions for what lives as long.
+    ///
+    /// # Errors
+    /// [`TensorError::OutOfMemory`] if the memory cannot be had.
+    pub(crate) fn zeroed_in(regions: &Regions, len: usize) -> Result<Self, TensorError> {
+        if len < PART {
+            return Self::zeroed(len);
+        }
+        Ok(Self { memory: Memory::Part(regions.part(len)?), len })
+    }
 }
 
 impl Deref for AlignedBytes {
@@ -66,6 +83,7 @@ impl Deref for AlignedBytes {
         match &self.memory {
             Memory::Lines(lines) => &bytemuck::cast_slice(lines)[..self.len],
             Memory::Pages(pages) => &pages[..self.len],
+            Memory::Part(part) => part,
         }
     }
 }
@@ -75,6 +93,7 @@ impl DerefMut for AlignedBytes {
         match &mut self.memory {
             Memory::Lines(lines) => &mut bytemuck::cast_slice_mut(lines)[..self.len],
             Memory::Pages(pages) => &mut pages[..self.len],
+            Memory::Part(part) => part,
         }
     }
 }
