@@ -565,6 +565,8 @@ fn planned(
     for output in &mut outputs {
         *output = cx.cont(*output)?;
     }
-    passes::optimize(cx, &outputs, executor.threads())?;
+    // Fusing neighbours pays where there are few threads, and a device has many.
+    let threads = if executor.leaves_the_cpu() { usize::MAX } else { executor.threads() };
+    passes::optimize(cx, &outputs, threads)?;
     executor.plan(cx, &outputs)
 }

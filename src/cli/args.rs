@@ -22,6 +22,7 @@ Examples:
 Environment:
   TILEWRIGHT_ISA=scalar|avx2|avx512|neon|...       use no better instruction set than this one
   TILEWRIGHT_TUNE_TABLE=FILE|off                   tuning table to use instead of the user's own
+  TILEWRIGHT_OPENCL_DEVICE=NUMBER|NAME             the device, for --backend opencl
   TILEWRIGHT_RKNN_LIB=FILE                         the NPU's run-time library, for --backend rknn
   NO_COLOR=1                                       plain text on terminals
 
@@ -336,6 +337,9 @@ pub(super) struct MachineArgs {
     /// Backend to run on
     #[arg(long, value_name = "NAME", default_value = "cpu")]
     pub(super) backend: String,
+    /// Device of the backend, for opencl: its number or a part of its name; `doctor` lists them
+    #[arg(long, value_name = "DEVICE")]
+    pub(super) device: Option<String>,
     /// Tuning table to use instead of the user's own; `tilewright tune` makes them
     #[arg(long, value_name = "FILE", conflicts_with = "no_table")]
     pub(super) table: Option<PathBuf>,

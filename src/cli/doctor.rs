@@ -8,7 +8,7 @@ use tilewright::Isa;
 
 use super::Failure;
 use super::args::{DoctorArgs, Format};
-use super::report;
+use super::{opencl, report};
 
 #[derive(Serialize)]
 struct Json {
@@ -17,7 +17,10 @@ struct Json {
     memory_bytes: Option<u64>,
     isas: Vec<&'static str>,
     isa: Option<&'static str>,
-    opencl: Vec<String>,
+    opencl: Vec<opencl::Found>,
+    /// Why there are none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    opencl_reason: Option<String>,
     rknn: Rknn,
     advice: Vec<String>,
 }
@@ -80,13 +83,18 @@ fn examine() -> Json {
                 .into(),
         );
     }
+    let (opencl, opencl_reason) = match opencl::examine(&mut advice) {
+        Ok(found) => (found, None),
+        Err(reason) => (Vec::new(), Some(reason)),
+    };
     Json {
         cpu: tilewright::tune::cpu_name(),
         cores,
         memory_bytes: memory_bytes(),
         isas,
         isa: chosen.ok().map(Isa::name),
-        opencl: Vec::new(),
+        opencl,
+        opencl_reason,
         rknn: examine_npu(&mut advice),
         advice,
     }
@@ -126,11 +134,18 @@ fn text(found: &Json) -> String {
     let memory = found.memory_bytes.and_then(|b| usize::try_from(b).ok());
     let mut out = format!(
         "processor         {}\ncores             {}\nmemory            {}\ninstruction sets  {}\n\
-         opencl            none: this build has no OpenCL backend\nrknn              {}{}\n",
+         opencl            {}\nrknn              {}{}\n",
         found.cpu,
         found.cores,
         memory.map_or_else(|| "unknown".into(), report::bytes),
         isas.join(", "),
+        match &found.opencl_reason {
+            Some(reason) => format!("none: {reason}"),
+            None => {
+                let lines: Vec<String> = found.opencl.iter().map(opencl::Found::line).collect();
+                lines.join("\n                  ")
+            }
+        },
         if found.rknn.available { "" } else { "none: " },
         found.rknn.reason,
     );

@@ -16,6 +16,7 @@ mod llm;
 mod model;
 #[cfg(feature = "rknn")]
 mod npu;
+mod opencl;
 mod output;
 mod report;
 mod roofline;

@@ -13,7 +13,12 @@ use super::args::MachineArgs;
 use super::{Failure, embedded, inputs, report, side_file};
 
 /// Backends of this build.
-const BACKENDS: &[&str] = if cfg!(feature = "rknn") { &["cpu", "rknn"] } else { &["cpu"] };
+const BACKENDS: &[&str] = match (cfg!(feature = "opencl"), cfg!(feature = "rknn")) {
+    (true, true) => &["cpu", "opencl", "rknn"],
+    (true, false) => &["cpu", "opencl"],
+    (false, true) => &["cpu", "rknn"],
+    (false, false) => &["cpu"],
+};
 
 /// A network with what its metadata say.
 pub(super) struct Network {
@@ -77,7 +82,7 @@ impl Network {
     /// A session for it; unknown backends are refused. A tuning table that cannot be used is
     /// reported, and not used.
     pub(super) fn session(&self, machine: &MachineArgs, profile: bool) -> Result<Session, Failure> {
-        let device = device(&machine.backend)?;
+        let device = device(&machine.backend, machine.device.as_deref())?;
         let threads = machine.threads.map(usize::from);
         let memory_limit = machine.memory_limit;
         let tuning = machine.tuning()?;
@@ -126,8 +131,32 @@ pub(super) fn check_backend(name: &str) -> Result<(), Failure> {
 }
 
 /// The device of a backend; `None` for the processor. All sessions of the program share it.
-pub(super) fn device(name: &str) -> Result<Option<Arc<dyn Device>>, Failure> {
+pub(super) fn device(name: &str, which: Option<&str>) -> Result<Option<Arc<dyn Device>>, Failure> {
     check_backend(name)?;
+    if let Some(which) = which.filter(|_| name != "opencl") {
+        return Err(Failure(format!(
+            "--device {which} is for --backend opencl; the backend {name} has no devices to choose"
+        )));
+    }
+    #[cfg(feature = "opencl")]
+    if name == "opencl" {
+        use std::sync::Mutex;
+
+        use tilewright::backend::opencl::{OpenClDevice, Options};
+        static DEVICE: Mutex<Option<Arc<OpenClDevice>>> = Mutex::new(None);
+        let mut device = DEVICE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if let Some(device) = &*device {
+            return Ok(Some(device.clone()));
+        }
+        let options = Options::from_env()?;
+        let asked = which.map(str::to_owned).or(options.device);
+        let options = Options {
+            device: asked,
+            log: |text| report::note(&format!("note: {text}")),
+            ..options
+        };
+        return Ok(Some(device.insert(Arc::new(OpenClDevice::open(&options)?)).clone()));
+    }
     #[cfg(feature = "rknn")]
     if name == "rknn" {
         use std::sync::OnceLock;

@@ -80,6 +80,13 @@ pub enum GraphError {
         /// Bytes that it may take.
         limit: usize,
     },
+    /// A device that computes whole graphs failed.
+    Device {
+        /// The backend.
+        backend: &'static str,
+        /// What it says.
+        reason: String,
+    },
     /// Data do not fit their tensor.
     Tensor(TensorError),
     /// A kernel refused its parameters.
@@ -122,6 +129,7 @@ impl fmt::Display for GraphError {
                 "a run needs {needed} bytes of memory, more than the limit of {limit}; make the \
                  inputs smaller or raise the limit"
             ),
+            Self::Device { reason, .. } => f.write_str(reason),
             Self::Mismatch { op, rule, operands } => {
                 write!(f, "{op}: {rule}, found ")?;
                 for (i, (name, dims)) in operands.iter().enumerate() {

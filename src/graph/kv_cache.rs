@@ -1,8 +1,9 @@
 //! Memory for the keys and values of one attention layer.
 
+use core::any::Any;
 use core::fmt;
 use core::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tilewright_kernels::{AttentionParams, CacheType};
 
@@ -70,6 +71,20 @@ pub struct KvCache {
     memory: Mutex<AlignedBytes>,
     /// Where the memory begins, for kernels.
     start: AtomicPtr<u8>,
+    /// What a device keeps of it in place of the memory.
+    resident: Mutex<Option<Arc<dyn Resident>>>,
+}
+
+/// Keys and values on a device that computes whole graphs.
+pub trait Resident: Send + Sync {
+    /// Takes over what another one holds.
+    ///
+    /// # Errors
+    /// Another device, and what the device meets.
+    fn copy_from(&self, other: &dyn Resident) -> Result<(), GraphError>;
+
+    /// Itself, for the backend that made it.
+    fn as_any(&self) -> &dyn Any;
 }
 
 impl KvCache {
@@ -91,12 +106,31 @@ impl KvCache {
         };
         let mut memory = AlignedBytes::zeroed(bytes)?;
         let start = AtomicPtr::new(memory.as_mut_ptr());
-        Ok(Self { shape, memory: Mutex::new(memory), start })
+        Ok(Self { shape, memory: Mutex::new(memory), start, resident: Mutex::new(None) })
     }
 
     /// Its sizes.
     pub fn shape(&self) -> &KvShape {
         &self.shape
+    }
+
+    /// What a device keeps of it, which `make` makes when it is first asked for.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub fn resident(
+        &self,
+        make: impl FnOnce() -> Result<Arc<dyn Resident>, GraphError>,
+    ) -> Result<Arc<dyn Resident>, GraphError> {
+        let mut resident = self.resident.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(resident) = &*resident {
+            return Ok(resident.clone());
+        }
+        Ok(resident.insert(make()?).clone())
+    }
+
+    fn kept_by_device(&self) -> Option<Arc<dyn Resident>> {
+        self.resident.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Where its bytes begin, at a multiple of 64. They live as long as the cache; who writes where
@@ -123,6 +157,9 @@ impl KvCache {
                 found: other.lock().len(),
             }
             .into());
+        }
+        if let (Some(to), Some(from)) = (self.kept_by_device(), other.kept_by_device()) {
+            return to.copy_from(&*from);
         }
         if !core::ptr::eq(self, other) {
             self.lock().copy_from_slice(&other.lock());

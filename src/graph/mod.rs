@@ -24,7 +24,7 @@ pub use cache::ConstCache;
 pub use error::GraphError;
 pub use ops::{LayoutRule, Op, Operator};
 pub use record::{Info, Layout, Record};
-pub use step::{Choices, Device, LowerCx, Step};
+pub use step::{Choices, Device, Host, LowerCx, Program, ProgramNode, Step};
 pub(crate) use view::with_element;
 pub use view::{View, ViewMut};
 

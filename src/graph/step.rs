@@ -1,9 +1,10 @@
 //! What an operator becomes once it is lowered.
 
 use core::ops::Range;
+use core::time::Duration;
 use std::sync::Arc;
 
-use super::{ConstCache, GraphError, Info, Op};
+use super::{ConstCache, Context, GraphError, Info, Op, TensorId};
 use crate::tensor::{AlignedBytes, Shape, Tensor};
 use tilewright_kernels::{Choice, Isa, KernelError, Workload};
 
@@ -96,7 +97,85 @@ pub trait Device: core::fmt::Debug + Send + Sync {
     /// The step that computes an operation there and, should that fail, by `cpu`, the CPU's own step
     /// for it; `cpu` as it is where the device does not take the operation. The new step has the
     /// operands, the scratch memory and the steps before it of `cpu`.
-    fn take(&self, op: &Op, cx: &LowerCx<'_>, cpu: Box<dyn Step>) -> Box<dyn Step>;
+    fn take(&self, op: &Op, cx: &LowerCx<'_>, cpu: Box<dyn Step>) -> Box<dyn Step> {
+        let _ = (op, cx);
+        cpu
+    }
+
+    /// For a device that computes whole graphs: what computes `outputs` there. All tensors are plain.
+    /// `None` from other devices.
+    fn program(
+        &self,
+        cx: &Context,
+        outputs: &[TensorId],
+        host: Host,
+    ) -> Option<Result<Box<dyn Program>, GraphError>> {
+        let _ = (cx, outputs, host);
+        None
+    }
+
+    /// Whether [`Device::program`] gives something: layouts of the CPU are then not assigned.
+    fn takes_whole_graphs(&self) -> bool {
+        false
+    }
+}
+
+/// What a device may use of the CPU for operations that it does not have.
+#[derive(Clone, Copy, Debug)]
+pub struct Host {
+    /// Instruction set.
+    pub isa: Isa,
+    /// Threads.
+    pub threads: usize,
+}
+
+/// A graph made ready on a device.
+pub trait Program: Send + Sync {
+    /// Names of the leaves that a run is given, with what they are.
+    fn inputs(&self) -> &[(String, Info)];
+
+    /// Names of the results, with what they are.
+    fn outputs(&self) -> &[(String, Info)];
+
+    /// Its operations in order.
+    fn nodes(&self) -> &[ProgramNode];
+
+    /// Computes `results`, which have their sizes and are shared with nobody, from `inputs`, which have
+    /// theirs. `times` gets the time of each operation added.
+    ///
+    /// # Errors
+    /// Data that an operator refuses, and what the device meets. What `results` hold is then unspecified.
+    fn run(
+        &self,
+        inputs: &[&Tensor],
+        results: &mut [Tensor],
+        times: Option<&mut [Duration]>,
+    ) -> Result<(), GraphError>;
+
+    /// Bytes on the device for inputs and intermediate tensors.
+    fn bytes(&self) -> usize;
+
+    /// Bytes on the device for constants, which other programs may share.
+    fn constant_bytes(&self) -> usize;
+}
+
+/// An operation of a [`Program`].
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProgramNode {
+    /// The tensor's name.
+    pub name: String,
+    /// The operator.
+    pub op: String,
+    /// The kernel.
+    pub kernel: String,
+    /// Type and extents of the result.
+    pub info: Info,
+    /// Multiply-adds.
+    pub macs: u64,
+    /// Bytes of operands and result, each counted once.
+    pub bytes: usize,
+    /// Operations whose results it reads.
+    pub inputs: Vec<usize>,
 }
 
 /// What an operator sees when it chooses its kernel.

@@ -9,7 +9,7 @@ use crate::legs::LEGS;
 use crate::{asm, cargo, finish, tidy};
 
 /// Combinations of features that must build: package, features.
-const FEATURES: [(&str, &str); 14] = [
+const FEATURES: [(&str, &str); 15] = [
     ("tilewright-intrinsics", ""),
     ("tilewright-kernels", ""),
     ("tilewright-kernels", "std"),
@@ -21,6 +21,7 @@ const FEATURES: [(&str, &str); 14] = [
     ("tilewright", "llm"),
     ("tilewright", "capi"),
     ("tilewright", "media"),
+    ("tilewright", "opencl"),
     ("tilewright", "rknn"),
     ("tilewright", "cli"),
     ("tilewright", "cli,avx2"),

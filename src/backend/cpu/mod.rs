@@ -8,6 +8,8 @@ mod reference;
 mod trial;
 
 pub use memory::available as available_memory;
+#[cfg(feature = "opencl")]
+pub(crate) use memory::{Span, place};
 pub use plan::{NodeInfo, Plan};
 pub use trial::Trial;
 
@@ -16,7 +18,7 @@ use core::time::Duration;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use crate::graph::{Choices, Context, Device, Evaluator, GraphError, TensorId, passes};
+use crate::graph::{Choices, Context, Device, Evaluator, GraphError, Host, TensorId, passes};
 use crate::tensor::{AlignedBytes, Storage, Tensor, TensorError};
 use plan::{Place, Port};
 use pool::{Job, Pool};
@@ -245,11 +247,20 @@ impl Executor {
         self.isa
     }
 
+    /// Whether a device computes graphs as a whole: what pays on the CPU only need not be done to them.
+    pub fn leaves_the_cpu(&self) -> bool {
+        self.device.as_ref().is_some_and(|d| d.takes_whole_graphs())
+    }
+
     /// Lays a graph out and plans it for this executor.
     ///
     /// # Errors
     /// What passes and lowering refuse; [`GraphError::Memory`].
     pub fn plan(&self, cx: &mut Context, outputs: &[TensorId]) -> Result<Plan, GraphError> {
+        let host = Host { isa: self.isa, threads: self.threads() };
+        if let Some(program) = self.device.as_ref().and_then(|d| d.program(cx, outputs, host)) {
+            return Ok(Plan::on_device(program?));
+        }
         let outputs = passes::assign_layouts(cx, outputs)?;
         let (choices, device) = (self.choices.as_deref(), self.device.as_deref());
         let plan = Plan::new(cx, &outputs, self.isa, self.threads(), choices, device)?;
@@ -303,6 +314,18 @@ impl Executor {
         times: Option<&mut [Duration]>,
     ) -> Result<(), GraphError> {
         check_inputs(plan, inputs)?;
+        results.truncate(plan.outputs.len());
+        for (i, port) in plan.outputs.iter().enumerate() {
+            match results.get_mut(i) {
+                Some(result) if fits(result, port) => {}
+                Some(result) => *result = result_memory(port)?,
+                None => results.push(result_memory(port)?),
+            }
+        }
+        if let Some(program) = &plan.program {
+            let given: Vec<&Tensor> = inputs.leaves().collect();
+            return program.run(&given, results, times);
+        }
         let threads = self.pool.threads();
         grow(&mut self.arena, plan.arena_bytes)?;
         grow(&mut self.scratch, plan.scratch_bytes * threads)?;
@@ -311,14 +334,6 @@ impl Executor {
                 && !aligned(input.bytes().as_ptr())
             {
                 self.arena[arena..arena + input.bytes().len()].copy_from_slice(input.bytes());
-            }
-        }
-        results.truncate(plan.outputs.len());
-        for (i, port) in plan.outputs.iter().enumerate() {
-            match results.get_mut(i) {
-                Some(result) if fits(result, port) => {}
-                Some(result) => *result = result_memory(port)?,
-                None => results.push(result_memory(port)?),
             }
         }
         self.execute(plan, inputs, results, times)?;

@@ -6,7 +6,9 @@ use std::collections::HashMap;
 use super::lower::{Lowered, estimate, lower_all};
 use super::memory::{Span, bound, place};
 use super::pool::MAX_PARTS;
-use crate::graph::{Choices, Context, Device, GraphError, Info, Layout, Op, Step, TensorId};
+use crate::graph::{
+    Choices, Context, Device, GraphError, Info, Layout, Op, Program, ProgramNode, Step, TensorId,
+};
 use crate::tensor::{DType, ShapeError, Tensor};
 use tilewright_kernels::{Isa, Workload};
 
@@ -91,6 +93,10 @@ pub struct Plan {
     weight_bytes: usize,
     /// Steps that run one after the other without a meeting of all threads.
     pub(super) phases: Vec<Range<usize>>,
+    /// What computes all of it on a device, in place of steps.
+    pub(super) program: Option<Box<dyn Program>>,
+    /// The operations of that program.
+    listed: Vec<NodeInfo>,
 }
 
 impl Plan {
@@ -259,6 +265,8 @@ impl Plan {
             constant_bytes: owned.values().sum(),
             scratch_bytes: scratch_bytes.next_multiple_of(super::memory::ALIGN),
             weight_bytes,
+            program: None,
+            listed: Vec::new(),
         })
     }
 
@@ -278,12 +286,41 @@ impl Plan {
             scratch_bytes,
             weight_bytes,
             phases,
+            program: None,
+            listed: Vec::new(),
+        }
+    }
+
+    /// A plan that a device computes as a whole.
+    pub(super) fn on_device(program: Box<dyn Program>) -> Self {
+        let port = |(index, (name, info)): (usize, &(String, Info))| Port {
+            name: name.clone(),
+            info: info.clone(),
+            place: Place::Input { index, offset: 0, arena: 0 },
+        };
+        let listed = program.nodes().iter().map(|node| {
+            let ProgramNode { name, op, kernel, info, macs, bytes, inputs } = node.clone();
+            let (threads, workload) = (1, None);
+            NodeInfo { name, op, kernel, info, macs, bytes, inputs, threads, workload }
+        });
+        Self {
+            steps: Vec::new(),
+            inputs: program.inputs().iter().enumerate().map(port).collect(),
+            outputs: program.outputs().iter().enumerate().map(port).collect(),
+            arena_bytes: program.bytes(),
+            arena_bound: program.bytes(),
+            constant_bytes: 0,
+            scratch_bytes: 0,
+            weight_bytes: program.constant_bytes(),
+            phases: Vec::new(),
+            listed: listed.collect(),
+            program: Some(program),
         }
     }
 
     /// The steps in order.
     pub fn nodes(&self) -> impl Iterator<Item = &NodeInfo> {
-        self.steps.iter().map(|s| &s.node)
+        self.steps.iter().map(|s| &s.node).chain(&self.listed)
     }
 
     /// Number of results.

@@ -13,6 +13,9 @@ pub(crate) struct LlmArgs {
     /// Backend to run on
     #[arg(long, value_name = "NAME", default_value = "cpu")]
     pub(crate) backend: String,
+    /// Device of the backend, for opencl: its number or a part of its name; `doctor` lists them
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) device: Option<String>,
     /// Tokens that the model sees at a time; without it as many as it was trained for, at most 4096
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     pub(crate) ctx: Option<u32>,

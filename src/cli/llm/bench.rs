@@ -45,6 +45,7 @@ pub(crate) fn bench(args: &BenchArgs, path: &Path) -> Result<(), Failure> {
     let machine = LlmArgs {
         threads: args.machine.threads,
         backend: args.machine.backend.clone(),
+        device: args.machine.device.clone(),
         ctx: None,
         cache_type: args.cache_type,
         bf16: args.bf16,

@@ -42,7 +42,7 @@ impl Ready {
         args: &LlmArgs,
         context: Option<usize>,
     ) -> Result<Self, Failure> {
-        let device = model::device(&args.backend)?;
+        let device = model::device(&args.backend, args.device.as_deref())?;
         let start = Instant::now();
         let progress = ProgressBar::new_spinner().with_message("loading");
         progress.enable_steady_tick(Duration::from_millis(100));

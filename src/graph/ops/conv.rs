@@ -54,13 +54,13 @@ impl Default for Conv {
 
 /// Sizes of one convolution with the height made explicit.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Sizes {
-    pub(super) n: usize,
-    pub(super) c: usize,
-    pub(super) k: usize,
-    pub(super) input: [usize; 2],
-    pub(super) window: [usize; 2],
-    pub(super) output: [usize; 2],
+pub(crate) struct Sizes {
+    pub(crate) n: usize,
+    pub(crate) c: usize,
+    pub(crate) k: usize,
+    pub(crate) input: [usize; 2],
+    pub(crate) window: [usize; 2],
+    pub(crate) output: [usize; 2],
 }
 
 const OP: &str = "conv";
@@ -71,7 +71,7 @@ impl Conv {
         self.residual.then_some(2 + usize::from(self.bias))
     }
 
-    pub(super) fn sizes(&self, x: &[usize], w: &[usize]) -> Result<Sizes, GraphError> {
+    pub(crate) fn sizes(&self, x: &[usize], w: &[usize]) -> Result<Sizes, GraphError> {
         let mismatch = |rule| GraphError::mismatch(OP, rule, &[("x", x), ("weights", w)]);
         if !matches!(x.len(), 3 | 4) || x.len() != w.len() {
             return Err(mismatch("x and weights must both have 1 or both 2 spatial dimensions"));

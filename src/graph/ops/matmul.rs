@@ -38,11 +38,11 @@ impl Default for MatMul {
 const OP: &str = "matmul";
 
 /// Sizes of a product: `batch` is the broadcast of the leading dimensions.
-pub(super) struct Sizes {
-    pub(super) batch: Vec<usize>,
-    pub(super) m: usize,
-    pub(super) n: usize,
-    pub(super) k: usize,
+pub(crate) struct Sizes {
+    pub(crate) batch: Vec<usize>,
+    pub(crate) m: usize,
+    pub(crate) n: usize,
+    pub(crate) k: usize,
 }
 
 impl MatMul {
@@ -51,7 +51,7 @@ impl MatMul {
         self.residual.then_some(2 + usize::from(self.bias))
     }
 
-    pub(super) fn sizes(&self, a: &[usize], b: &[usize]) -> Result<Sizes, GraphError> {
+    pub(crate) fn sizes(&self, a: &[usize], b: &[usize]) -> Result<Sizes, GraphError> {
         let mismatch = |rule| GraphError::mismatch(OP, rule, &[("a", a), ("b", b)]);
         let ([abatch @ .., m, k], [bbatch @ .., rows, cols]) = (a, b) else {
             return Err(mismatch("operands must have 2 or more dimensions"));

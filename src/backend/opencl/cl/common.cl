@@ -1,0 +1,70 @@
+// What all kernels share. Definitions at build time: VEC, elements of a vector (1, 2, 4, 8 or 16).
+//
+// An operand is a piece of memory and the byte at which it begins in it: IN and OUT declare both, OPEN
+// gives the pointer that the kernel uses.
+
+#ifndef VEC
+#define VEC 4
+#endif
+
+#define IN(T, x) __global const T *x##_memory, ulong x##_at
+#define OUT(T, x) __global T *x##_memory, ulong x##_at
+#define OPEN_IN(T, x) __global const T *x = (__global const T *)((__global const char *)x##_memory + x##_at)
+#define OPEN_OUT(T, x) __global T *x = (__global T *)((__global char *)x##_memory + x##_at)
+
+#define JOIN_(a, b) a##b
+#define JOIN(a, b) JOIN_(a, b)
+
+#if VEC == 1
+typedef float floatv;
+#define VLOAD(p) (*(p))
+#define VSTORE(v, p) (*(p) = (v))
+#else
+typedef JOIN(float, VEC) floatv;
+#define VLOAD(p) JOIN(vload, VEC)(0, p)
+#define VSTORE(v, p) JOIN(vstore, VEC)(v, 0, p)
+#endif
+
+// Functions of one number, by the code that the host gives (src/backend/opencl/ops/codes.rs); 0 is none.
+#define FUNCTIONS(T, NAME) \
+    T NAME##_sigmoid(T x) { return 1.0f / (1.0f + exp(-x)); } \
+    T NAME##_softplus(T x) { return fmax(x, (T)(0.0f)) + log1p(exp(-fabs(x))); } \
+    T NAME(T x, int kind, float a, float b) \
+    { \
+        const T zero = (T)(0.0f), one = (T)(1.0f), va = (T)(a), vb = (T)(b); \
+        switch (kind) { \
+        case 1: return (x > zero) ? x : zero; \
+        case 2: { T low = (x < va) ? va : x; return (low > vb) ? vb : low; } \
+        case 3: return (x > zero) ? x : x * va; \
+        case 4: return NAME##_sigmoid(x); \
+        case 5: return tanh(x); \
+        case 6: return clamp(va * x + vb, zero, one); \
+        case 7: return x * clamp(x / 6.0f + 0.5f, zero, one); \
+        case 8: return x * NAME##_sigmoid(x); \
+        case 9: return x * 0.5f * (1.0f + erf(x * 0.70710678118654752f)); \
+        case 10: return x * 0.5f * (1.0f + tanh(0.79788456080286536f * (x + 0.044715f * x * x * x))); \
+        case 11: return (x > zero) ? x : va * expm1(x); \
+        case 12: return exp(x); \
+        case 13: return log(x); \
+        case 14: return sqrt(x); \
+        case 15: return 1.0f / x; \
+        case 16: return -x; \
+        case 17: return fabs(x); \
+        case 18: return floor(x); \
+        case 19: return ceil(x); \
+        case 20: return rint(x); \
+        case 21: return x * x; \
+        case 22: return erf(x); \
+        case 23: return NAME##_softplus(x); \
+        case 24: return x / (1.0f + fabs(x)); \
+        case 25: return x * tanh(NAME##_softplus(x)); \
+        default: return x; \
+        } \
+    }
+
+FUNCTIONS(float, function1)
+#if VEC == 1
+#define function_v function1
+#else
+FUNCTIONS(floatv, function_v)
+#endif

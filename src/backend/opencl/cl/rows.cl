@@ -1,0 +1,142 @@
+// Rows become a number or other rows: softmax, norms, reductions. Definitions: VEC; LANES, work-items
+// that share a row of a norm.
+
+__kernel void softmax(IN(float, x), OUT(float, y), int outer, int axis, int inner, int logarithm)
+{
+    OPEN_IN(float, x);
+    OPEN_OUT(float, y);
+    int i = get_global_id(0), o = get_global_id(1);
+    if (i >= inner || o >= outer)
+        return;
+    x += (long)o * axis * inner + i;
+    y += (long)o * axis * inner + i;
+    float most = -INFINITY, sum = 0.0f;
+    for (int k = 0; k < axis; k++)
+        most = fmax(most, x[k * inner]);
+    for (int k = 0; k < axis; k++) {
+        float e = exp(x[k * inner] - most);
+        if (!logarithm)
+            y[k * inner] = e;
+        sum += e;
+    }
+    if (logarithm) {
+        float l = log(sum);
+        for (int k = 0; k < axis; k++)
+            y[k * inner] = x[k * inner] - most - l;
+        return;
+    }
+    float inverse = 1.0f / sum;
+    for (int k = 0; k < axis; k++)
+        y[k * inner] *= inverse;
+}
+
+#if LANES > 1
+float total(float v, __local float *shared)
+{
+    int lane = get_local_id(0);
+    shared[lane] = v;
+    for (int half_ = LANES / 2; half_ > 0; half_ /= 2) {
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (lane < half_)
+            shared[lane] += shared[lane + half_];
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    float sum = shared[0];
+    barrier(CLK_LOCAL_MEM_FENCE);
+    return sum;
+}
+#else
+#define total(v, shared) (v)
+#endif
+
+float sum_of(floatv v)
+{
+    float s[VEC], all = 0.0f;
+    VSTORE(v, s);
+    for (int i = 0; i < VEC; i++)
+        all += s[i];
+    return all;
+}
+
+// A row r has its scale at row r % groups of [groups, parts]; each of the parts covers len / parts
+// elements. parts 0: no scale.
+__kernel void norm(IN(float, x), IN(float, scale), IN(float, bias), OUT(float, y), __local float *shared,
+    int len, int groups, int parts, int has_bias, int centred, float epsilon)
+{
+    OPEN_IN(float, x);
+    OPEN_IN(float, scale);
+    OPEN_IN(float, bias);
+    OPEN_OUT(float, y);
+    int lane = get_local_id(0), r = get_global_id(1);
+    x += (long)r * len;
+    y += (long)r * len;
+    float mean = 0.0f;
+    int whole = len / VEC * VEC;
+    if (centred) {
+        floatv s = (floatv)(0.0f);
+        float more = 0.0f;
+        for (int i = lane * VEC; i < whole; i += LANES * VEC)
+            s += VLOAD(x + i);
+        for (int i = whole + lane; i < len; i += LANES)
+            more += x[i];
+        mean = total(sum_of(s) + more, shared) / len;
+    }
+    floatv s = (floatv)(0.0f);
+    float more = 0.0f;
+    for (int i = lane * VEC; i < whole; i += LANES * VEC) {
+        floatv d = VLOAD(x + i) - mean;
+        s += d * d;
+    }
+    for (int i = whole + lane; i < len; i += LANES)
+        more += (x[i] - mean) * (x[i] - mean);
+    float inverse = 1.0f / sqrt(total(sum_of(s) + more, shared) / len + epsilon);
+    if (parts == len) {
+        scale += (long)(r % groups) * len;
+        bias += (long)(r % groups) * len;
+        for (int i = lane * VEC; i < whole; i += LANES * VEC) {
+            floatv v = (VLOAD(x + i) - mean) * inverse * VLOAD(scale + i);
+            VSTORE(has_bias ? v + VLOAD(bias + i) : v, y + i);
+        }
+        for (int i = whole + lane; i < len; i += LANES) {
+            float v = (x[i] - mean) * inverse * scale[i];
+            y[i] = has_bias ? v + bias[i] : v;
+        }
+        return;
+    }
+    for (int i = lane; i < len; i += LANES) {
+        float v = (x[i] - mean) * inverse;
+        if (parts) {
+            int at = (r % groups) * parts + (int)((long)i * parts / len);
+            v *= scale[at];
+            if (has_bias)
+                v += bias[at];
+        }
+        y[i] = v;
+    }
+}
+
+// kind: 0 sum, 1 mean, 2 product, 3 maximum, 4 minimum, 5 L1, 6 L2, 7 sum of squares. A NaN is passed
+// over by maximum and minimum.
+__kernel void reduce(IN(float, x), OUT(float, y), int outer, int axis, int inner, int kind)
+{
+    OPEN_IN(float, x);
+    OPEN_OUT(float, y);
+    int i = get_global_id(0), o = get_global_id(1);
+    if (i >= inner || o >= outer)
+        return;
+    x += (long)o * axis * inner + i;
+    float sum = kind == 2 ? 1.0f : kind == 3 ? -INFINITY : kind == 4 ? INFINITY : 0.0f;
+    for (int k = 0; k < axis; k++) {
+        float v = x[k * inner];
+        switch (kind) {
+        case 2: sum *= v; break;
+        case 3: sum = fmax(sum, v); break;
+        case 4: sum = fmin(sum, v); break;
+        case 5: sum += fabs(v); break;
+        case 6:
+        case 7: sum += v * v; break;
+        default: sum += v;
+        }
+    }
+    y[(long)o * inner + i] = kind == 1 ? sum / axis : kind == 6 ? sqrt(sum) : sum;
+}

@@ -1,0 +1,233 @@
+// Products with weights that hold a row per column of the result, in the formats of language models, and
+// rows chosen by number. Definitions: FORMAT, the name of one below; W_OB rows of activations and C_OB
+// rows of weights make a tile; LANES, work-items that share it, each with its own chunks.
+//
+// A chunk is 32 elements of a row: WEIGHTS(row, chunk) gives them as w0 and w1.
+
+#define HALF(p, at) vload_half(0, (__global const half *)((p) + (at)))
+#define LOW(v) convert_float16((v) & (uchar16)(15))
+#define HIGH(v) convert_float16((v) >> (uchar16)(4))
+
+// Bits l and 16 + l of a word as 0 or 1.
+int16 bits_of(uint word, uint first)
+{
+    const uint16 count = (uint16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    return convert_int16(((uint16)(word) >> (count + first)) & (uint16)(1));
+}
+
+#if FORMAT == 0 // f32
+#define ELEMENT_BYTES 4
+#define WEIGHTS(row, c) \
+    float16 w0 = vload16(0, (__global const float *)(row) + 32 * (c)); \
+    float16 w1 = vload16(1, (__global const float *)(row) + 32 * (c))
+#define ONE(row, i) ((__global const float *)(row))[i]
+#elif FORMAT == 1 // f16
+#define ELEMENT_BYTES 2
+#define WEIGHTS(row, c) \
+    float16 w0 = vload_half16(0, (__global const half *)(row) + 32 * (c)); \
+    float16 w1 = vload_half16(1, (__global const half *)(row) + 32 * (c))
+#define ONE(row, i) vload_half(i, (__global const half *)(row))
+#elif FORMAT == 2 // bf16
+#define ELEMENT_BYTES 2
+#define WIDE(v) as_float16(convert_uint16(v) << (uint16)(16))
+#define WEIGHTS(row, c) \
+    float16 w0 = WIDE(vload16(0, (__global const ushort *)(row) + 32 * (c))); \
+    float16 w1 = WIDE(vload16(1, (__global const ushort *)(row) + 32 * (c)))
+#define ONE(row, i) as_float((uint)((__global const ushort *)(row))[i] << 16)
+#elif FORMAT == 3 // q8_0
+#define CHUNK_BYTES 34
+#define WEIGHTS(row, c) \
+    __global const uchar *p = (row) + 34 * (c); \
+    float d = HALF(p, 0); \
+    float16 w0 = d * convert_float16(vload16(0, (__global const char *)p + 2)); \
+    float16 w1 = d * convert_float16(vload16(0, (__global const char *)p + 18))
+#elif FORMAT == 4 // q4_0
+#define CHUNK_BYTES 18
+#define WEIGHTS(row, c) \
+    __global const uchar *p = (row) + 18 * (c); \
+    float d = HALF(p, 0); \
+    uchar16 q = vload16(0, p + 2); \
+    float16 w0 = d * (LOW(q) - 8.0f), w1 = d * (HIGH(q) - 8.0f)
+#elif FORMAT == 5 // q4_1
+#define CHUNK_BYTES 20
+#define WEIGHTS(row, c) \
+    __global const uchar *p = (row) + 20 * (c); \
+    float d = HALF(p, 0), m = HALF(p, 2); \
+    uchar16 q = vload16(0, p + 4); \
+    float16 w0 = d * LOW(q) + m, w1 = d * HIGH(q) + m
+#elif FORMAT == 6 // q5_0
+#define CHUNK_BYTES 22
+#define WEIGHTS(row, c) \
+    __global const uchar *p = (row) + 22 * (c); \
+    float d = HALF(p, 0); \
+    uint high = p[2] | (uint)p[3] << 8 | (uint)p[4] << 16 | (uint)p[5] << 24; \
+    uchar16 q = vload16(0, p + 6); \
+    float16 w0 = d * (LOW(q) + 16.0f * convert_float16(bits_of(high, 0)) - 16.0f); \
+    float16 w1 = d * (HIGH(q) + 16.0f * convert_float16(bits_of(high, 16)) - 16.0f)
+#elif FORMAT == 7 // q5_1
+#define CHUNK_BYTES 24
+#define WEIGHTS(row, c) \
+    __global const uchar *p = (row) + 24 * (c); \
+    float d = HALF(p, 0), m = HALF(p, 2); \
+    uint high = p[4] | (uint)p[5] << 8 | (uint)p[6] << 16 | (uint)p[7] << 24; \
+    uchar16 q = vload16(0, p + 8); \
+    float16 w0 = d * (LOW(q) + 16.0f * convert_float16(bits_of(high, 0))) + m; \
+    float16 w1 = d * (HIGH(q) + 16.0f * convert_float16(bits_of(high, 16))) + m
+#elif FORMAT == 8 || FORMAT == 9 // q4_k, q5_k
+#if FORMAT == 8
+#define SUPER_BYTES 144
+#define FIFTH0 (float16)(0.0f)
+#define FIFTH1 (float16)(0.0f)
+#define NIBBLES 16
+#else
+#define SUPER_BYTES 176
+#define FIFTH(at) (16.0f * convert_float16((vload16(0, p + 16 + (at)) >> (uchar16)(g)) & (uchar16)(1)))
+#define FIFTH0 FIFTH(0)
+#define FIFTH1 FIFTH(16)
+#define NIBBLES 48
+#endif
+#define WEIGHTS(row, c) \
+    __global const uchar *p = (row) + SUPER_BYTES * ((c) / 8); \
+    int g = (c) % 8; \
+    uchar scale, least; \
+    if (g < 4) { \
+        scale = p[4 + g] & 63; \
+        least = p[8 + g] & 63; \
+    } else { \
+        scale = (p[8 + g] & 15) | ((p[g] >> 6) << 4); \
+        least = (p[8 + g] >> 4) | ((p[4 + g] >> 6) << 4); \
+    } \
+    float d = HALF(p, 0) * scale, m = HALF(p, 2) * least; \
+    uchar16 q0 = vload16(0, p + NIBBLES + 32 * (g / 2)), q1 = vload16(1, p + NIBBLES + 32 * (g / 2)); \
+    uchar16 down = (uchar16)(4 * (g & 1)); \
+    float16 w0 = d * (LOW(q0 >> down) + FIFTH0) - m; \
+    float16 w1 = d * (LOW(q1 >> down) + FIFTH1) - m
+#elif FORMAT == 10 // q6_k
+#define SUPER_BYTES 210
+#define WEIGHTS(row, c) \
+    __global const uchar *p = (row) + 210 * ((c) / 8); \
+    int g = (c) % 8, part = g / 4, quarter = g % 4; \
+    float d = HALF(p, 208); \
+    float d0 = d * (float)((__global const char *)p)[192 + 2 * g]; \
+    float d1 = d * (float)((__global const char *)p)[193 + 2 * g]; \
+    __global const uchar *low = p + 64 * part + 32 * (quarter & 1), *high = p + 128 + 32 * part; \
+    uchar16 down = (uchar16)(4 * (quarter / 2)), at = (uchar16)(2 * quarter); \
+    uchar16 h0 = ((vload16(0, high) >> at) & (uchar16)(3)) << (uchar16)(4); \
+    uchar16 h1 = ((vload16(1, high) >> at) & (uchar16)(3)) << (uchar16)(4); \
+    float16 w0 = d0 * (convert_float16(((vload16(0, low) >> down) & (uchar16)(15)) | h0) - 32.0f); \
+    float16 w1 = d1 * (convert_float16(((vload16(1, low) >> down) & (uchar16)(15)) | h1) - 32.0f)
+#endif
+
+#if defined(ELEMENT_BYTES)
+#define ROW_BYTES(k) ((long)(k) * ELEMENT_BYTES)
+#elif defined(CHUNK_BYTES)
+#define ROW_BYTES(k) ((long)((k) / 32) * CHUNK_BYTES)
+#else
+#define ROW_BYTES(k) ((long)((k) / 256) * SUPER_BYTES)
+#endif
+
+#define EACH_ROW _Pragma("unroll") for (int i = 0; i < W_OB; i++)
+#define EACH_COLUMN _Pragma("unroll") for (int j = 0; j < C_OB; j++)
+#define DEF float16 t[W_OB][C_OB]
+#define ZERO EACH_ROW EACH_COLUMN t[i][j] = (float16)(0.0f)
+#define COMPUTE(c) \
+    EACH_COLUMN { \
+        WEIGHTS(row[j], c); \
+        EACH_ROW { \
+            t[i][j] = fma(vload16(0, x + (long)xr[i] * k + 32 * (c)), w0, t[i][j]); \
+            t[i][j] = fma(vload16(1, x + (long)xr[i] * k + 32 * (c)), w1, t[i][j]); \
+        } \
+    }
+
+float sum16(float16 v)
+{
+    float8 a = v.lo + v.hi;
+    float4 b = a.lo + a.hi;
+    float2 c = b.lo + b.hi;
+    return c.x + c.y;
+}
+
+// y[z][m][n] = function(sum_k x[z][m][k] w[z][n][k] + bias[n] + added). Batches as in gemm.cl, strides of w
+// in bytes.
+__kernel void rows(IN(float, x), IN(uchar, w), IN(float, bias), IN(float, added), OUT(float, y),
+    __local float *shared, int m, int n, int k, int inner, int x_outer, int x_inner, int w_outer,
+    int w_inner, int has_bias, int has_added, int kind, float fa, float fb)
+{
+    OPEN_IN(float, x);
+    OPEN_IN(uchar, w);
+    OPEN_IN(float, bias);
+    OPEN_IN(float, added);
+    OPEN_OUT(float, y);
+    int lane = get_local_id(0) % LANES;
+    int n0 = get_global_id(0) / LANES * C_OB, m0 = get_global_id(1) * W_OB, z = get_global_id(2);
+    x += (long)(z / inner) * x_outer + (long)(z % inner) * x_inner;
+    w += (long)(z / inner) * w_outer + (long)(z % inner) * w_inner;
+    // Rows behind the last one are taken for it, and not stored.
+    __global const uchar *row[C_OB];
+    EACH_COLUMN row[j] = w + (long)min(n0 + j, n - 1) * ROW_BYTES(k);
+    int xr[W_OB];
+    EACH_ROW xr[i] = min(m0 + i, m - 1);
+    DEF;
+    ZERO;
+    int chunks = k / 32;
+    for (int c = lane; c < chunks; c += LANES)
+        COMPUTE(c)
+    float s[W_OB][C_OB];
+    EACH_ROW EACH_COLUMN s[i][j] = sum16(t[i][j]);
+#ifdef ONE
+    for (int e = chunks * 32 + lane; e < k; e += LANES) {
+        EACH_COLUMN {
+            float v = ONE(row[j], e);
+            EACH_ROW s[i][j] += v * x[(long)xr[i] * k + e];
+        }
+    }
+#endif
+#if LANES > 1
+    EACH_ROW EACH_COLUMN {
+        barrier(CLK_LOCAL_MEM_FENCE);
+        shared[lane] = s[i][j];
+        for (int half_ = LANES / 2; half_ > 0; half_ /= 2) {
+            barrier(CLK_LOCAL_MEM_FENCE);
+            if (lane < half_)
+                shared[lane] += shared[lane + half_];
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+        s[i][j] = shared[0];
+    }
+    if (lane > 0)
+        return;
+#endif
+    EACH_ROW EACH_COLUMN {
+        if (m0 + i < m && n0 + j < n) {
+            long at = ((long)z * m + m0 + i) * n + n0 + j;
+            float v = s[i][j];
+            if (has_bias)
+                v += bias[n0 + j];
+            if (has_added)
+                v += added[at];
+            y[at] = function1(v, kind, fa, fb);
+        }
+    }
+}
+
+// y[i] = row ids[i] of w. Numbers outside are an error that the host has found; here they only must not
+// reach beyond the memory.
+__kernel void embedding(IN(uchar, w), IN(int, ids), OUT(float, y), int n, int k)
+{
+    OPEN_IN(uchar, w);
+    OPEN_IN(int, ids);
+    OPEN_OUT(float, y);
+    int c = get_global_id(0), i = get_global_id(1), chunks = k / 32;
+    __global const uchar *row = w + (long)clamp(ids[i], 0, n - 1) * ROW_BYTES(k);
+    y += (long)i * k;
+    if (c < chunks) {
+        WEIGHTS(row, c);
+        vstore16(w0, 0, y + 32 * c);
+        vstore16(w1, 1, y + 32 * c);
+    }
+#ifdef ONE
+    else
+        for (int e = chunks * 32; e < k; e++)
+            y[e] = ONE(row, e);
+#endif
+}

@@ -1,0 +1,217 @@
+//! Which devices there are, what they can do, and how kernels are shaped for them.
+
+use super::OpenClError;
+use super::sys::{Device, info};
+
+/// Who made a device or its driver: what decides about work-arounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Vendor {
+    /// PoCL, on processors.
+    Pocl,
+    /// NVIDIA.
+    Nvidia,
+    /// AMD.
+    Amd,
+    /// Intel.
+    Intel,
+    /// Qualcomm Adreno.
+    Adreno,
+    /// Arm Mali.
+    Mali,
+    /// Any other.
+    Other,
+}
+
+/// What a device says of itself.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct DeviceInfo {
+    /// Its number among all devices, as it can be asked for.
+    pub index: usize,
+    /// Its name.
+    pub name: String,
+    /// Who made it.
+    pub vendor_name: String,
+    /// Who made it, as work-arounds know it.
+    pub vendor: Vendor,
+    /// The platform it belongs to.
+    pub platform: String,
+    /// The version of OpenCL that it has.
+    pub version: String,
+    /// The version of its driver.
+    pub driver: String,
+    /// `cpu`, `gpu`, `accelerator` or `other`.
+    pub kind: &'static str,
+    /// Units that compute independently.
+    pub units: u64,
+    /// Bytes of memory.
+    pub memory: u64,
+    /// Bytes of the largest buffer.
+    pub largest_buffer: u64,
+    /// Bytes of the memory that work-items of a group share.
+    pub local_memory: u64,
+    /// Most work-items of a group.
+    pub work_group: u64,
+    /// Bytes that parts of buffers are aligned to.
+    pub align: usize,
+    /// Elements of f32 that the device would have in a vector.
+    pub vector: u64,
+    /// Whether it computes in half precision.
+    pub fp16: bool,
+    /// Whether it has integer dot products.
+    pub int8_dot: bool,
+    /// Whether it has sub-groups.
+    pub subgroups: bool,
+    /// Whether it has images.
+    pub images: bool,
+    /// Whether it shares its memory with the host.
+    pub unified_memory: bool,
+    /// Whether it records sequences of commands.
+    pub command_buffer: bool,
+}
+
+impl DeviceInfo {
+    pub(super) fn of(index: usize, device: &Device) -> Self {
+        let extensions = device.text(info::EXTENSIONS);
+        let has = |name: &str| extensions.split_whitespace().any(|e| e == name);
+        let (name, vendor_name) = (device.text(info::NAME), device.text(info::VENDOR));
+        let platform = device.text(info::PLATFORM_NAME);
+        let kind = match device.number(info::TYPE) {
+            t if t & 2 != 0 => "cpu",
+            t if t & 4 != 0 => "gpu",
+            t if t & 8 != 0 => "accelerator",
+            _ => "other",
+        };
+        let align = usize::try_from(device.number(info::MEM_BASE_ADDR_ALIGN) / 8).unwrap_or(0);
+        Self {
+            index,
+            vendor: vendor(&name, &vendor_name, &platform),
+            platform: format!("{platform} ({})", device.text(info::PLATFORM_VERSION)),
+            version: device.text(info::VERSION),
+            driver: device.text(info::DRIVER_VERSION),
+            kind,
+            units: device.number(info::MAX_COMPUTE_UNITS),
+            memory: device.number(info::GLOBAL_MEM_SIZE),
+            largest_buffer: device.number(info::MAX_MEM_ALLOC_SIZE),
+            local_memory: device.number(info::LOCAL_MEM_SIZE),
+            work_group: device.number(info::MAX_WORK_GROUP_SIZE),
+            align: align.max(64).next_power_of_two(),
+            vector: device.number(info::PREFERRED_VECTOR_WIDTH_FLOAT),
+            fp16: has("cl_khr_fp16"),
+            int8_dot: has("cl_khr_integer_dot_product") || has("cl_arm_integer_dot_product_int8"),
+            subgroups: has("cl_khr_subgroups") || has("cl_intel_subgroups"),
+            images: device.number(info::IMAGE_SUPPORT) != 0,
+            unified_memory: device.number(info::HOST_UNIFIED_MEMORY) != 0,
+            command_buffer: has("cl_khr_command_buffer"),
+            name,
+            vendor_name,
+        }
+    }
+
+    /// A line about it.
+    pub fn summary(&self) -> String {
+        format!("{}: {} [{}; {}]", self.index, self.name, self.kind, self.platform)
+    }
+
+    /// How kernels are shaped for this device.
+    pub(super) fn shape(&self) -> Shape {
+        let cpu = Shape { vec: 16, w_ob: 8, c_v: 2, rows: [4, 4], lanes: 1, unroll: 4 };
+        let gpu = Shape { vec: 4, w_ob: 8, c_v: 1, rows: [2, 2], lanes: 32, unroll: 4 };
+        let shape = match (self.kind, self.vendor) {
+            ("cpu", _) => {
+                let vec = self.vector.clamp(4, 16).next_power_of_two() as usize;
+                Shape { vec, ..cpu }
+            }
+            // Vectors of scalars cost nothing there, and registers are few.
+            (_, Vendor::Nvidia) => Shape { w_ob: 4, ..gpu },
+            (_, Vendor::Mali) => Shape { w_ob: 4, lanes: 16, unroll: 2, ..gpu },
+            (_, Vendor::Adreno) => Shape { lanes: 64, ..gpu },
+            (_, Vendor::Intel) => Shape { lanes: 16, ..gpu },
+            _ => gpu,
+        };
+        let most = usize::try_from(self.work_group).unwrap_or(1).max(1);
+        Shape { lanes: shape.lanes.min(1 << most.ilog2()), ..shape }
+    }
+}
+
+/// Shapes of kernels: the row of an instruction set, for a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Shape {
+    /// Elements of a vector.
+    pub(super) vec: usize,
+    /// Rows of a tile of a product, and output channels of one of a convolution.
+    pub(super) w_ob: usize,
+    /// Vectors of a row of a tile.
+    pub(super) c_v: usize,
+    /// Rows of activations and rows of weights of a tile of a product with weights by rows.
+    pub(super) rows: [usize; 2],
+    /// Work-items that share a sum.
+    pub(super) lanes: usize,
+    /// Steps of the reduction in one COMPUTE.
+    pub(super) unroll: usize,
+}
+
+fn vendor(name: &str, vendor: &str, platform: &str) -> Vendor {
+    let all = format!("{name} {vendor} {platform}").to_lowercase();
+    let known = [
+        ("portable computing language", Vendor::Pocl),
+        ("pocl", Vendor::Pocl),
+        ("nvidia", Vendor::Nvidia),
+        ("adreno", Vendor::Adreno),
+        ("qualcomm", Vendor::Adreno),
+        ("mali", Vendor::Mali),
+        ("advanced micro", Vendor::Amd),
+        ("amd", Vendor::Amd),
+        ("intel", Vendor::Intel),
+    ];
+    known.into_iter().find(|(text, _)| all.contains(text)).map_or(Vendor::Other, |(_, v)| v)
+}
+
+/// The device that `asked` means: a number, a part of a name, or, if nothing is asked for, the first GPU, else
+/// the first accelerator, else the first device.
+pub(super) fn choose<'a>(
+    all: &'a [(Device, DeviceInfo)],
+    asked: Option<&str>,
+) -> Result<&'a (Device, DeviceInfo), OpenClError> {
+    let Some(asked) = asked else {
+        let first = |kind| all.iter().find(|(_, info)| info.kind == kind);
+        let any = || all.first().ok_or(OpenClError::NoDevice { platforms: 0 });
+        return first("gpu").or_else(|| first("accelerator")).map_or_else(any, Ok);
+    };
+    let found = match asked.parse::<usize>() {
+        Ok(index) => all.get(index),
+        Err(_) => {
+            let text = asked.to_lowercase();
+            all.iter().find(|(_, info)| {
+                info.name.to_lowercase().contains(&text)
+                    || info.platform.to_lowercase().contains(&text)
+            })
+        }
+    };
+    found.ok_or_else(|| OpenClError::UnknownDevice {
+        asked: asked.to_owned(),
+        known: all.iter().map(|(_, info)| info.summary()).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vendors_are_told_apart() {
+        let cases = [
+            ("pthread-skylake", "AuthenticAMD", "Portable Computing Language", Vendor::Pocl),
+            ("NVIDIA H200", "NVIDIA Corporation", "NVIDIA CUDA", Vendor::Nvidia),
+            ("gfx1100", "Advanced Micro Devices, Inc.", "AMD Accelerated", Vendor::Amd),
+            ("QUALCOMM Adreno(TM)", "QUALCOMM", "QUALCOMM Snapdragon(TM)", Vendor::Adreno),
+            ("Mali-G610 r0p0", "ARM", "ARM Platform", Vendor::Mali),
+            ("Intel(R) UHD Graphics", "Intel(R) Corporation", "Intel(R) OpenCL", Vendor::Intel),
+            ("V3D", "Broadcom", "VC4CL", Vendor::Other),
+        ];
+        for (name, maker, platform, expected) in cases {
+            assert_eq!(vendor(name, maker, platform), expected, "{name}");
+        }
+    }
+}

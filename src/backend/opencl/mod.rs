@@ -1,0 +1,298 @@
+//! Whole graphs on any OpenCL device, through its library, opened at run time.
+//!
+//! A graph becomes a list of kernels with fixed arguments ([`program`]): weights and caches of keys and
+//! values stay on the device, intermediate tensors have places in one piece of its memory, and a run sends
+//! its inputs, submits the list and waits once, for its results. Operations that no kernel computes go to
+//! the CPU, one by one, with a line in the log and a count.
+//!
+//! `sys.rs` is the interface of the library, `device.rs` what devices can do, `pool.rs` their memory,
+//! `programs.rs` the built kernels, `cl/` the kernels themselves: tiles as on the CPU, with the verbs as
+//! macros. `ops/` says with which arguments they compute an operator.
+
+mod device;
+mod error;
+mod ops;
+mod pool;
+mod program;
+mod programs;
+mod run;
+mod sys;
+mod weights;
+
+use core::fmt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+use crate::graph::{Context as Graph, Device as GraphDevice, GraphError, Host, Program, TensorId};
+
+pub use device::{DeviceInfo, Vendor};
+pub use error::OpenClError;
+pub use pool::PoolStats;
+pub use sys::Faults;
+
+use device::Shape;
+use pool::{Pool, Source};
+use programs::Programs;
+use sys::{Api, Context, Mem, Queue};
+use weights::Kept;
+
+/// How a device is used.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The library; `None` for where systems have it.
+    pub library: Option<PathBuf>,
+    /// The device, by its number or a part of its name; `None` for the first GPU, else the first.
+    pub device: Option<String>,
+    /// Most bytes that graphs, weights and caches may take there; `None` for 80 % of what it has.
+    pub memory_limit: Option<usize>,
+    /// Folder for built kernels; `None` for no such folder.
+    pub cache: Option<PathBuf>,
+    /// Work-items that share a sum; `None` for what suits the device.
+    pub lanes: Option<usize>,
+    /// Elements of a vector; `None` for what suits the device.
+    pub vector: Option<usize>,
+    /// Told of operations that the CPU computes, once for each kind, and of caches that are damaged.
+    pub log: fn(&str),
+    /// Makes calls fail, for tests.
+    pub faults: Arc<Faults>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            library: None,
+            device: None,
+            memory_limit: None,
+            cache: programs::default_folder(),
+            lanes: None,
+            vector: None,
+            log: |text| eprintln!("note: {text}"),
+            faults: Arc::default(),
+        }
+    }
+}
+
+impl Options {
+    /// The defaults, with what the environment says: `TILEWRIGHT_OPENCL_LIB` (a path),
+    /// `TILEWRIGHT_OPENCL_DEVICE`, `TILEWRIGHT_OPENCL_MEMORY` (bytes) and `TILEWRIGHT_OPENCL_CACHE` (a
+    /// folder, or `off`).
+    ///
+    /// # Errors
+    /// [`OpenClError::Setting`].
+    pub fn from_env() -> Result<Self, OpenClError> {
+        let text = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
+        let limit = match text("TILEWRIGHT_OPENCL_MEMORY") {
+            None => None,
+            Some(value) => Some(value.parse().map_err(|_| OpenClError::Setting {
+                name: "TILEWRIGHT_OPENCL_MEMORY",
+                value,
+                expected: "a number of bytes",
+            })?),
+        };
+        let cache = match text("TILEWRIGHT_OPENCL_CACHE") {
+            None => programs::default_folder(),
+            Some(off) if off == "off" => None,
+            Some(folder) => Some(PathBuf::from(folder)),
+        };
+        Ok(Self {
+            library: text("TILEWRIGHT_OPENCL_LIB").map(PathBuf::from),
+            device: text("TILEWRIGHT_OPENCL_DEVICE"),
+            memory_limit: limit,
+            cache,
+            ..Self::default()
+        })
+    }
+}
+
+/// Where lines of the log go.
+#[derive(Clone, Copy)]
+pub(super) struct Log(fn(&str));
+
+impl Log {
+    fn line(self, text: &str) {
+        (self.0)(text);
+    }
+}
+
+/// Held while devices are looked for and asked about: PoCL gives pointers to what another thread is just
+/// making (3.1: a segmentation fault when two threads list devices for the first time).
+static LISTING: Mutex<()> = Mutex::new(());
+
+/// The devices with what they say of themselves.
+fn listed(options: &Options) -> Result<Vec<(sys::Device, DeviceInfo)>, OpenClError> {
+    let _alone = lock(&LISTING);
+    let api = Api::open(options.library.as_ref(), options.faults.clone())?;
+    let all = api.devices()?.into_iter().enumerate();
+    Ok(all.map(|(i, device)| (device.clone(), DeviceInfo::of(i, &device))).collect())
+}
+
+/// All devices that OpenCL has here.
+///
+/// # Errors
+/// [`OpenClError::Library`], [`OpenClError::NoDevice`].
+pub fn devices(options: &Options) -> Result<Vec<DeviceInfo>, OpenClError> {
+    Ok(listed(options)?.into_iter().map(|(_, info)| info).collect())
+}
+
+/// Where the pool's slabs come from.
+pub(super) struct Slabs(Arc<Context>);
+
+impl Source for Slabs {
+    type Slab = Arc<Mem>;
+    type Part = Mem;
+
+    fn slab(&self, bytes: usize) -> Result<Arc<Mem>, OpenClError> {
+        Mem::new(&self.0, bytes).map(Arc::new)
+    }
+
+    fn part(&self, slab: &Arc<Mem>, at: usize, bytes: usize) -> Result<Mem, OpenClError> {
+        Mem::part(slab, at, bytes)
+    }
+}
+
+type Region = pool::Region<Slabs>;
+
+/// What plans of a device share.
+pub(super) struct Shared {
+    info: DeviceInfo,
+    shape: Shape,
+    api: Arc<Api>,
+    device: sys::Device,
+    context: Arc<Context>,
+    queue: Arc<Queue>,
+    pool: Arc<Pool<Slabs>>,
+    programs: Programs,
+    weights: Kept,
+    log: Log,
+    counts: Mutex<Fallbacks>,
+}
+
+/// Operations of all plans, and those that the CPU computes, by operator.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fallbacks {
+    /// Operations that were planned.
+    pub operations: usize,
+    /// Those among them that the CPU computes, by operator, in the order in which they were met.
+    pub on_cpu: Vec<(String, usize)>,
+}
+
+/// How much a device has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Kernels submitted.
+    pub kernels: u64,
+    /// Times that the host has waited for the device.
+    pub waits: u64,
+    /// Objects of the library that live.
+    pub objects: i64,
+    /// Bytes of buffers that live.
+    pub bytes: i64,
+}
+
+/// A device that computes whole graphs. Sessions share it, and with it the weights on it.
+pub struct OpenClDevice {
+    shared: Arc<Shared>,
+}
+
+impl fmt::Debug for OpenClDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("OpenClDevice").field(&self.shared.info.name).finish()
+    }
+}
+
+impl OpenClDevice {
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// [`OpenClError`]: no library, no device, not the one asked for, or one that does not work.
+    pub fn open(options: &Options) -> Result<Self, OpenClError> {
+        let all = listed(options)?;
+        let (device, info) = device::choose(&all, options.device.as_deref())?.clone();
+        let api = device.api().clone();
+        let working = device.number(sys::info::AVAILABLE) != 0
+            && device.number(sys::info::COMPILER_AVAILABLE) != 0;
+        if !working {
+            return Err(OpenClError::Call { call: "clGetDeviceInfo", code: -2 });
+        }
+        let context = Arc::new(Context::of(&device)?);
+        let queue = Arc::new(Queue::new(&context, &device)?);
+        let bytes = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
+        let limit = options.memory_limit.unwrap_or(bytes(info.memory) / 5 * 4);
+        let pool = Pool::new(Slabs(context.clone()), info.align, bytes(info.largest_buffer), limit);
+        let identity =
+            format!("{} | {} | {} | {}", info.name, info.platform, info.version, info.driver);
+        let log = Log(options.log);
+        let programs = Programs::new(identity, options.cache.clone(), log);
+        let mut shape = info.shape();
+        shape.lanes = options.lanes.filter(|l| l.is_power_of_two()).unwrap_or(shape.lanes);
+        let vector = options.vector.filter(|&v| v.is_power_of_two() && v <= 16);
+        shape.vec = vector.unwrap_or(shape.vec);
+        let (weights, counts) = (Kept::default(), Mutex::default());
+        let shared = Shared {
+            info,
+            shape,
+            api,
+            device,
+            context,
+            queue,
+            pool,
+            programs,
+            weights,
+            log,
+            counts,
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// What the device says of itself.
+    pub fn info(&self) -> &DeviceInfo {
+        &self.shared.info
+    }
+
+    /// The memory that graphs, weights and caches take there.
+    pub fn memory(&self) -> PoolStats {
+        self.shared.pool.stats()
+    }
+
+    /// Gives memory back to the device that nobody uses; gives the number of bytes.
+    pub fn trim(&self) -> usize {
+        self.shared.pool.trim()
+    }
+
+    /// What the device has done so far.
+    pub fn counts(&self) -> Counts {
+        let (waits, kernels) = self.shared.queue.counts();
+        let (objects, bytes) = self.shared.api.live();
+        Counts { kernels, waits, objects, bytes }
+    }
+
+    /// Which operations went to the CPU.
+    pub fn fallbacks(&self) -> Fallbacks {
+        lock(&self.shared.counts).clone()
+    }
+
+    /// What makes calls fail.
+    pub fn faults(&self) -> &Arc<Faults> {
+        self.shared.api.faults()
+    }
+}
+
+impl GraphDevice for OpenClDevice {
+    fn program(
+        &self,
+        cx: &Graph,
+        outputs: &[TensorId],
+        host: Host,
+    ) -> Option<Result<Box<dyn Program>, GraphError>> {
+        let made = program::Planned::new(&self.shared, cx, outputs, host);
+        Some(made.map(|planned| Box::new(planned) as Box<dyn Program>))
+    }
+
+    fn takes_whole_graphs(&self) -> bool {
+        true
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+}

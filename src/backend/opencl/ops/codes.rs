@@ -1,0 +1,64 @@
+//! The numbers that kernels know functions by (`cl/common.cl`).
+
+use tilewright_kernels::Activation;
+use tilewright_kernels::template::binary::BinaryOp;
+
+use super::Arg;
+use crate::graph::ops::unary::UnaryOp;
+
+/// A function with its two numbers; `None` if kernels do not have it.
+pub(super) fn unary(op: UnaryOp) -> Option<(i32, f32, f32)> {
+    let plain = |code| Some((code, 0.0, 0.0));
+    match op {
+        UnaryOp::Relu => plain(1),
+        UnaryOp::Clip { min, max } => Some((2, min, max)),
+        UnaryOp::LeakyRelu { alpha } => Some((3, alpha, 0.0)),
+        UnaryOp::Sigmoid => plain(4),
+        UnaryOp::Tanh => plain(5),
+        UnaryOp::HardSigmoid { alpha, beta } => Some((6, alpha, beta)),
+        UnaryOp::HardSwish => plain(7),
+        UnaryOp::Silu => plain(8),
+        UnaryOp::Gelu => plain(9),
+        UnaryOp::GeluTanh => plain(10),
+        UnaryOp::Elu { alpha } => Some((11, alpha, 0.0)),
+        UnaryOp::Exp => plain(12),
+        UnaryOp::Log => plain(13),
+        UnaryOp::Sqrt => plain(14),
+        UnaryOp::Reciprocal => plain(15),
+        UnaryOp::Neg => plain(16),
+        UnaryOp::Abs => plain(17),
+        UnaryOp::Floor => plain(18),
+        UnaryOp::Ceil => plain(19),
+        UnaryOp::Round => plain(20),
+        UnaryOp::Square => plain(21),
+        UnaryOp::Erf => plain(22),
+        UnaryOp::Softplus => plain(23),
+        UnaryOp::Softsign => plain(24),
+        UnaryOp::Mish => plain(25),
+        _ => None,
+    }
+}
+
+/// The arguments of an activation; `None` if kernels do not have it.
+pub(super) fn activation(activation: Activation) -> Option<[Arg; 3]> {
+    let code = match UnaryOp::from_activation(activation) {
+        None => (0, 0.0, 0.0),
+        Some(op) => unary(op)?,
+    };
+    Some([Arg::Int(code.0), Arg::Float(code.1), Arg::Float(code.2)])
+}
+
+/// A function of two numbers.
+pub(super) fn binary(op: BinaryOp) -> Option<i32> {
+    Some(match op {
+        BinaryOp::Add => 0,
+        BinaryOp::Sub => 1,
+        BinaryOp::Mul => 2,
+        BinaryOp::Div => 3,
+        BinaryOp::Min => 4,
+        BinaryOp::Max => 5,
+        BinaryOp::Pow => 6,
+        BinaryOp::PRelu => 7,
+        _ => return None,
+    })
+}

@@ -1,0 +1,177 @@
+//! Operators as kernels with arguments.
+
+mod attention;
+mod bytes;
+mod codes;
+mod conv;
+mod elements;
+mod matmul;
+mod movement;
+mod rows;
+
+use std::sync::Arc;
+
+use super::programs::Family;
+use super::{Region, Shared};
+use crate::graph::{GraphError, Info, Op};
+use crate::tensor::{DType, Shape, Tensor};
+
+/// An argument of a kernel.
+pub(super) enum Arg {
+    /// Operand `i`, wherever it lies.
+    Src(usize),
+    /// Operand `i` from some byte of it on.
+    Part(usize, usize),
+    /// The result.
+    Dst,
+    /// Scratch memory `i` of the operation.
+    Temp(usize),
+    /// Memory that was made ready at planning time.
+    Memory(Arc<Region>),
+    /// Memory that the kernel does not touch.
+    Absent,
+    /// A number.
+    Int(i32),
+    /// A number.
+    Float(f32),
+    /// Bytes of the work-group's memory.
+    Local(usize),
+}
+
+/// One kernel with its arguments.
+pub(super) struct Call {
+    pub(super) family: Family,
+    pub(super) definitions: String,
+    pub(super) kernel: &'static str,
+    pub(super) args: Vec<Arg>,
+    pub(super) global: [usize; 3],
+    pub(super) local: Option<[usize; 3]>,
+}
+
+/// What must hold of the numbers of an operand: all in `0..limit`.
+#[derive(Clone, Copy)]
+pub(super) struct Check {
+    pub(super) operand: usize,
+    pub(super) limit: usize,
+    pub(super) op: &'static str,
+}
+
+/// What an operation becomes.
+#[derive(Default)]
+pub(super) struct Lowered {
+    pub(super) calls: Vec<Call>,
+    /// Bytes of scratch memory.
+    pub(super) temps: Vec<usize>,
+    pub(super) check: Option<Check>,
+    /// Memory that must stay while the plan does, beside that of arguments.
+    pub(super) keep: Vec<Arc<dyn core::any::Any + Send + Sync>>,
+}
+
+impl From<Call> for Lowered {
+    fn from(call: Call) -> Self {
+        Self { calls: vec![call], ..Self::default() }
+    }
+}
+
+impl From<Vec<Call>> for Lowered {
+    fn from(calls: Vec<Call>) -> Self {
+        Self { calls, ..Self::default() }
+    }
+}
+
+/// What an operator sees of its place in the graph.
+pub(super) struct Lower<'a> {
+    pub(super) shared: &'a Arc<Shared>,
+    pub(super) src: &'a [Info],
+    pub(super) shapes: &'a [Shape],
+    pub(super) values: &'a [Option<&'a Tensor>],
+    pub(super) dst: &'a Info,
+}
+
+/// `None`: no kernel computes this.
+pub(super) type Result = core::result::Result<Option<Lowered>, GraphError>;
+
+impl Lower<'_> {
+    fn all_f32(&self) -> bool {
+        self.src.iter().chain([self.dst]).all(|i| i.dtype == DType::F32)
+    }
+
+    /// The definitions of a kernel for vectors of `vec` elements.
+    fn vec(&self, vec: usize) -> String {
+        format!("-DVEC={vec}")
+    }
+
+    /// The longest vector that a row of `len` elements fills.
+    fn vector_for(&self, len: usize) -> usize {
+        let mut vec = self.shared.shape.vec;
+        while vec > 1 && vec > len {
+            vec /= 2;
+        }
+        vec
+    }
+}
+
+/// Work-items of groups that share nothing: a few per group, so that a group is worth its start.
+fn spread(items: [usize; 3], most: usize) -> ([usize; 3], Option<[usize; 3]>) {
+    let first = items[0].next_power_of_two().min(most);
+    let second = (most / first).min(items[1].next_power_of_two()).max(1);
+    let local = [first, second, 1];
+    let global =
+        [items[0].next_multiple_of(local[0]), items[1].next_multiple_of(local[1]), items[2]];
+    (global, Some(local))
+}
+
+/// Sizes as the kernels take them; `None` if one does not fit.
+fn ints<const N: usize>(sizes: [usize; N]) -> Option<[Arg; N]> {
+    if sizes.iter().any(|&s| i32::try_from(s).is_err()) {
+        return None;
+    }
+    Some(sizes.map(|s| Arg::Int(s as i32)))
+}
+
+/// Arguments out of groups of them.
+macro_rules! args {
+    ($($group:expr),* $(,)?) => {{
+        let mut all: Vec<$crate::backend::opencl::ops::Arg> = Vec::new();
+        $(all.extend($group);)*
+        all
+    }};
+}
+pub(self) use args;
+
+/// The kernels of an operation; `None` if there are none for it.
+pub(super) fn lower(op: &Op, cx: &Lower<'_>) -> Result {
+    // Kernels count elements in 32 bits.
+    let small = |info: &Info| info.stored_bytes().is_some_and(|b| b <= i32::MAX as usize);
+    let weights = |i: usize| cx.values.get(i).is_some_and(Option::is_some);
+    let fits = cx.src.iter().enumerate().all(|(i, s)| small(s) || weights(i)) && small(cx.dst);
+    if !fits || cx.dst.elements() == 0 {
+        return Ok(None);
+    }
+    match op {
+        Op::Unary(op) => elements::unary(op, cx),
+        Op::Binary(op) => elements::binary(op, cx),
+        Op::Glu(op) => elements::glu(op, cx),
+        Op::Rope(op) => elements::rope(op, cx),
+        Op::Cont(_) => movement::cont(cx),
+        Op::Concat(op) => movement::concat(op, cx),
+        Op::Pad(op) => movement::pad(op, cx),
+        Op::Softmax(op) => rows::softmax(op, cx),
+        Op::Norm(op) => rows::norm(op, cx),
+        Op::Reduce(op) => rows::reduce(op, cx),
+        Op::Conv(op) => conv::conv(op, cx),
+        Op::Pool(op) => conv::pool(op, cx),
+        Op::MatMul(op) => matmul::matmul(op, cx),
+        Op::BlockMatMul(op) => matmul::block_matmul(op, cx),
+        Op::Embedding(_) => matmul::embedding(cx),
+        Op::Attention(op) => attention::plain(op, cx),
+        Op::KvAttention(op) => attention::cached(op, cx),
+        Op::QConv(op) => bytes::conv(op, cx),
+        Op::QMatMul(op) => bytes::matmul(op, cx),
+        Op::QAdd(op) => bytes::add(op, cx),
+        Op::QPool(op) => bytes::pool(op, cx),
+        Op::Quantize(op) => bytes::quantize(op, cx),
+        Op::Dequantize(op) => bytes::dequantize(op, cx),
+        _ => Ok(None),
+    }
+}

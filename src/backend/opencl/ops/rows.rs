@@ -1,0 +1,82 @@
+//! Rows that become numbers or other rows.
+
+use tilewright_kernels::template::reduce::ReduceOp;
+
+use super::{Arg, Call, Lower, Result, args, ints, spread};
+use crate::backend::opencl::programs::ROWS;
+use crate::graph::ops::norm::{Norm, NormOp};
+use crate::graph::ops::reduce::Reduce;
+use crate::graph::ops::softmax::Softmax;
+
+/// Work-items of a group whose rows are theirs alone.
+const GROUP: usize = 8;
+
+fn definitions(cx: &Lower<'_>, vec: usize) -> String {
+    format!("-DVEC={vec} -DLANES={}", cx.shared.shape.lanes)
+}
+
+pub(super) fn softmax(op: &Softmax, cx: &Lower<'_>) -> Result {
+    let dims = &cx.src[0].dims;
+    let (outer, inner): (usize, usize) =
+        (dims[..op.axis].iter().product(), dims[op.axis + 1..].iter().product());
+    let sizes = ints([outer, dims[op.axis], inner]).filter(|_| cx.all_f32());
+    let Some(sizes) = sizes else { return Ok(None) };
+    let args = args![[Arg::Src(0), Arg::Dst], sizes, [Arg::Int(op.log.into())]];
+    let (global, local) = spread([inner, outer, 1], GROUP);
+    let definitions = definitions(cx, cx.shared.shape.vec);
+    Ok(Some(Call { family: ROWS, definitions, kernel: "softmax", args, global, local }.into()))
+}
+
+pub(super) fn norm(op: &Norm, cx: &Lower<'_>) -> Result {
+    if !cx.all_f32() {
+        return Ok(None);
+    }
+    let dims = &cx.src[0].dims;
+    let (rows, len): (usize, usize) =
+        (dims[..op.axis].iter().product(), dims[op.axis..].iter().product());
+    let (groups, parts) = match cx.src.get(1) {
+        None => (1, 0),
+        Some(scale) if op.by_parts => (scale.dims[0], scale.dims[1]),
+        Some(_) => (1, len),
+    };
+    let has_bias = cx.src.len() > 2;
+    let Some(sizes) = ints([len, groups, parts]) else { return Ok(None) };
+    let operand = |i: usize| if i < cx.src.len() { Arg::Src(i) } else { Arg::Absent };
+    let lanes = cx.shared.shape.lanes;
+    let args = args![
+        [Arg::Src(0), operand(1), operand(2), Arg::Dst, Arg::Local(lanes * size_of::<f32>())],
+        sizes,
+        [
+            Arg::Int(has_bias.into()),
+            Arg::Int((op.op == NormOp::Layer).into()),
+            Arg::Float(op.epsilon)
+        ]
+    ];
+    let (global, local) = ([lanes, rows, 1], Some([lanes, 1, 1]));
+    let definitions = definitions(cx, cx.vector_for(len));
+    Ok(Some(Call { family: ROWS, definitions, kernel: "norm", args, global, local }.into()))
+}
+
+pub(super) fn reduce(op: &Reduce, cx: &Lower<'_>) -> Result {
+    let kind = match op.op {
+        ReduceOp::Sum => 0,
+        ReduceOp::Mean => 1,
+        ReduceOp::Prod => 2,
+        ReduceOp::Max => 3,
+        ReduceOp::Min => 4,
+        ReduceOp::L1 => 5,
+        ReduceOp::L2 => 6,
+        ReduceOp::SumSquare => 7,
+        _ => return Ok(None),
+    };
+    let dims = &cx.src[0].dims;
+    let (outer, rest) = dims.split_at(op.axis);
+    let (axis, inner) = rest.split_at(op.count);
+    let [outer, axis, inner]: [usize; 3] = [outer, axis, inner].map(|d| d.iter().product());
+    let sizes = ints([outer, axis, inner]).filter(|_| cx.all_f32() && axis > 0);
+    let Some(sizes) = sizes else { return Ok(None) };
+    let args = args![[Arg::Src(0), Arg::Dst], sizes, [Arg::Int(kind)]];
+    let (global, local) = spread([inner, outer, 1], GROUP);
+    let definitions = definitions(cx, cx.shared.shape.vec);
+    Ok(Some(Call { family: ROWS, definitions, kernel: "reduce", args, global, local }.into()))
+}

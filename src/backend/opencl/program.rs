@@ -1,0 +1,483 @@
+//! Graphs as lists of kernels, and their runs.
+
+use core::any::Any;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use super::ops::{self, Arg, Call, Check, Lower};
+use super::sys::{Launch, Value};
+use super::{Region, Shared, lock};
+use crate::backend::cpu::{Executor, Plan, Span, place};
+use crate::graph::{Context, GraphError, Host, Info, Op, ProgramNode, TensorId};
+use crate::tensor::{Shape, ShapeError, Tensor};
+
+/// Where a tensor is found.
+#[derive(Clone)]
+pub(super) enum Place {
+    /// In the plan's memory on the device, so many bytes from the start of a tensor that has a place there,
+    /// or, once everything has one, from its own.
+    Device(usize),
+    /// Among constants on the device, from a byte on.
+    Constant(TensorId, usize),
+    /// In input `i` of the run, from a byte on; on the device too, if a kernel reads it there.
+    Input(usize, usize),
+    /// In what an early step has computed on the host, from a byte on.
+    Early(usize, usize),
+}
+
+/// An operation that the CPU computes.
+pub(super) struct OnHost {
+    pub(super) plan: Plan,
+    /// Operands that are not constants, in the order of the plan's leaves, with their tensors.
+    pub(super) operands: Vec<(Place, Info)>,
+    /// The tensors that the operands look at.
+    roots: Vec<TensorId>,
+}
+
+/// What happens in a run after the inputs were sent.
+pub(super) enum Step {
+    /// Kernels, one after the other.
+    Kernels(Vec<Launch>),
+    /// An operation on the CPU, whose result goes to a place on the device.
+    Host(OnHost, usize),
+}
+
+/// A graph made ready to run on a device.
+pub(super) struct Planned {
+    pub(super) shared: Arc<Shared>,
+    pub(super) inputs: Vec<(String, Info)>,
+    pub(super) output_infos: Vec<(String, Info)>,
+    pub(super) nodes: Vec<ProgramNode>,
+    /// Steps with the number of their node.
+    pub(super) steps: Vec<(usize, Step)>,
+    /// Operations on the CPU that need nothing of the device: they come before all others.
+    pub(super) early: Vec<(usize, OnHost)>,
+    /// Inputs, and results of early steps, that kernels read: where they go on the device.
+    pub(super) uploads: Vec<(Place, usize, usize)>,
+    pub(super) checks: Vec<(usize, Check)>,
+    pub(super) outputs: Vec<Place>,
+    pub(super) arena: Region,
+    pub(super) constants: HashMap<TensorId, Arc<Region>>,
+    pub(super) values: HashMap<TensorId, Tensor>,
+    _keep: Vec<Arc<dyn Any + Send + Sync>>,
+    /// Computes what the device does not. Held by the run in progress: the memory is used by one at a time.
+    pub(super) host: Mutex<Executor>,
+}
+
+fn overflow(cx: &Context, id: TensorId) -> GraphError {
+    let dims = cx.record(id).shape().dims();
+    GraphError::Shape { op: "opencl", source: ShapeError::Overflow(dims) }
+}
+
+/// The tensor that a view looks at in the end, and from which byte on.
+fn root(cx: &Context, mut id: TensorId) -> (TensorId, usize) {
+    let mut offset = 0;
+    while let Some(more) = cx.record(id).view_offset() {
+        if cx.record(id).value().is_some() {
+            break;
+        }
+        offset += more;
+        id = cx.record(id).src()[0];
+    }
+    (id, offset)
+}
+
+/// What planning knows so far.
+struct Planner<'a> {
+    shared: &'a Arc<Shared>,
+    cx: &'a Context,
+    host: Host,
+    inputs: HashMap<TensorId, usize>,
+    /// Results of early steps.
+    early: HashMap<TensorId, usize>,
+    /// Spans of results, inputs and early results on the device.
+    span_of: HashMap<TensorId, usize>,
+    spans: Vec<Span>,
+    constants: HashMap<TensorId, Arc<Region>>,
+}
+
+/// An operation that was lowered, before anything has a place.
+enum Made {
+    Kernels { calls: Vec<Call>, temps: Vec<usize> },
+    Host(OnHost),
+}
+
+impl Planner<'_> {
+    /// Where an operand is found on the host's side of things.
+    fn find(&self, id: TensorId) -> (TensorId, Place) {
+        let (root, offset) = root(self.cx, id);
+        let place = if let Some(&i) = self.inputs.get(&root) {
+            Place::Input(i, offset)
+        } else if let Some(&i) = self.early.get(&root) {
+            Place::Early(i, offset)
+        } else if self.cx.record(root).value().is_some() {
+            Place::Constant(root, offset)
+        } else {
+            Place::Device(offset)
+        };
+        (root, place)
+    }
+
+    /// Says that step `now` uses what `id` looks at on the device, which gets a span if it has none.
+    fn use_on_device(&mut self, id: TensorId, now: usize) -> Result<(), GraphError> {
+        let (root, _) = root(self.cx, id);
+        let record = self.cx.record(root);
+        if let Some(value) = record.value() {
+            if !self.constants.contains_key(&root) {
+                let region = self.shared.constant(value)?;
+                self.constants.insert(root, region);
+            }
+            return Ok(());
+        }
+        if let Some(&span) = self.span_of.get(&root) {
+            self.spans[span].last = self.spans[span].last.max(now);
+            return Ok(());
+        }
+        // Sent before the first step.
+        let first =
+            if self.inputs.contains_key(&root) || self.early.contains_key(&root) { 0 } else { now };
+        let bytes = record.info().stored_bytes().ok_or_else(|| overflow(self.cx, root))?;
+        self.span_of.insert(root, self.spans.len());
+        self.spans.push(self.span(bytes, first, now));
+        Ok(())
+    }
+
+    /// A span whose size is a multiple of what parts of the device's memory are aligned to.
+    fn span(&self, bytes: usize, first: usize, last: usize) -> Span {
+        let align = self.shared.info.align;
+        Span { bytes: bytes.max(1).next_multiple_of(align), first, last }
+    }
+
+    /// A plan of the CPU for one operation.
+    fn on_host(&self, id: TensorId) -> Result<OnHost, GraphError> {
+        let record = self.cx.record(id);
+        let mut cx = Context::with_cache(self.cx.cache().clone());
+        let (mut src, mut operands) = (Vec::new(), Vec::new());
+        for &s in record.src() {
+            let source = self.cx.record(s);
+            let (root, place) = self.find(s);
+            if let Some(value) = self.cx.constant_value(s) {
+                src.push(cx.constant(value.clone())?);
+                continue;
+            }
+            let info = source.info();
+            src.push(cx.input(&operands.len().to_string(), info.dtype, &info.dims)?);
+            operands.push((place, info, root));
+        }
+        let output = cx.op(record.op().clone(), &src)?;
+        let executor = Executor::new(self.host.isa, self.host.threads)?;
+        let plan = executor.plan(&mut cx, &[output])?;
+        // The plan has its leaves in an order of its own; one that nobody reads is not there.
+        let order = plan.input_names().map(|n| n.parse::<usize>().expect("leaves are numbered"));
+        let ordered: Vec<_> = order.map(|i| operands[i].clone()).collect();
+        let roots = ordered.iter().map(|(.., root)| *root).collect();
+        let operands = ordered.into_iter().map(|(place, info, _)| (place, info)).collect();
+        Ok(OnHost { plan, operands, roots })
+    }
+
+    fn lower(&self, id: TensorId) -> Result<Option<ops::Lowered>, GraphError> {
+        let record = self.cx.record(id);
+        let infos: Vec<Info> = record.src().iter().map(|&s| self.cx.record(s).info()).collect();
+        let shapes: Vec<Shape> = record.src().iter().map(|&s| *self.cx.record(s).shape()).collect();
+        let values: Vec<Option<&Tensor>> =
+            record.src().iter().map(|&s| self.cx.constant_value(s)).collect();
+        let dst = record.info();
+        let (src, shapes, values) = (&infos[..], &shapes[..], &values[..]);
+        ops::lower(record.op(), &Lower { shared: self.shared, src, shapes, values, dst: &dst })
+    }
+}
+
+impl Planned {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        cx: &Context,
+        outputs: &[TensorId],
+        host: Host,
+    ) -> Result<Self, GraphError> {
+        let order = cx.build_forward(outputs)?;
+        let is_leaf =
+            |id: &TensorId| *cx.record(*id).op() == Op::Leaf && cx.record(*id).value().is_none();
+        let leaves: Vec<TensorId> = order.iter().copied().filter(is_leaf).collect();
+        let mut planner = Planner {
+            shared,
+            cx,
+            host,
+            inputs: leaves.iter().enumerate().map(|(i, &id)| (id, i)).collect(),
+            early: HashMap::new(),
+            span_of: HashMap::new(),
+            spans: Vec::new(),
+            constants: HashMap::new(),
+        };
+        let is_step = |id: &TensorId| {
+            cx.record(*id).value().is_none() && cx.record(*id).op().operator().is_some()
+        };
+        let (mut made, mut nodes, mut early, mut checks) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut keep: Vec<Arc<dyn Any + Send + Sync>> = Vec::new();
+        let mut node_of: HashMap<TensorId, usize> = HashMap::new();
+        let mut on_cpu: Vec<(String, usize)> = Vec::new();
+        let mut temp_spans: Vec<Vec<usize>> = Vec::new();
+        for id in order.iter().copied().filter(is_step) {
+            let record = cx.record(id);
+            let now = made.len();
+            let lowered = planner.lower(id).map_err(|e| e.at(record.name()))?;
+            // What is to be checked must be known on the host before the run.
+            let lowered = lowered.filter(|l| {
+                l.check.is_none_or(|check| {
+                    matches!(planner.find(record.src()[check.operand]).1, Place::Input(..))
+                })
+            });
+            let node = node(cx, id, &node_of, lowered.as_ref());
+            node_of.insert(id, nodes.len());
+            nodes.push(node);
+            match lowered {
+                Some(lowered) => {
+                    if let Some(check) = lowered.check {
+                        let Place::Input(input, _) = planner.find(record.src()[check.operand]).1
+                        else {
+                            continue;
+                        };
+                        checks.push((input, check));
+                    }
+                    let reads = lowered.calls.iter().flat_map(|c| &c.args);
+                    for i in reads.filter_map(|arg| match arg {
+                        Arg::Src(i) | Arg::Part(i, _) => Some(*i),
+                        _ => None,
+                    }) {
+                        planner.use_on_device(record.src()[i], now)?;
+                    }
+                    planner.use_on_device(id, now)?;
+                    keep.extend(lowered.keep);
+                    // A launch has the handle only, whose memory serves others once the region has ended.
+                    let regions = lowered.calls.iter().flat_map(|c| &c.args);
+                    keep.extend(regions.filter_map(|arg| match arg {
+                        Arg::Memory(region) => Some(region.clone() as Arc<dyn Any + Send + Sync>),
+                        _ => None,
+                    }));
+                    temp_spans.push(
+                        lowered
+                            .temps
+                            .iter()
+                            .map(|&bytes| {
+                                planner.spans.push(planner.span(bytes, now, now));
+                                planner.spans.len() - 1
+                            })
+                            .collect(),
+                    );
+                    made.push((id, Made::Kernels { calls: lowered.calls, temps: lowered.temps }));
+                }
+                None => {
+                    let step = planner.on_host(id).map_err(|e| e.at(record.name()))?;
+                    let known = |(place, _): &(Place, Info)| !matches!(place, Place::Device(_));
+                    if step.operands.iter().all(known) {
+                        planner.early.insert(id, early.len());
+                        early.push((nodes.len() - 1, step));
+                        continue;
+                    }
+                    match on_cpu.iter_mut().find(|(op, _)| op == record.op().name()) {
+                        Some((_, count)) => *count += 1,
+                        None => on_cpu.push((record.op().name().to_owned(), 1)),
+                    }
+                    for &s in record.src() {
+                        if matches!(planner.find(s).1, Place::Device(_)) {
+                            planner.use_on_device(s, now)?;
+                        }
+                    }
+                    planner.use_on_device(id, now)?;
+                    temp_spans.push(Vec::new());
+                    made.push((id, Made::Host(step)));
+                }
+            }
+        }
+        let end = made.len();
+        for &id in outputs {
+            if matches!(planner.find(id).1, Place::Device(_)) {
+                planner.use_on_device(id, end)?;
+            }
+        }
+        let Some((offsets, bytes)) = place(&planner.spans) else {
+            return Err(overflow(cx, outputs[0]));
+        };
+        let arena = shared.pool.take(bytes.max(1))?;
+        let steps = {
+            let binder = Binder { planner: &planner, offsets: &offsets, arena: &arena };
+            let bound = made.into_iter().zip(&temp_spans).map(|((id, made), temps)| {
+                let node = node_of[&id];
+                let step = match made {
+                    Made::Kernels { calls, temps: sizes } => {
+                        debug_assert_eq!(sizes.len(), temps.len());
+                        let launches = calls.into_iter().map(|call| binder.bind(id, call, temps));
+                        Step::Kernels(launches.collect::<Result<_, GraphError>>()?)
+                    }
+                    Made::Host(step) => Step::Host(binder.placed(step), binder.offset_of(id)),
+                };
+                Ok((node, step))
+            });
+            bound.collect::<Result<Vec<_>, GraphError>>().map_err(|e| e.at("opencl"))?
+        };
+        let uploads = planner.span_of.iter().filter_map(|(&id, &span)| {
+            let place = match planner.find(id).1 {
+                place @ (Place::Input(..) | Place::Early(..)) => place,
+                _ => return None,
+            };
+            Some((place, offsets[span], cx.record(id).info().stored_bytes()?))
+        });
+        let uploads: Vec<_> = uploads.collect();
+        let on_device = |id: TensorId| {
+            let (root, found) = planner.find(id);
+            match found {
+                Place::Device(offset) => Place::Device(offsets[planner.span_of[&root]] + offset),
+                other => other,
+            }
+        };
+        let outputs_at = outputs.iter().map(|&id| on_device(id)).collect();
+        let described = |id: &TensorId| (cx.record(*id).name().to_owned(), cx.record(*id).info());
+        let mut values = HashMap::new();
+        let wanted = outputs.iter().map(|&id| planner.find(id).0);
+        for root in wanted {
+            if let Some(value) = cx.record(root).value() {
+                values.insert(root, value.clone());
+            }
+        }
+        report(shared, nodes.len(), on_cpu);
+        let only_early = !steps.iter().any(|(_, s)| matches!(s, Step::Host(..)));
+        let threads = if only_early { 1 } else { host.threads };
+        Ok(Self {
+            shared: shared.clone(),
+            inputs: leaves.iter().map(described).collect(),
+            output_infos: outputs.iter().map(described).collect(),
+            nodes,
+            steps,
+            early,
+            uploads,
+            checks,
+            outputs: outputs_at,
+            arena,
+            constants: planner.constants,
+            values,
+            _keep: keep,
+            host: Mutex::new(Executor::new(host.isa, threads)?),
+        })
+    }
+}
+
+/// Counts the operations of a plan, and says which go to the CPU.
+fn report(shared: &Shared, operations: usize, on_cpu: Vec<(String, usize)>) {
+    let mut counts = lock(&shared.counts);
+    counts.operations += operations;
+    if on_cpu.is_empty() {
+        return;
+    }
+    let total: usize = on_cpu.iter().map(|(_, n)| n).sum();
+    let list: Vec<String> = on_cpu.iter().map(|(op, n)| format!("{op} ({n})")).collect();
+    let mut new = false;
+    for (op, n) in on_cpu {
+        match counts.on_cpu.iter_mut().find(|(known, _)| *known == op) {
+            Some((_, count)) => *count += n,
+            None => {
+                new = true;
+                counts.on_cpu.push((op, n));
+            }
+        }
+    }
+    drop(counts);
+    if new {
+        shared.log.line(&format!(
+            "opencl: the CPU computes {total} of {operations} operations, which no kernel does: {}",
+            list.join(", ")
+        ));
+    }
+}
+
+fn node(
+    cx: &Context,
+    id: TensorId,
+    node_of: &HashMap<TensorId, usize>,
+    lowered: Option<&ops::Lowered>,
+) -> ProgramNode {
+    let record = cx.record(id);
+    let info = record.info();
+    let src: Vec<Info> = record.src().iter().map(|&s| cx.record(s).info()).collect();
+    let kernel = match lowered.map(|l| &l.calls[..]) {
+        Some([call]) => format!("opencl {}", call.kernel),
+        Some(calls) => {
+            let names: Vec<&str> = calls.iter().map(|c| c.kernel).collect();
+            format!("opencl {}", names.join("+"))
+        }
+        None => "cpu".to_owned(),
+    };
+    let inputs = record.src().iter().map(|&s| root(cx, s).0);
+    ProgramNode {
+        name: record.name().to_owned(),
+        op: record.op().name().to_owned(),
+        kernel,
+        macs: record.op().operator().map_or(0, |op| op.macs(&src, &info)),
+        bytes: src.iter().chain([&info]).filter_map(|i| i.stored_bytes()).sum(),
+        inputs: inputs.filter_map(|s| node_of.get(&s).copied()).collect(),
+        info,
+    }
+}
+
+/// Turns arguments into memory and numbers.
+struct Binder<'a> {
+    planner: &'a Planner<'a>,
+    offsets: &'a [usize],
+    arena: &'a Region,
+}
+
+impl Binder<'_> {
+    fn offset_of(&self, id: TensorId) -> usize {
+        self.offsets[self.planner.span_of[&id]]
+    }
+
+    fn operand(&self, id: TensorId) -> Value {
+        let (root, found) = self.planner.find(id);
+        match found {
+            Place::Constant(_, offset) => {
+                let region = &self.planner.constants[&root];
+                Value::Memory(region.memory().clone(), offset as u64)
+            }
+            Place::Device(offset) | Place::Input(_, offset) | Place::Early(_, offset) => {
+                let at = self.offset_of(root) + offset;
+                Value::Memory(self.arena.memory().clone(), at as u64)
+            }
+        }
+    }
+
+    fn bind(&self, id: TensorId, call: Call, temps: &[usize]) -> Result<Launch, GraphError> {
+        let Call { family, definitions, kernel, args, global, local } = call;
+        let shared = self.planner.shared;
+        let program = shared.programs.get(&shared.context, &shared.device, family, &definitions)?;
+        let src = self.planner.cx.record(id).src();
+        let arena = |at: usize| Value::Memory(self.arena.memory().clone(), at as u64);
+        let values = args.into_iter().map(|arg| match arg {
+            Arg::Src(i) => self.operand(src[i]),
+            Arg::Part(i, more) => match self.operand(src[i]) {
+                Value::Memory(memory, at) => Value::Memory(memory, at + more as u64),
+                other => other,
+            },
+            Arg::Dst | Arg::Absent => arena(self.offset_of(id)),
+            Arg::Temp(i) => arena(self.offsets[temps[i]]),
+            Arg::Memory(region) => Value::Memory(region.memory().clone(), 0),
+            Arg::Int(v) => Value::Int(v),
+            Arg::Float(v) => Value::Float(v),
+            Arg::Local(bytes) => Value::Local(bytes),
+        });
+        #[allow(unsafe_code, reason = "kernels take memory; the duties are below")]
+        // SAFETY: `ops` made the sizes among the arguments from the shapes of the operands and of the
+        // result, whose whole memory these arguments are; kernels stay inside those sizes, and numbers
+        // that choose places are clamped to them.
+        let launch = unsafe { Launch::new(&program, kernel, values.collect(), global, local) };
+        Ok(launch?)
+    }
+
+    /// A step on the CPU with the final places of its operands.
+    fn placed(&self, mut step: OnHost) -> OnHost {
+        for ((place, _), root) in step.operands.iter_mut().zip(&step.roots) {
+            if let Place::Device(offset) = place {
+                *offset += self.offset_of(*root);
+            }
+        }
+        step
+    }
+}

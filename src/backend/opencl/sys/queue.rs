@@ -1,0 +1,253 @@
+//! Commands, and what they transfer.
+#![allow(unsafe_code, reason = "the interface is one of C")]
+
+use core::marker::PhantomData;
+use core::ptr;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::objects::{Context, Launch, Mem, RawQueue};
+use super::{Device, FALSE, TRUE, check};
+use crate::backend::opencl::OpenClError;
+
+/// The commands of a device, done in order. One thread submits at a time.
+pub(in super::super) struct Queue {
+    raw: RawQueue,
+    turn: Mutex<()>,
+    /// Times that the host has waited for the device.
+    waits: AtomicU64,
+    /// Kernels submitted.
+    kernels: AtomicU64,
+}
+
+impl Queue {
+    pub(in super::super) fn new(context: &Context, device: &Device) -> Result<Self, OpenClError> {
+        let raw = RawQueue::new(&context.api, "clCreateCommandQueue", |api, code| {
+            // SAFETY: context and device live.
+            unsafe { (api.create_queue)(context.handle, device.device, 0, code) }
+        })?;
+        let (waits, kernels) = (AtomicU64::new(0), AtomicU64::new(0));
+        Ok(Self { raw, turn: Mutex::new(()), waits, kernels })
+    }
+
+    /// Times that the host has waited, and kernels submitted.
+    pub(in super::super) fn counts(&self) -> (u64, u64) {
+        (self.waits.load(Ordering::Relaxed), self.kernels.load(Ordering::Relaxed))
+    }
+
+    /// Submits what `work` asks for, and waits until all of it is done, or has failed.
+    pub(in super::super) fn submit<'env, R>(
+        &'env self,
+        work: impl FnOnce(&mut Submission<'env>) -> Result<R, OpenClError>,
+    ) -> Result<R, OpenClError> {
+        let _turn: MutexGuard<'_, ()> = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut submission = Submission { queue: self, open: false, borrows: PhantomData };
+        let result = work(&mut submission);
+        // Waits in any case: transfers may still use what the caller lends. Should `work` unwind, the
+        // submission's end does.
+        let waited = submission.wait();
+        result.and_then(|result| waited.map(|()| result))
+    }
+}
+
+/// Commands of one caller, which borrow what they transfer until [`Queue::submit`] ends.
+pub(in super::super) struct Submission<'env> {
+    queue: &'env Queue,
+    /// Whether there are commands that were not waited for.
+    open: bool,
+    borrows: PhantomData<&'env mut &'env ()>,
+}
+
+impl Drop for Submission<'_> {
+    fn drop(&mut self) {
+        if self.open {
+            // SAFETY: the queue lives. There is nobody left to tell of a failure.
+            unsafe { (self.queue.raw.api.finish_queue)(self.queue.raw.handle) };
+        }
+    }
+}
+
+impl<'env> Submission<'env> {
+    fn inside(mem: &Mem, at: usize, bytes: usize, call: &'static str) -> Result<(), OpenClError> {
+        let fits = at.checked_add(bytes).is_some_and(|end| end <= mem.bytes);
+        if fits { Ok(()) } else { Err(OpenClError::Call { call, code: -30 }) }
+    }
+
+    /// Sends bytes to the device, some time before the submission ends.
+    pub(in super::super) fn write(
+        &mut self,
+        mem: &Mem,
+        at: usize,
+        bytes: &'env [u8],
+    ) -> Result<(), OpenClError> {
+        self.transfer_to(mem, at, bytes, FALSE)
+    }
+
+    /// Sends bytes to the device now.
+    pub(in super::super) fn write_now(
+        &mut self,
+        mem: &Mem,
+        at: usize,
+        bytes: &[u8],
+    ) -> Result<(), OpenClError> {
+        self.transfer_to(mem, at, bytes, TRUE)
+    }
+
+    fn transfer_to(
+        &mut self,
+        mem: &Mem,
+        at: usize,
+        bytes: &[u8],
+        wait: u32,
+    ) -> Result<(), OpenClError> {
+        let call = "clEnqueueWriteBuffer";
+        Self::inside(mem, at, bytes.len(), call)?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let (raw, length) = (&self.queue.raw, bytes.len());
+        raw.api.gate(call)?;
+        self.open = true;
+        let from = bytes.as_ptr().cast();
+        // SAFETY: the range lies inside the memory; the bytes are there until the queue was waited for,
+        // by their lifetime or because the call waits.
+        check(call, unsafe {
+            (raw.api.enqueue_write)(
+                raw.handle,
+                mem.raw.handle,
+                wait,
+                at,
+                length,
+                from,
+                0,
+                ptr::null(),
+                ptr::null_mut(),
+            )
+        })
+    }
+
+    /// Gets bytes from the device; they are there when the submission ends.
+    pub(in super::super) fn read(
+        &mut self,
+        mem: &Mem,
+        at: usize,
+        bytes: &'env mut [u8],
+    ) -> Result<(), OpenClError> {
+        self.transfer_from(mem, at, bytes, FALSE)
+    }
+
+    /// Gets bytes from the device, and waits for them.
+    pub(in super::super) fn read_now(
+        &mut self,
+        mem: &Mem,
+        at: usize,
+        bytes: &mut [u8],
+    ) -> Result<(), OpenClError> {
+        self.queue.waits.fetch_add(1, Ordering::Relaxed);
+        self.transfer_from(mem, at, bytes, TRUE)
+    }
+
+    fn transfer_from(
+        &mut self,
+        mem: &Mem,
+        at: usize,
+        bytes: &mut [u8],
+        wait: u32,
+    ) -> Result<(), OpenClError> {
+        let call = "clEnqueueReadBuffer";
+        Self::inside(mem, at, bytes.len(), call)?;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let (raw, length) = (&self.queue.raw, bytes.len());
+        raw.api.gate(call)?;
+        self.open = true;
+        let to = bytes.as_mut_ptr().cast();
+        // SAFETY: as for writing; nobody else has the bytes meanwhile, as they are borrowed mutably.
+        check(call, unsafe {
+            (raw.api.enqueue_read)(
+                raw.handle,
+                mem.raw.handle,
+                wait,
+                at,
+                length,
+                to,
+                0,
+                ptr::null(),
+                ptr::null_mut(),
+            )
+        })
+    }
+
+    /// Copies bytes on the device.
+    pub(in super::super) fn copy(
+        &mut self,
+        from: &Mem,
+        from_at: usize,
+        to: &Mem,
+        to_at: usize,
+        bytes: usize,
+    ) -> Result<(), OpenClError> {
+        let call = "clEnqueueCopyBuffer";
+        Self::inside(from, from_at, bytes, call)?;
+        Self::inside(to, to_at, bytes, call)?;
+        let raw = &self.queue.raw;
+        raw.api.gate(call)?;
+        self.open = true;
+        // SAFETY: both ranges lie inside their memory.
+        check(call, unsafe {
+            (raw.api.enqueue_copy)(
+                raw.handle,
+                from.raw.handle,
+                to.raw.handle,
+                from_at,
+                to_at,
+                bytes,
+                0,
+                ptr::null(),
+                ptr::null_mut(),
+            )
+        })
+    }
+
+    /// Runs a kernel.
+    pub(in super::super) fn launch(&mut self, launch: &'env Launch) -> Result<(), OpenClError> {
+        let raw = &self.queue.raw;
+        let local = launch.local.as_ref().map_or(ptr::null(), |l| l.as_ptr());
+        raw.api.gate("clEnqueueNDRangeKernel")?;
+        self.open = true;
+        self.queue.kernels.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: who made the launch answers for what the kernel reads and writes; sizes are three each;
+        // by its lifetime, it and its memory
+        // live until the queue was waited for.
+        check("clEnqueueNDRangeKernel", unsafe {
+            (raw.api.enqueue_kernel)(
+                raw.handle,
+                launch.kernel.handle,
+                3,
+                ptr::null(),
+                launch.global.as_ptr(),
+                local,
+                0,
+                ptr::null(),
+                ptr::null_mut(),
+            )
+        })
+    }
+
+    /// Waits for everything submitted so far.
+    pub(in super::super) fn wait(&mut self) -> Result<(), OpenClError> {
+        if !self.open {
+            return Ok(());
+        }
+        let raw = &self.queue.raw;
+        self.queue.waits.fetch_add(1, Ordering::Relaxed);
+        let gate = raw.api.gate("clFinish");
+        // Even if it is to fail: what is on its way must not outlive what it touches.
+        // SAFETY: the queue lives.
+        let code = unsafe { (raw.api.finish_queue)(raw.handle) };
+        self.open = false;
+        gate?;
+        check("clFinish", code)
+    }
+}

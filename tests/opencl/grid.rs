@@ -1,0 +1,527 @@
+//! Every operator that has kernels, at sizes around those of tiles and vectors.
+
+use half::f16;
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+use tilewright::backend::opencl::Options;
+use tilewright::graph::ops::attention::{Attention, Rows};
+use tilewright::graph::ops::binary::Binary;
+use tilewright::graph::ops::block_matmul::BlockMatMul;
+use tilewright::graph::ops::concat::Concat;
+use tilewright::graph::ops::cont::Cont;
+use tilewright::graph::ops::conv::Conv;
+use tilewright::graph::ops::embedding::Embedding;
+use tilewright::graph::ops::glu::{Glu, GluOp};
+use tilewright::graph::ops::matmul::MatMul;
+use tilewright::graph::ops::norm::{Norm, NormOp};
+use tilewright::graph::ops::pad::Pad;
+use tilewright::graph::ops::pool::{Pool, PoolKind};
+use tilewright::graph::ops::reduce::{Reduce, ReduceOp};
+use tilewright::graph::ops::rope::{Rope, RopeStyle};
+use tilewright::graph::ops::softmax::Softmax;
+use tilewright::graph::ops::unary::{Unary, UnaryOp};
+use tilewright::graph::{Context, TensorId};
+use tilewright::tensor::block::quantize_q8_0;
+use tilewright::{DType, Tensor};
+use tilewright_kernels::{Activation, BinaryOp};
+
+use super::*;
+
+/// Sizes around the tiles and vectors of the device at hand and of others.
+const SIZES: [usize; 9] = [1, 2, 3, 7, 16, 17, 31, 33, 70];
+
+/// Rounding of a sum of `k` products of numbers up to 1.
+fn sum_bound(k: usize) -> f32 {
+    8.0 * f32::EPSILON * (k as f32).sqrt().max(1.0)
+}
+
+/// An operator with its operands on the device, as inputs, and with all but the first as constants.
+fn check(
+    device: &Arc<OpenClDevice>,
+    what: &str,
+    bound: f32,
+    src: &[Tensor],
+    build: &dyn Fn(&mut Context, &[TensorId]) -> TensorId,
+) {
+    let expected = reference(src, build);
+    for (how, constant) in [("inputs", false), ("constants", true)] {
+        if constant && src.len() < 2 {
+            continue;
+        }
+        let found = on_device(device, src, &|i| constant && i > 0, build);
+        assert_close(&found, &expected, bound, &format!("{what}, {how}"));
+    }
+}
+
+fn op(op: impl Into<tilewright::graph::Op>) -> impl Fn(&mut Context, &[TensorId]) -> TensorId {
+    let op = op.into();
+    move |cx, src| cx.op(op.clone(), src).unwrap()
+}
+
+#[test]
+fn functions_of_one_number() {
+    let Some(device) = shared() else { return };
+    use UnaryOp::*;
+    let all = [
+        Relu,
+        LeakyRelu { alpha: 0.1 },
+        Clip { min: -0.5, max: 0.25 },
+        Sigmoid,
+        HardSigmoid { alpha: 0.3, beta: 0.4 },
+        HardSwish,
+        Tanh,
+        Exp,
+        Neg,
+        Abs,
+        Floor,
+        Ceil,
+        Round,
+        Square,
+        Erf,
+        Gelu,
+        GeluTanh,
+        Silu,
+        Softplus,
+        Softsign,
+        Mish,
+        Elu { alpha: 0.7 },
+    ];
+    for function in all {
+        for n in SIZES {
+            let mut values: Vec<f32> = noise(n, 3).iter().map(|v| v * 8.0).collect();
+            values[0] = [0.0, -0.0, 0.5, 2.5, -1.5][n % 5];
+            let x = Tensor::from_slice(&[n], &values).unwrap();
+            check(&device, &format!("{function:?} {n}"), 1e-5, &[x], &op(Unary::new(function)));
+        }
+    }
+    for function in [Log, Sqrt, Reciprocal] {
+        let x: Vec<f32> = noise(100, 4).iter().map(|v| v.abs() + 0.01).collect();
+        let x = Tensor::from_slice(&[100], &x).unwrap();
+        check(&device, &format!("{function:?}"), 1e-5, &[x], &op(Unary::new(function)));
+    }
+    let odd = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0, 0.0, 1e-40];
+    let odd = Tensor::from_slice(&[odd.len()], &odd).unwrap();
+    for function in [Relu, Abs, Neg, Floor, Tanh, Sigmoid, Clip { min: -1.0, max: 1.0 }] {
+        check(
+            &device,
+            &format!("{function:?} odd"),
+            1e-5,
+            &[odd.clone()],
+            &op(Unary::new(function)),
+        );
+    }
+}
+
+#[test]
+fn pairs_broadcast() {
+    let Some(device) = shared() else { return };
+    use BinaryOp::*;
+    let shapes: [(&[usize], &[usize]); 8] = [
+        (&[33], &[33]),
+        (&[2, 3, 4, 5], &[2, 3, 4, 5]),
+        (&[2, 3, 4, 17], &[3, 1, 1]),
+        (&[5, 1, 20], &[7, 1]),
+        (&[1], &[40]),
+        (&[4, 19], &[]),
+        (&[2, 1, 3, 1], &[1, 5, 1, 70]),
+        (&[3, 2, 16], &[16]),
+    ];
+    for kind in [Add, Sub, Mul, Div, Min, Max, PRelu] {
+        for (i, (a, b)) in shapes.into_iter().enumerate() {
+            let shifted = |dims: &[usize], seed| {
+                let v: Vec<f32> =
+                    noise(dims.iter().product(), seed).iter().map(|v| v + 1.5).collect();
+                Tensor::from_slice(dims, &v).unwrap()
+            };
+            let (x, y) = (tensor(a, i as u32), shifted(b, 9));
+            let build = op(Binary { op: kind, activation: Activation::Relu });
+            check(&device, &format!("{kind:?} {a:?} {b:?}"), 1e-6, &[x, y], &build);
+        }
+    }
+    let (x, y) = (tensor(&[40], 1), tensor(&[40], 2));
+    let positive: Vec<f32> = x.as_slice::<f32>().unwrap().iter().map(|v| v.abs() + 0.1).collect();
+    let x = Tensor::from_slice(&[40], &positive).unwrap();
+    check(&device, "pow", 1e-5, &[x, y], &op(Binary::new(Pow)));
+}
+
+#[test]
+fn elements_are_moved() {
+    let Some(device) = shared() else { return };
+    for dtype in [DType::F32, DType::I8, DType::I64, DType::F16] {
+        let dims = [3, 4, 5, 2];
+        let bytes: Vec<u8> =
+            (0..dtype.bytes_of(120).unwrap()).map(|i| (i * 37 % 251) as u8).collect();
+        let x = Tensor::from_bytes(dtype, &dims, &bytes).unwrap();
+        for axes in [[0, 2, 1, 3], [3, 2, 1, 0], [1, 0, 3, 2]] {
+            check(&device, &format!("transpose {axes:?}"), 0.0, &[x.clone()], &|cx, src| {
+                let t = cx.transpose(src[0], &axes).unwrap();
+                cx.op(Cont, &[t]).unwrap()
+            });
+        }
+        check(&device, "slice", 0.0, &[x.clone()], &|cx, src| {
+            let t = cx.slice(src[0], 2, 1, 2, 2).unwrap();
+            cx.op(Cont, &[t]).unwrap()
+        });
+        let other = Tensor::from_bytes(dtype, &dims, &bytes).unwrap();
+        for axis in 0..4 {
+            let build = op(Concat { axis });
+            check(&device, &format!("concat {axis}"), 0.0, &[x.clone(), other.clone()], &build);
+        }
+        let value = Tensor::from_bytes(dtype, &[], &bytes[..dtype.bytes_of(1).unwrap()]).unwrap();
+        let build = op(Pad { before: vec![1, 0, 2, 0], after: vec![0, 3, 1, 1] });
+        check(&device, "pad", 0.0, &[x, value], &build);
+    }
+}
+
+#[test]
+fn rows_become_rows_or_numbers() {
+    let Some(device) = shared() else { return };
+    for n in SIZES {
+        for axis in 0..3 {
+            let x = tensor(&[3, n, 5], 1);
+            for log in [false, true] {
+                let build = op(Softmax { axis, log });
+                check(&device, &format!("softmax {n} {axis}"), 1e-5, &[x.clone()], &build);
+            }
+            for kind in [
+                ReduceOp::Sum,
+                ReduceOp::Mean,
+                ReduceOp::Max,
+                ReduceOp::Min,
+                ReduceOp::L1,
+                ReduceOp::L2,
+                ReduceOp::SumSquare,
+                ReduceOp::Prod,
+            ] {
+                let build = op(Reduce { op: kind, axis, count: 1 });
+                check(&device, &format!("{kind:?} {n} {axis}"), 1e-5, &[x.clone()], &build);
+            }
+        }
+        for kind in [NormOp::Layer, NormOp::Rms] {
+            let norm = Norm { op: kind, axis: 1, epsilon: 1e-5, by_parts: false };
+            let (x, scale, bias) = (tensor(&[4, n], 2), tensor(&[n], 3), tensor(&[n], 4));
+            let what = format!("{kind:?} {n}");
+            check(&device, &what, 1e-4, &[x.clone()], &op(norm));
+            check(&device, &what, 1e-4, &[x.clone(), scale.clone()], &op(norm));
+            check(&device, &what, 1e-4, &[x, scale, bias], &op(norm));
+            let parts = Norm { axis: 2, by_parts: true, ..norm };
+            let (x, scale) = (tensor(&[2, 3, 4 * n], 5), tensor(&[3, 4], 6));
+            check(
+                &device,
+                &format!("{what} by parts"),
+                1e-4,
+                &[x, scale.clone(), scale],
+                &op(parts),
+            );
+        }
+    }
+}
+
+#[test]
+fn gates_and_rotations() {
+    let Some(device) = shared() else { return };
+    for n in SIZES {
+        for kind in [GluOp::Silu, GluOp::Gelu, GluOp::GeluTanh] {
+            let (gate, up) = (tensor(&[2, n], 1), tensor(&[2, n], 2));
+            check(&device, &format!("{kind:?} {n}"), 1e-5, &[gate, up], &op(Glu { op: kind }));
+        }
+    }
+    for style in [RopeStyle::Interleaved, RopeStyle::Half] {
+        for (size, rotated) in [(8, 8), (24, 18), (5, 4), (64, 0)] {
+            let (x, table) = (tensor(&[3, 2 * size], 1), tensor(&[3, rotated], 2));
+            let build = op(Rope { style, size });
+            check(&device, &format!("{style:?} {size} {rotated}"), 1e-6, &[x, table], &build);
+        }
+    }
+}
+
+#[test]
+fn products_of_matrices() {
+    let Some(device) = shared() else { return };
+    for m in [1, 2, 7, 9] {
+        for n in SIZES {
+            for k in [1, 5, 32, 67] {
+                let (a, b) = (tensor(&[m, k], 1), tensor(&[k, n], 2));
+                let (bias, more) = (tensor(&[n], 3), tensor(&[m, n], 4));
+                let bound = sum_bound(k);
+                let what = format!("{m} {n} {k}");
+                check(&device, &what, bound, &[a.clone(), b.clone()], &op(MatMul::default()));
+                let full = MatMul {
+                    bias: true,
+                    residual: true,
+                    activation: Activation::Relu,
+                    ..MatMul::default()
+                };
+                check(
+                    &device,
+                    &what,
+                    bound,
+                    &[a.clone(), b, bias.clone(), more.clone()],
+                    &op(full.clone()),
+                );
+                let rows = MatMul { transposed_b: true, ..full };
+                let b = tensor(&[n, k], 2);
+                check(&device, &format!("{what} by rows"), bound, &[a, b, bias, more], &op(rows));
+            }
+        }
+    }
+    for (a, b) in [
+        (&[2, 3, 4, 5][..], &[3, 5, 6][..]),
+        (&[4, 1, 7, 9], &[1, 3, 9, 33]),
+        (&[5, 7, 9], &[9, 20]),
+    ] {
+        let (x, y) = (tensor(a, 1), tensor(b, 2));
+        check(&device, &format!("{a:?} {b:?}"), 1e-5, &[x, y], &op(MatMul::default()));
+    }
+}
+
+fn weights(dtype: DType, n: usize, k: usize) -> Tensor {
+    let values = noise(n * k, 7);
+    let bytes: Vec<u8> = match dtype {
+        DType::F32 => bytemuck::cast_slice(&values).to_vec(),
+        DType::F16 => values.iter().flat_map(|v| f16::from_f32(*v).to_le_bytes()).collect(),
+        DType::BF16 => values.iter().flat_map(|v| half::bf16::from_f32(*v).to_le_bytes()).collect(),
+        DType::Q8_0 => {
+            let mut out = vec![0; dtype.bytes_of(n * k).unwrap()];
+            quantize_q8_0(&values, &mut out).unwrap();
+            out
+        }
+        // Any bytes are quants; scales, where they lie, are small halves.
+        _ => {
+            let (size, block) = (dtype.block_bytes(), dtype.block_elems());
+            let mut out: Vec<u8> =
+                (0..n * k / block * size).map(|i| (i * 73 % 253 + i / 253) as u8).collect();
+            let halves: &[usize] = match dtype {
+                DType::Q4_0 | DType::Q5_0 => &[0],
+                DType::Q6_K => &[208],
+                _ => &[0, 2],
+            };
+            for (b, block) in out.chunks_exact_mut(size).enumerate() {
+                for &at in halves {
+                    let d = f16::from_f32(0.001 + (b % 7) as f32 * 0.0007);
+                    block[at..at + 2].copy_from_slice(&d.to_le_bytes());
+                }
+            }
+            out
+        }
+    };
+    Tensor::from_bytes(dtype, &[n, k], &bytes).unwrap()
+}
+
+const FORMATS: [DType; 11] = [
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::Q8_0,
+    DType::Q4_0,
+    DType::Q4_1,
+    DType::Q5_0,
+    DType::Q5_1,
+    DType::Q4_K,
+    DType::Q5_K,
+    DType::Q6_K,
+];
+
+fn weights_by_rows(device: &Arc<OpenClDevice>) {
+    for dtype in FORMATS {
+        let block = dtype.block_elems();
+        let lengths = if block == 1 { vec![1, 31, 64, 172] } else { vec![block, 3 * block] };
+        for k in lengths {
+            for m in [1, 2, 5] {
+                for n in [1, 4, 9, 33] {
+                    let w = weights(dtype, n, k);
+                    let what = format!("{dtype} {m} {n} {k}");
+                    // What 8 bits hold without rounding: kernels keep no more of activations that meet blocks.
+                    let steps =
+                        noise(m * k, 1).into_iter().enumerate().map(|(i, v)| match i % 32 {
+                            0 => 1.0,
+                            _ => (v * 127.0).round() / 127.0,
+                        });
+                    let x = Tensor::from_slice(&[m, k], &steps.collect::<Vec<f32>>()).unwrap();
+                    let src = [x, w.clone(), tensor(&[n], 2)];
+                    let most = reference(&src[..2], &op(BlockMatMul { bias: false }));
+                    let most =
+                        most.as_slice::<f32>().unwrap().iter().fold(1f32, |m, v| m.max(v.abs()));
+                    let build = op(BlockMatMul { bias: true });
+                    check(device, &what, sum_bound(k) * most, &src, &build);
+                    if m == 2 {
+                        let ids = Tensor::from_slice(&[3], &[0i32, n as i32 - 1, 0]).unwrap();
+                        let expected = reference(&[w.clone(), ids.clone()], &op(Embedding));
+                        let found = on_device(device, &[w, ids], &|i| i == 0, &op(Embedding));
+                        assert_close(&found, &expected, 1e-6, &format!("rows of {what}"));
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn products_with_weights_of_language_models() {
+    if let Some(device) = shared() {
+        weights_by_rows(&device);
+    }
+}
+
+#[test]
+fn shapes_of_kernels_for_other_devices() {
+    // As GPUs have them: work-items that share sums, short vectors.
+    let Some(device) = open(Options { lanes: Some(8), vector: Some(4), ..options() }) else {
+        return;
+    };
+    weights_by_rows(&device);
+    for n in SIZES {
+        let norm = Norm { op: NormOp::Layer, axis: 1, epsilon: 1e-5, by_parts: false };
+        let src = [tensor(&[4, n], 2), tensor(&[n], 3), tensor(&[n], 4)];
+        check(&device, &format!("norm {n}"), 1e-4, &src, &op(norm));
+        let src = [tensor(&[9, 20], 1), tensor(&[20, n], 2)];
+        check(&device, &format!("matmul {n}"), 1e-5, &src, &op(MatMul::default()));
+    }
+    convolutions(&device, 24);
+}
+
+fn convolutions(device: &Arc<OpenClDevice>, cases: u32) {
+    let strategy = (
+        (1usize..3, 1usize..4, 1usize..5, 1usize..10),
+        (1usize..20, 1usize..40),
+        (1usize..4, 1usize..4),
+        (1usize..4, 1usize..3),
+        proptest::array::uniform4(0usize..3),
+        (any::<bool>(), any::<bool>(), 0usize..3),
+    );
+    let mut runner = TestRunner::new(ProptestConfig {
+        cases,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    });
+    let outcome = runner.run(
+        &strategy,
+        |((n, g, c, k), (h, w), (fh, fw), (stride, dilation), pads, (bias, residual, kind))| {
+            // Of some cases each channel has a filter of its own, or windows are one pixel.
+            let (g, c, k) = match kind {
+                1 => (3 * g + 1, 1, 1),
+                _ => (g, c, k),
+            };
+            let (fh, fw) = if kind == 2 { (1, 1) } else { (fh, fw) };
+            let conv = Conv {
+                stride: [stride, stride],
+                dilation: [dilation; 2],
+                pads,
+                groups: g,
+                bias,
+                activation: if residual { Activation::Relu } else { Activation::None },
+                ..Conv::default()
+            };
+            let (h, w) = (h + 2 * dilation, w + 2 * dilation);
+            let mut src = vec![tensor(&[n, g * c, h, w], 1), tensor(&[g * k, c, fh, fw], 2)];
+            if bias {
+                src.push(tensor(&[g * k], 3));
+            }
+            let what = format!("{conv:?} {:?} {:?}", src[0].dims(), src[1].dims());
+            let bound = sum_bound(c * fh * fw) * 4.0;
+            check(device, &what, bound, &src, &op(conv.clone()));
+            if residual {
+                let dims = reference(&src, &op(conv.clone())).dims();
+                src.push(tensor(&dims, 4));
+                check(device, &what, bound, &src, &op(Conv { residual: true, ..conv.clone() }));
+            }
+            let turned = Conv { transposed: Some([0; 2]), pads: [0; 4], ..conv };
+            let mut src =
+                vec![tensor(&[n, g * c, h.min(6), w.min(7)], 1), tensor(&[g * c, k, fh, fw], 2)];
+            if bias {
+                src.push(tensor(&[g * k], 3));
+            }
+            check(device, &format!("{turned:?}"), bound, &src, &op(turned));
+            Ok(())
+        },
+    );
+    outcome.unwrap();
+}
+
+#[test]
+fn convolutions_of_random_shapes() {
+    if let Some(device) = shared() {
+        convolutions(&device, 96);
+    }
+}
+
+#[test]
+fn what_a_plan_has_packed_stays_its_own() {
+    let Some(device) = open(options()) else { return };
+    let build = op(Conv { pads: [1; 4], ..Conv::default() });
+    let plan = |seed: u32| {
+        let mut cx = Context::new();
+        let x = cx.input("x", DType::F32, &[1, 3, 20, 20]).unwrap();
+        let w = cx.constant(tensor(&[9, 3, 3, 3], seed)).unwrap();
+        let y = build(&mut cx, &[x, w]);
+        let executor = Executor::new(Isa::best(), 1).unwrap();
+        let mut executor = executor.with_device(Some(device.clone() as Arc<dyn Device>));
+        let plan = executor.plan(&mut cx, &[y]).unwrap();
+        move || executor.run(&plan, &[&tensor(&[1, 3, 20, 20], 99)], None).unwrap().remove(0)
+    };
+    // Both before either runs, so that memory given back too early has another owner.
+    let (mut first, mut second) = (plan(1), plan(2));
+    for (seed, found) in [(1, first()), (2, second())] {
+        let src = [tensor(&[1, 3, 20, 20], 99), tensor(&[9, 3, 3, 3], seed)];
+        assert_close(&found, &reference(&src, &build), 1e-5, &format!("plan {seed}"));
+    }
+}
+
+#[test]
+fn pooling() {
+    let Some(device) = shared() else { return };
+    let kinds = [
+        PoolKind::Max,
+        PoolKind::Average { include_pad: false },
+        PoolKind::Average { include_pad: true },
+    ];
+    for kind in kinds {
+        for (h, w) in [(5, 7), (16, 33), (2, 2)] {
+            for (window, stride, pads) in [([2, 2], [2, 2], [0; 4]), ([3, 3], [1, 2], [1, 1, 0, 1])]
+            {
+                for ceil in [false, true] {
+                    let pool = Pool { kind, window, stride, dilation: [1; 2], pads, ceil };
+                    let x = tensor(&[2, 3, h, w], 5);
+                    check(&device, &format!("{pool:?}"), 1e-6, &[x], &op(pool));
+                }
+            }
+            let global = Pool::global(kind, [h, w]);
+            check(&device, &format!("{global:?}"), 1e-5, &[tensor(&[1, 5, h, w], 6)], &op(global));
+        }
+    }
+}
+
+#[test]
+fn attention_of_networks() {
+    let Some(device) = shared() else { return };
+    for (keys, size, values) in [(1, 4, 4), (20, 16, 8), (33, 5, 7)] {
+        let (batch, heads, queries) = (2, 3, 4);
+        let rows = |n: usize, size: usize| Rows {
+            offset: 0,
+            batch: heads * n * size,
+            head: n * size,
+            row: size,
+        };
+        let attention = Attention {
+            batch,
+            heads,
+            queries,
+            keys,
+            size,
+            values,
+            rows: [rows(queries, size), rows(keys, size), rows(keys, values)],
+            scale: 0.3,
+        };
+        let mut src = vec![
+            tensor(&[batch, heads, queries, size], 1),
+            tensor(&[batch, heads, keys, size], 2),
+            tensor(&[batch, heads, keys, values], 3),
+        ];
+        check(&device, &format!("{attention:?}"), 1e-5, &src, &op(attention));
+        for mask in [&[1, 1, queries, keys][..], &[batch, 1, 1, keys], &[keys]] {
+            src.truncate(3);
+            src.push(tensor(mask, 4));
+            check(&device, &format!("{attention:?} {mask:?}"), 1e-5, &src, &op(attention));
+        }
+    }
+}

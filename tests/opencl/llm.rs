@@ -1,0 +1,306 @@
+//! Language models: the same tokens as on the CPU.
+
+use std::path::{Path, PathBuf};
+
+use half::f16;
+use tilewright::graph::Device;
+use tilewright::llm::{Llm, LlmOptions, Session};
+use tilewright::tensor::block::quantize_q8_0;
+
+use super::*;
+
+#[path = "../../fuzz/gguf.rs"]
+#[allow(dead_code, reason = "shared with other tests, which need other parts")]
+mod gguf;
+
+use gguf::{ARRAY, F32, File, I32, STRING, U32, array, text, texts};
+
+const WIDTH: usize = 256;
+const HEAD: usize = 64;
+const HIDDEN: usize = 512;
+const VOCABULARY: usize = 300;
+
+/// A type of weights, by its number in files.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    F16 = 1,
+    Q4_0 = 2,
+    Q8_0 = 8,
+    Q4K = 12,
+}
+
+fn quantize(kind: Kind, values: &[f32]) -> Vec<u8> {
+    match kind {
+        Kind::F16 => values.iter().flat_map(|v| f16::from_f32(*v).to_le_bytes()).collect(),
+        Kind::Q8_0 => {
+            let mut out = vec![0; values.len() / 32 * 34];
+            quantize_q8_0(values, &mut out).unwrap();
+            out
+        }
+        Kind::Q4_0 => values.chunks_exact(32).flat_map(q4_0).collect(),
+        Kind::Q4K => values.chunks_exact(256).flat_map(q4_k).collect(),
+    }
+}
+
+/// A scale, then low halves of the first 16 and of the others.
+fn q4_0(x: &[f32]) -> Vec<u8> {
+    let d = f16::from_f32(x.iter().fold(0f32, |m, v| m.max(v.abs())) / 7.0);
+    let quant = |v: f32| ((v / d.to_f32()).round() + 8.0).clamp(0.0, 15.0) as u8;
+    let quants = (0..16).map(|i| quant(x[i]) | quant(x[i + 16]) << 4);
+    d.to_le_bytes().into_iter().chain(quants).collect()
+}
+
+/// Scale and scale of the minima, their factors of 6 bits for 32 elements each (here below 16, so that each
+/// lies in a byte of its own), quants.
+fn q4_k(x: &[f32]) -> Vec<u8> {
+    let most = x.iter().fold(0f32, |m, v| m.max(v.abs()));
+    let (d, m) = (f16::from_f32(most / 7.5 / 15.0), f16::from_f32(most / 15.0));
+    let mut out = vec![0u8; 144];
+    out[..2].copy_from_slice(&d.to_le_bytes());
+    out[2..4].copy_from_slice(&m.to_le_bytes());
+    let group = |g: usize| {
+        let top = x[32 * g..][..32].iter().fold(0f32, |m, v| m.max(v.abs()));
+        ((top / most * 15.0).ceil() as u8).clamp(1, 15)
+    };
+    for g in 0..8 {
+        // Groups 0 to 3: low bits of bytes 4 + g and 8 + g. Groups 4 to 7: halves of byte 8 + g.
+        if g < 4 {
+            out[4 + g] |= group(g);
+            out[8 + g] |= group(g);
+        } else {
+            out[8 + g] = group(g) | group(g) << 4;
+        }
+        let (scale, low) = (d.to_f32() * f32::from(group(g)), m.to_f32() * f32::from(group(g)));
+        for i in 0..32 {
+            let q = ((x[32 * g + i] + low) / scale).round().clamp(0.0, 15.0) as u8;
+            out[16 + 32 * (g / 2) + i] |= q << (4 * (g % 2));
+        }
+    }
+    out
+}
+
+/// Normal numbers, about.
+fn normal(count: usize, seed: &mut u32, scale: f32) -> Vec<f32> {
+    let mut draw = || {
+        *seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        (*seed >> 8) as f32 / (1 << 24) as f32 - 0.5
+    };
+    (0..count).map(|_| (draw() + draw() + draw()) * 2.0 * scale).collect()
+}
+
+/// A model with random weights of an architecture, in a type.
+fn model(arch: &str, kind: Kind) -> Vec<u8> {
+    let (heads, kv_heads, layers) = (WIDTH / HEAD, 2, 2);
+    let numbers = [
+        ("block_count", layers),
+        ("embedding_length", WIDTH),
+        ("feed_forward_length", HIDDEN),
+        ("attention.head_count", heads),
+        ("attention.head_count_kv", kv_heads),
+        ("attention.key_length", HEAD),
+        ("attention.value_length", HEAD),
+        ("context_length", 256),
+        ("rope.dimension_count", HEAD),
+        ("attention.sliding_window", 16),
+    ];
+    let mut file = File::new().with("general.architecture", STRING, text(arch));
+    for (name, value) in numbers {
+        file = file.with(&format!("{arch}.{name}"), U32, (value as u32).to_le_bytes());
+    }
+    let epsilon = 1e-5f32.to_le_bytes();
+    file = file.with(&format!("{arch}.attention.layer_norm_rms_epsilon"), F32, epsilon);
+    if arch == "gemma2" {
+        for (name, cap) in [("attn_logit_softcapping", 50f32), ("final_logit_softcapping", 30.0)] {
+            file = file.with(&format!("{arch}.{name}"), F32, cap.to_le_bytes());
+        }
+    }
+    let tokens: Vec<String> = (0..VOCABULARY).map(|i| format!("t{i}")).collect();
+    let scores: Vec<u8> = (0..VOCABULARY).flat_map(|_| 0f32.to_le_bytes()).collect();
+    let types: Vec<u8> = (0..VOCABULARY).flat_map(|_| 1i32.to_le_bytes()).collect();
+    file = file
+        .with("tokenizer.ggml.model", STRING, text("llama"))
+        .with("tokenizer.ggml.tokens", ARRAY, texts(&tokens))
+        .with("tokenizer.ggml.scores", ARRAY, array(F32, VOCABULARY as u64, &scores))
+        .with("tokenizer.ggml.token_type", ARRAY, array(I32, VOCABULARY as u64, &types));
+    let mut seed = 1;
+    let mut matrix = |mut file: File, name: &str, k: usize, n: usize, scale: f32| {
+        let values = normal(k * n, &mut seed, scale / (k as f32).sqrt());
+        let dims = [k as u64, n as u64];
+        file = file.tensor(name, kind as u32, &dims, &quantize(kind, &values));
+        file
+    };
+    let vector = |file: File, name: &str, n: usize, around: f32| {
+        let values: Vec<f32> = noise(n, n as u32).iter().map(|v| around + 0.2 * v).collect();
+        let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        file.tensor(name, 0, &[n as u64], &bytes)
+    };
+    // Logits far apart, as those of a trained model are.
+    file = matrix(file, "token_embd.weight", WIDTH, VOCABULARY, 16.0);
+    file = matrix(file, "output.weight", WIDTH, VOCABULARY, 4.0);
+    file = vector(file, "output_norm.weight", WIDTH, 1.0);
+    let kv = kv_heads * HEAD;
+    for layer in 0..layers {
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        let matrices = [
+            ("attn_q.weight", WIDTH, WIDTH),
+            ("attn_k.weight", WIDTH, kv),
+            ("attn_v.weight", WIDTH, kv),
+            ("attn_output.weight", WIDTH, WIDTH),
+            ("ffn_gate.weight", WIDTH, HIDDEN),
+            ("ffn_up.weight", WIDTH, HIDDEN),
+            ("ffn_down.weight", HIDDEN, WIDTH),
+        ];
+        for (part, k, n) in matrices {
+            file = matrix(file, &name(part), k, n, 1.0);
+        }
+        file = vector(file, &name("attn_norm.weight"), WIDTH, 1.0);
+        file = vector(file, &name("ffn_norm.weight"), WIDTH, 1.0);
+        if arch == "qwen2" {
+            for (part, n) in [("attn_q.bias", WIDTH), ("attn_k.bias", kv), ("attn_v.bias", kv)] {
+                file = vector(file, &name(part), n, 0.0);
+            }
+        }
+        if arch == "qwen3" {
+            file = vector(file, &name("attn_q_norm.weight"), HEAD, 1.0);
+            file = vector(file, &name("attn_k_norm.weight"), HEAD, 1.0);
+        }
+        if arch == "gemma2" {
+            file = vector(file, &name("post_attention_norm.weight"), WIDTH, 1.0);
+            file = vector(file, &name("post_ffw_norm.weight"), WIDTH, 1.0);
+        }
+    }
+    file.bytes()
+}
+
+fn options_on(device: Option<&Arc<OpenClDevice>>) -> LlmOptions {
+    let device = device.map(|d| d.clone() as Arc<dyn Device>);
+    LlmOptions { threads: Some(1), device, context: Some(128), ..LlmOptions::default() }
+}
+
+/// The token with the largest logit, the first of equal ones.
+fn best(logits: &[f32]) -> u32 {
+    let best = logits.iter().enumerate().rev().max_by(|a, b| a.1.total_cmp(b.1));
+    best.unwrap().0 as u32
+}
+
+fn greedy(session: &mut Session, prompt: &[u32], count: usize) -> Vec<u32> {
+    let mut next = best(session.prompt(prompt).unwrap());
+    let mut made = vec![next];
+    while made.len() < count {
+        next = best(session.eval(&[next]).unwrap());
+        made.push(next);
+    }
+    made
+}
+
+const PROMPT: [u32; 9] = [1, 5, 9, 200, 31, 7, 7, 120, 64];
+
+fn same_tokens(device: &Arc<OpenClDevice>, load: &dyn Fn(LlmOptions) -> Llm, what: &str) {
+    let mut on_cpu = load(options_on(None)).session().unwrap();
+    let mut on_device = load(options_on(Some(device))).session().unwrap();
+    let expected = greedy(&mut on_cpu, &PROMPT, 32);
+    assert_eq!(greedy(&mut on_device, &PROMPT, 32), expected, "{what}");
+    // The prompt's logits, one row per token. Activations are rounded to bytes on both, and a number between
+    // two steps may go either way.
+    for session in [&mut on_cpu, &mut on_device] {
+        session.truncate(0);
+    }
+    let mut rows = Vec::new();
+    on_cpu.eval_all(&PROMPT, |_, row| rows.push(row.to_vec())).unwrap();
+    on_device
+        .eval_all(&PROMPT, |i, row| {
+            let most = rows[i].iter().fold(0f32, |m, v| m.max(v.abs()));
+            for (a, b) in row.iter().zip(&rows[i]) {
+                assert!((a - b).abs() <= 0.02 * most, "{what}, position {i}: {a} {b}");
+            }
+        })
+        .unwrap();
+}
+
+#[test]
+fn architectures_and_types_give_the_tokens_of_the_cpu() {
+    let Some(device) = open(options()) else { return };
+    for arch in ["llama", "qwen2", "qwen3", "gemma2"] {
+        for kind in [Kind::F16, Kind::Q8_0, Kind::Q4_0, Kind::Q4K] {
+            let bytes = model(arch, kind);
+            let load = |options| Llm::from_bytes(bytes.clone(), options).unwrap();
+            same_tokens(&device, &load, &format!("{arch} {kind:?}"));
+        }
+    }
+    assert_eq!(device.fallbacks().on_cpu, [], "the CPU computes part of a model");
+}
+
+#[test]
+fn trained_models_give_the_tokens_of_the_cpu() {
+    let Some(device) = open(options()) else { return };
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut files = vec![root.join("models/manual/manual.gguf")];
+    let folder = std::env::var_os("TILEWRIGHT_MODELS")
+        .map_or(root.join("../shared/models"), PathBuf::from)
+        .join("stories260k");
+    let types = ["f32", "f16", "q8_0", "q4_0"];
+    files.extend(types.iter().map(|t| folder.join(format!("stories260k.{t}.gguf"))));
+    for file in files {
+        if !file.is_file() {
+            println!("skipped: no {}", file.display());
+            continue;
+        }
+        let load = |options| Llm::load(&file, options).unwrap();
+        same_tokens(&device, &load, &file.display().to_string());
+    }
+    assert_eq!(device.fallbacks().on_cpu, [], "the CPU computes part of a model");
+}
+
+#[test]
+fn a_token_is_one_submission_and_one_wait() {
+    let Some(device) = open(options()) else { return };
+    let llm = Llm::from_bytes(model("llama", Kind::Q8_0), options_on(Some(&device))).unwrap();
+    let mut session = llm.session().unwrap();
+    session.prompt(&PROMPT).unwrap();
+    session.eval(&[3]).unwrap();
+    let before = device.counts();
+    let used = device.memory();
+    for token in 0..10 {
+        session.eval(&[token]).unwrap();
+    }
+    let after = device.counts();
+    assert_eq!(after.waits - before.waits, 10);
+    assert_eq!(after.objects, before.objects);
+    assert_eq!(device.memory(), used, "a token takes no memory");
+}
+
+#[test]
+fn forks_and_truncated_contexts_go_on_as_on_the_cpu() {
+    let Some(device) = open(options()) else { return };
+    let bytes = model("qwen3", Kind::F16);
+    let tokens = |device: Option<&Arc<OpenClDevice>>| {
+        let llm = Llm::from_bytes(bytes.clone(), options_on(device)).unwrap();
+        let mut session = llm.session().unwrap();
+        let mut all = greedy(&mut session, &PROMPT, 6);
+        let mut fork = session.fork().unwrap();
+        all.push(best(fork.eval(&[17]).unwrap()));
+        session.truncate(7);
+        all.push(best(session.eval(&[40, 41]).unwrap()));
+        all.push(best(fork.eval(&[18]).unwrap()));
+        all
+    };
+    assert_eq!(tokens(Some(&device)), tokens(None));
+    device.trim();
+    assert_eq!(device.counts().bytes, 0, "a session has left memory behind");
+}
+
+#[test]
+fn memory_that_runs_out_between_tokens_is_an_error() {
+    let Some(device) = open(options()) else { return };
+    let llm = Llm::from_bytes(model("llama", Kind::Q4_0), options_on(Some(&device))).unwrap();
+    let mut session = llm.session().unwrap();
+    let expected = greedy(&mut session, &PROMPT, 4);
+    session.truncate(0);
+    // A new number of tokens needs a new plan; its memory cannot be had, nor anything after it.
+    device.faults().fail(1, u64::MAX, -4);
+    let e = session.eval(&[1, 2, 3]).unwrap_err().to_string();
+    assert!(e.contains("could not be allocated") && e.contains("OpenCL"), "{e}");
+    device.faults().clear();
+    session.truncate(0);
+    assert_eq!(greedy(&mut session, &PROMPT, 4), expected, "the device came back");
+}
