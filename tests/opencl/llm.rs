@@ -195,38 +195,67 @@ fn greedy(session: &mut Session, prompt: &[u32], count: usize) -> Vec<u32> {
 
 const PROMPT: [u32; 9] = [1, 5, 9, 200, 31, 7, 7, 120, 64];
 
-fn same_tokens(device: &Arc<OpenClDevice>, load: &dyn Fn(LlmOptions) -> Llm, what: &str) {
+/// The distance of the two largest logits, as a share of the largest magnitude.
+fn margin(logits: &[f32]) -> f32 {
+    let best = best(logits) as usize;
+    let others = logits.iter().enumerate().filter(|(i, _)| *i != best);
+    let second = others.fold(f32::NEG_INFINITY, |m, (_, v)| m.max(*v));
+    (logits[best] - second) / logits.iter().fold(0f32, |m, v| m.max(v.abs()))
+}
+
+/// What rounding makes of logits where activations become 8 bits: a number between two steps goes either way,
+/// and others follow it. Two instruction sets of the CPU differ by half of this on the embedded model.
+const ROUNDING: f32 = 0.02;
+
+/// Makes 32 tokens on the CPU, and has the device choose each of them, after the same ones before. Two tokens
+/// that are closer than rounding may change places; gives how often they did.
+fn compare(device: &Arc<OpenClDevice>, load: &dyn Fn(LlmOptions) -> Llm, what: &str) -> usize {
     let mut on_cpu = load(options_on(None)).session().unwrap();
     let mut on_device = load(options_on(Some(device))).session().unwrap();
-    let expected = greedy(&mut on_cpu, &PROMPT, 32);
-    assert_eq!(greedy(&mut on_device, &PROMPT, 32), expected, "{what}");
-    // The prompt's logits, one row per token. Activations are rounded to bytes on both, and a number between
-    // two steps may go either way.
-    for session in [&mut on_cpu, &mut on_device] {
-        session.truncate(0);
+    let (mut ties, mut given) = (0, PROMPT.to_vec());
+    for step in 0..32 {
+        let expected = on_cpu.eval(&given).unwrap().to_vec();
+        let found = on_device.eval(&given).unwrap();
+        let most = expected.iter().fold(0f32, |m, v| m.max(v.abs()));
+        for (a, b) in found.iter().zip(&expected) {
+            assert!((a - b).abs() <= ROUNDING * most, "{what}, step {step}: {a} {b} of {most}");
+        }
+        if best(found) != best(&expected) {
+            assert!(margin(&expected) < ROUNDING, "{what}, step {step}: {}", margin(&expected));
+            ties += 1;
+        }
+        given = vec![best(&expected)];
     }
+    // All positions of a prompt at once, too.
     let mut rows = Vec::new();
+    on_cpu.truncate(0);
+    on_device.truncate(0);
     on_cpu.eval_all(&PROMPT, |_, row| rows.push(row.to_vec())).unwrap();
-    on_device
-        .eval_all(&PROMPT, |i, row| {
-            let most = rows[i].iter().fold(0f32, |m, v| m.max(v.abs()));
-            for (a, b) in row.iter().zip(&rows[i]) {
-                assert!((a - b).abs() <= 0.02 * most, "{what}, position {i}: {a} {b}");
-            }
-        })
-        .unwrap();
+    let check = |i: usize, row: &[f32]| {
+        let most = rows[i].iter().fold(0f32, |m, v| m.max(v.abs()));
+        for (a, b) in row.iter().zip(&rows[i]) {
+            assert!((a - b).abs() <= ROUNDING * most, "{what}, position {i}: {a} {b}");
+        }
+    };
+    on_device.eval_all(&PROMPT, check).unwrap();
+    ties
 }
 
 #[test]
-fn architectures_and_types_give_the_tokens_of_the_cpu() {
+fn architectures_and_types_choose_the_tokens_of_the_cpu() {
     let Some(device) = open(options()) else { return };
+    let mut all = 0;
     for arch in ["llama", "qwen2", "qwen3", "gemma2"] {
         for kind in [Kind::F16, Kind::Q8_0, Kind::Q4_0, Kind::Q4K] {
             let bytes = model(arch, kind);
             let load = |options| Llm::from_bytes(bytes.clone(), options).unwrap();
-            same_tokens(&device, &load, &format!("{arch} {kind:?}"));
+            let ties = compare(&device, &load, &format!("{arch} {kind:?}"));
+            assert!(ties <= 2, "{arch} {kind:?}: {ties} of 32 tokens are others");
+            all += ties;
         }
     }
+    // Random weights leave some tokens nearly equal; most runs must not meet any.
+    assert!(all <= 4, "{all} of 512 tokens are others");
     assert_eq!(device.fallbacks().on_cpu, [], "the CPU computes part of a model");
 }
 
@@ -246,7 +275,10 @@ fn trained_models_give_the_tokens_of_the_cpu() {
             continue;
         }
         let load = |options| Llm::load(&file, options).unwrap();
-        same_tokens(&device, &load, &file.display().to_string());
+        assert_eq!(compare(&device, &load, &file.display().to_string()), 0, "{}", file.display());
+        // And each on its own.
+        let tokens = |device| greedy(&mut load(options_on(device)).session().unwrap(), &PROMPT, 48);
+        assert_eq!(tokens(Some(&device)), tokens(None), "{}", file.display());
     }
     assert_eq!(device.fallbacks().on_cpu, [], "the CPU computes part of a model");
 }

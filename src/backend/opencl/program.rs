@@ -39,7 +39,7 @@ pub(super) enum Step {
     /// Kernels, one after the other.
     Kernels(Vec<Launch>),
     /// An operation on the CPU, whose result goes to a place on the device.
-    Host(OnHost, usize),
+    Host(Box<OnHost>, usize),
 }
 
 /// A graph made ready to run on a device.
@@ -99,7 +99,7 @@ struct Planner<'a> {
 /// An operation that was lowered, before anything has a place.
 enum Made {
     Kernels { calls: Vec<Call>, temps: Vec<usize> },
-    Host(OnHost),
+    Host(Box<OnHost>),
 }
 
 impl Planner<'_> {
@@ -285,7 +285,7 @@ impl Planned {
                     }
                     planner.use_on_device(id, now)?;
                     temp_spans.push(Vec::new());
-                    made.push((id, Made::Host(step)));
+                    made.push((id, Made::Host(Box::new(step))));
                 }
             }
         }
@@ -309,7 +309,9 @@ impl Planned {
                         let launches = calls.into_iter().map(|call| binder.bind(id, call, temps));
                         Step::Kernels(launches.collect::<Result<_, GraphError>>()?)
                     }
-                    Made::Host(step) => Step::Host(binder.placed(step), binder.offset_of(id)),
+                    Made::Host(step) => {
+                        Step::Host(Box::new(binder.placed(*step)), binder.offset_of(id))
+                    }
                 };
                 Ok((node, step))
             });

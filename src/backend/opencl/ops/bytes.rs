@@ -185,13 +185,16 @@ pub(super) fn pool(op: &QPool, cx: &Lower<'_>) -> Result {
     Ok(Some(Call { family: BYTES, definitions, kernel: "qpool", args, global, local }.into()))
 }
 
+/// Scales and zero points in memory, with the extent of their axis and the elements that share one.
+type Parameters = ([Arg; 2], [usize; 2]);
+
 /// Scales and zero points that are constants, on the device, with the extent of their axis and the
 /// elements that share one; `None` where kernels do not have it.
 fn parameters(
     cx: &Lower<'_>,
     axis: Option<usize>,
     block: usize,
-) -> core::result::Result<Option<([Arg; 2], [usize; 2])>, GraphError> {
+) -> core::result::Result<Option<Parameters>, GraphError> {
     let dims = &cx.dst.dims;
     let scales = cx.values[1].and_then(|s| s.as_slice::<f32>().ok());
     let Some(scales) = scales.filter(|_| block == 0) else { return Ok(None) };

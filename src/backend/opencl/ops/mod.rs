@@ -137,7 +137,7 @@ macro_rules! args {
         all
     }};
 }
-pub(self) use args;
+use args;
 
 /// The kernels of an operation; `None` if there are none for it.
 pub(super) fn lower(op: &Op, cx: &Lower<'_>) -> Result {
