@@ -106,7 +106,7 @@ fn functions_of_one_number() {
             &device,
             &format!("{function:?} odd"),
             1e-5,
-            &[odd.clone()],
+            core::slice::from_ref(&odd),
             &op(Unary::new(function)),
         );
     }
@@ -153,12 +153,18 @@ fn elements_are_moved() {
             (0..dtype.bytes_of(120).unwrap()).map(|i| (i * 37 % 251) as u8).collect();
         let x = Tensor::from_bytes(dtype, &dims, &bytes).unwrap();
         for axes in [[0, 2, 1, 3], [3, 2, 1, 0], [1, 0, 3, 2]] {
-            check(&device, &format!("transpose {axes:?}"), 0.0, &[x.clone()], &|cx, src| {
-                let t = cx.transpose(src[0], &axes).unwrap();
-                cx.op(Cont, &[t]).unwrap()
-            });
+            check(
+                &device,
+                &format!("transpose {axes:?}"),
+                0.0,
+                core::slice::from_ref(&x),
+                &|cx, src| {
+                    let t = cx.transpose(src[0], &axes).unwrap();
+                    cx.op(Cont, &[t]).unwrap()
+                },
+            );
         }
-        check(&device, "slice", 0.0, &[x.clone()], &|cx, src| {
+        check(&device, "slice", 0.0, core::slice::from_ref(&x), &|cx, src| {
             let t = cx.slice(src[0], 2, 1, 2, 2).unwrap();
             cx.op(Cont, &[t]).unwrap()
         });
@@ -181,7 +187,13 @@ fn rows_become_rows_or_numbers() {
             let x = tensor(&[3, n, 5], 1);
             for log in [false, true] {
                 let build = op(Softmax { axis, log });
-                check(&device, &format!("softmax {n} {axis}"), 1e-5, &[x.clone()], &build);
+                check(
+                    &device,
+                    &format!("softmax {n} {axis}"),
+                    1e-5,
+                    core::slice::from_ref(&x),
+                    &build,
+                );
             }
             for kind in [
                 ReduceOp::Sum,
@@ -194,14 +206,20 @@ fn rows_become_rows_or_numbers() {
                 ReduceOp::Prod,
             ] {
                 let build = op(Reduce { op: kind, axis, count: 1 });
-                check(&device, &format!("{kind:?} {n} {axis}"), 1e-5, &[x.clone()], &build);
+                check(
+                    &device,
+                    &format!("{kind:?} {n} {axis}"),
+                    1e-5,
+                    core::slice::from_ref(&x),
+                    &build,
+                );
             }
         }
         for kind in [NormOp::Layer, NormOp::Rms] {
             let norm = Norm { op: kind, axis: 1, epsilon: 1e-5, by_parts: false };
             let (x, scale, bias) = (tensor(&[4, n], 2), tensor(&[n], 3), tensor(&[n], 4));
             let what = format!("{kind:?} {n}");
-            check(&device, &what, 1e-4, &[x.clone()], &op(norm));
+            check(&device, &what, 1e-4, core::slice::from_ref(&x), &op(norm));
             check(&device, &what, 1e-4, &[x.clone(), scale.clone()], &op(norm));
             check(&device, &what, 1e-4, &[x, scale, bias], &op(norm));
             let parts = Norm { axis: 2, by_parts: true, ..norm };

@@ -79,12 +79,12 @@ pub(super) struct Pool<S: Source> {
 }
 
 struct Inner<S: Source> {
+    /// Parts that wait for a request, by class. They end before their slabs.
+    bins: HashMap<usize, Vec<Part<S>>>,
     slabs: HashMap<usize, Slab<S>>,
     next: usize,
     /// Free ranges of all slabs: bytes, slab, where.
     free: BTreeSet<(usize, usize, usize)>,
-    /// Parts that wait for a request, by class.
-    bins: HashMap<usize, Vec<Part<S>>>,
     stats: PoolStats,
 }
 
@@ -227,8 +227,8 @@ impl<S: Source> Pool<S> {
 
     /// A new slab for a part of `size` bytes; `false` if the limit forbids it.
     fn grow(&self, inner: &mut Inner<S>, size: usize) -> Result<bool, OpenClError> {
-        // An eighth of what there is already, so that what is left over at the end stays small.
-        let shared = (inner.stats.reserved / 8).clamp(LEAST_SLAB, MOST_SLAB).min(self.most_slab);
+        // A part of what there is already, so that what is left over at the end stays small.
+        let shared = (inner.stats.reserved / 16).clamp(LEAST_SLAB, MOST_SLAB).min(self.most_slab);
         let shared = shared.next_multiple_of(self.align);
         let wanted = if size > shared / 2 { size } else { shared };
         let fits = |inner: &Inner<S>, bytes: usize| {

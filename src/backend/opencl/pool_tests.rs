@@ -136,6 +136,35 @@ fn a_device_that_has_no_more_is_an_error_that_changes_nothing() {
 }
 
 #[test]
+fn little_is_unused_when_language_models_are_loaded() {
+    // What the backend asks for: weights of 12 layers as the sizes of a Llama of 110 million parameters make
+    // them, caches of 1024 positions, plans of 1 to 512 tokens of which the last ones replace the first.
+    for (block, bytes) in [(32, 18), (32, 34), (1, 2)] {
+        let (_, pool) = pool(usize::MAX);
+        let weight = |n: usize, k: usize| pool.take(n * k / block * bytes).unwrap();
+        let (wide, deep, words, positions) = (768, 2048, 32000, 1024);
+        let plan =
+            |tokens: usize| pool.take(tokens * (6 * wide + 3 * deep) * 4 + words * 4).unwrap();
+        let mut held = vec![weight(words, wide), weight(words, wide)];
+        for _ in 0..12 {
+            held.extend((0..4).map(|_| weight(wide, wide)));
+            held.extend((0..3).map(|_| weight(deep, wide)));
+            held.extend((0..2).map(|_| pool.take(wide * 4).unwrap()));
+            held.extend((0..2).map(|_| pool.take(wide * positions * 2).unwrap()));
+        }
+        let mut plans = Vec::new();
+        for tokens in [1, 9, 512, 100, 17, 300, 2, 64, 512, 40, 7, 250] {
+            plans.push(plan(tokens));
+            if plans.len() > 8 {
+                plans.remove(0);
+            }
+        }
+        let stats = pool.stats();
+        assert!(stats.fragmentation() < 0.15, "{:.3} {stats:?}", stats.fragmentation());
+    }
+}
+
+#[test]
 fn eight_threads_never_share_a_part() {
     let (model, pool) = pool(usize::MAX);
     std::thread::scope(|scope| {
