@@ -1,6 +1,6 @@
 //! Whole graphs on any OpenCL device, through its library, opened at run time.
 //!
-//! A graph becomes a list of kernels with fixed arguments ([`program`]): weights and caches of keys and
+//! A graph becomes a list of kernels with fixed arguments (`program.rs`): weights and caches of keys and
 //! values stay on the device, intermediate tensors have places in one piece of its memory, and a run sends
 //! its inputs, submits the list and waits once, for its results. Operations that no kernel computes go to
 //! the CPU, one by one, with a line in the log and a count.
