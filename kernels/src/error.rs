@@ -1,5 +1,7 @@
 //! What can be wrong with a request to this crate.
 
+use crate::IsaNames;
+#[cfg(any(feature = "alloc", test))]
 use alloc::string::String;
 use core::fmt;
 
@@ -43,15 +45,16 @@ pub enum KernelError {
     IsaUnavailable {
         /// The instruction set asked for.
         isa: &'static str,
-        /// Those that can be used, separated by commas.
-        available: String,
+        /// Those that can be used.
+        available: IsaNames,
     },
     /// `TILEWRIGHT_ISA` names no instruction set.
+    #[cfg(any(feature = "alloc", test))]
     UnknownIsa {
         /// The text found.
         name: String,
-        /// Those that can be used, separated by commas.
-        available: String,
+        /// Those that can be used.
+        available: IsaNames,
     },
 }
 
@@ -69,6 +72,7 @@ impl fmt::Display for KernelError {
             Self::IsaUnavailable { isa, available } => {
                 write!(f, "instruction set {isa} is not available here (available: {available})")
             }
+            #[cfg(any(feature = "alloc", test))]
             Self::UnknownIsa { name, available } => {
                 write!(f, "unknown instruction set {name:?} (available: {available})")
             }

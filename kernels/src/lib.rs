@@ -26,19 +26,38 @@
 //! * plain: `[n, c, h, w]`, and row-major matrices.
 //!
 //! All sizes and strides are in elements.
+//!
+//! # Without an allocator
+//!
+//! Without the feature `alloc` there is neither `std` nor `alloc`, and of the plans those that need no
+//! memory of their own: [`QmatmulPlan`], [`QconvPlan`], and those of element-wise and row-wise operators.
 #![no_std]
 #![deny(unsafe_code)]
+#![cfg_attr(
+    not(any(feature = "alloc", test)),
+    allow(
+        dead_code,
+        unused_imports,
+        unused_macros,
+        reason = "for operators that this build lacks"
+    )
+)]
 
+#[cfg(any(feature = "alloc", test))]
 extern crate alloc;
 #[cfg(any(feature = "std", test))]
 extern crate std;
 
+#[cfg(any(feature = "alloc", test))]
 #[allow(unsafe_code)]
 pub mod bench;
+#[cfg(any(feature = "alloc", test))]
 #[allow(unsafe_code)]
 pub mod bench_attention;
+#[cfg(any(feature = "alloc", test))]
 #[allow(unsafe_code)]
 pub mod bench_block;
+#[cfg(any(feature = "alloc", test))]
 #[allow(unsafe_code)]
 pub mod bench_dot;
 mod choice;
@@ -50,6 +69,7 @@ mod quant;
 pub mod registry;
 #[allow(unsafe_code)]
 pub mod template;
+#[cfg(any(feature = "alloc", test))]
 mod workload;
 
 #[cfg(test)]
@@ -59,36 +79,51 @@ mod testing;
 mod testing_bytes;
 
 pub use choice::{Algorithm, Choice, ParseChoiceError};
-pub use detect::Isa;
+pub use detect::{Isa, IsaNames};
 pub use epilogue::{Activation, Epilogue};
 pub use error::KernelError;
 pub use quant::{Bytes, QuantColumns, QuantOutput, QuantResult};
 pub use registry::KernelInfo;
+#[cfg(any(feature = "alloc", test))]
 pub use template::attention::{AttentionOperands, AttentionParams, AttentionPlan};
+#[cfg(any(feature = "alloc", test))]
 pub use template::attention_layout::CacheType;
+#[cfg(any(feature = "alloc", test))]
 pub use template::binary::{BinaryOp, BinaryParams, BinaryPlan};
+#[cfg(any(feature = "alloc", test))]
 pub use template::block::{BlockFormat, BlockMatmulParams, BlockMatmulPlan, BlockOperands};
+#[cfg(any(feature = "alloc", test))]
 pub use template::conv::{ConvParams, ConvPlan, InputLayout};
+#[cfg(any(feature = "alloc", test))]
 pub use template::conv_pool::{ConvPoolParams, ConvPoolPlan};
+#[cfg(any(feature = "alloc", test))]
 pub use template::depthwise::{DepthwiseParams, DepthwisePlan};
 pub use template::glu::{GluOp, GluParams, GluPlan};
+#[cfg(any(feature = "alloc", test))]
 pub use template::half_matmul::{HalfMatmulParams, HalfMatmulPlan, HalfResult};
 pub use template::layout::{LayoutOp, LayoutParams, LayoutPlan, blocked_len};
 pub use template::lookup::LookupPlan;
+#[cfg(any(feature = "alloc", test))]
 pub use template::matmul::{MatmulParams, MatmulPlan};
 pub use template::norm::{NormAffine, NormOp, NormParams, NormPlan};
+#[cfg(any(feature = "alloc", test))]
 pub use template::pool::{PoolOp, PoolParams, PoolPlan};
 pub use template::qconv::{QconvParams, QconvPlan};
+#[cfg(any(feature = "alloc", test))]
 pub use template::qdepthwise::{QdepthwiseParams, QdepthwisePlan};
+#[cfg(any(feature = "alloc", test))]
 pub use template::qelement::{DequantizePlan, QaddParams, QaddPlan, QuantizeParams, QuantizePlan};
 pub use template::qmatmul::{QmatmulParams, QmatmulPlan};
+#[cfg(any(feature = "alloc", test))]
 pub use template::qpool::{QpoolParams, QpoolPlan};
 pub use template::reduce::{ReduceOp, ReduceParams, ReducePlan};
 pub use template::rope::{RopeParams, RopePlan, RopeStyle};
+#[cfg(any(feature = "alloc", test))]
 pub use template::separable::{SeparableParams, SeparablePlan};
 pub use template::softmax::{SoftmaxParams, SoftmaxPlan};
 pub use template::unary::{UnaryKernel, UnaryOp, UnaryParams, UnaryPlan};
 pub use tilewright_intrinsics::dtype::Dtype;
+#[cfg(any(feature = "alloc", test))]
 pub use workload::{ParseWorkloadError, WorkPlan, Workload};
 
 /// Channels per block of a blocked tensor, on every instruction set.

@@ -1,10 +1,12 @@
 //! The list of kernels in this build.
 
+#[cfg(any(feature = "alloc", test))]
 use crate::template::{
     block, conv, depthwise, dot_kernels, matmul, plane_direct, plane_tile, pool, qdepthwise,
     qdepthwise_dot, qpool, winograd_tile,
 };
 use crate::{Dtype, Isa};
+#[cfg(any(feature = "alloc", test))]
 use alloc::vec::Vec;
 
 /// One microkernel: what it computes per call, and for which machine.
@@ -30,6 +32,7 @@ pub struct KernelInfo {
     pub unroll: usize,
 }
 
+#[cfg(any(feature = "alloc", test))]
 /// All kernels of this build that have a tile, of every instruction set, usable here or not. Those
 /// of element-wise ops and conversions have none.
 pub fn kernels() -> Vec<KernelInfo> {
@@ -60,6 +63,7 @@ pub fn kernels() -> Vec<KernelInfo> {
     list
 }
 
+#[cfg(any(feature = "alloc", test))]
 /// The kernels of one op for one instruction set.
 pub fn find(op: &str, isa: Isa) -> Vec<KernelInfo> {
     kernels().into_iter().filter(|k| k.op == op && k.isa == isa).collect()

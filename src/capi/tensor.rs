@@ -10,38 +10,6 @@ use crate::{Dim, ValueInfo};
 /// Most extents that a tensor has.
 pub const TW_MAX_RANK: usize = 8;
 
-/// Type of a tensor's elements, in the machine's byte order.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum tw_dtype {
-    /// `float`.
-    TW_F32 = 0,
-    /// IEEE half precision, two bytes.
-    TW_F16 = 1,
-    /// The upper two bytes of a `float`.
-    TW_BF16 = 2,
-    /// `double`.
-    TW_F64 = 3,
-    /// `int8_t`.
-    TW_I8 = 4,
-    /// `uint8_t`.
-    TW_U8 = 5,
-    /// `int16_t`.
-    TW_I16 = 6,
-    /// `uint16_t`.
-    TW_U16 = 7,
-    /// `int32_t`.
-    TW_I32 = 8,
-    /// `uint32_t`.
-    TW_U32 = 9,
-    /// `int64_t`.
-    TW_I64 = 10,
-    /// `uint64_t`.
-    TW_U64 = 11,
-    /// One byte, 0 or 1.
-    TW_BOOL = 12,
-}
-
 /// The types of the library by the value of their `tw_dtype`.
 const TYPES: [DType; 13] = [
     DType::F32,

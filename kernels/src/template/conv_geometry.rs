@@ -7,10 +7,12 @@
 
 use super::conv::{ConvParams, InputLayout};
 use super::conv_tile::{ConvKernel, Run, TileShape};
+use crate::C_BLOCK;
 use crate::epilogue::TileActivation;
-use crate::{C_BLOCK, KernelInfo};
 use alloc::{vec, vec::Vec};
 use core::ops::Range;
+
+pub(crate) use super::dot_division::cost;
 
 /// A tile's worth of output channels and what they reduce over.
 #[derive(Clone, Debug)]
@@ -349,15 +351,6 @@ pub(crate) fn seen(p: &ConvParams) -> f64 {
         seen as f64 / (axis.offsets.len() * size) as f64
     };
     if p.transposed { 1.0 } else { share(0, p.h_out, p.h_in) * share(1, p.w_out, p.w_in) }
-}
-
-/// Time of one reduction step of a tile, in twentieths of a cycle: the greatest of what FMAs, loads,
-/// the latency of the chain and the weight stream take on two FMA and two load ports, and a share
-/// of what a tile costs once.
-pub(crate) fn cost(i: &KernelInfo) -> u64 {
-    let (pixels, vectors) = (i.rows * i.w_ob, i.c_vec);
-    let steps = (pixels * vectors).max(pixels + vectors).max(8) * 10;
-    steps.max(i.c_ob * i.dtype.size() * 10 / 12) as u64 + 6
 }
 
 /// The cheapest way to cut each of `0..=size` into pieces, among equals the most even one: the last

@@ -5,55 +5,13 @@
 //! bias to its result in registers. A group of panels that fits half of the L2 cache meets all
 //! tiles before the next group, and a tile, which fits the L1 cache, all panels of the group.
 
-use super::conv_geometry::{cost, cut};
-use super::dot_tile::{DotArgs, DotKernel, DotRow, Finish};
-use super::matmul::{MatmulForm, MatmulParams};
+use super::dot_division::Division;
+use super::dot_tile::{DotArgs, DotRow, Finish};
+use super::matmul_params::{MatmulForm, MatmulParams};
 use super::unary::UnaryKernel;
 use crate::error::checked_len;
-use crate::{Activation, Dtype, KernelError, KernelInfo};
-use alloc::{vec, vec::Vec};
+use crate::{Activation, Dtype, KernelError};
 use core::ops::Range;
-
-/// Bytes of packed B that meet all tiles before the next ones do.
-const GROUP_BYTES: usize = 512 << 10;
-
-/// Some columns of B, side by side in the packed form.
-#[derive(Clone, Debug)]
-pub(crate) struct Panel {
-    /// First column.
-    pub(crate) column: usize,
-    /// Columns in the packed form, a multiple of the lanes.
-    pub(crate) width: usize,
-    /// Columns of its last vector that exist.
-    pub(crate) tail: usize,
-}
-
-/// Panels of one width that share a pass over the rows.
-#[derive(Clone, Debug)]
-pub(crate) struct Group {
-    pub(crate) panels: Range<usize>,
-    /// (First row, kernel) of each tile.
-    pub(crate) tiles: Vec<(usize, usize)>,
-}
-
-/// Panels of one width side by side, as many as fit the cache.
-pub(crate) fn group(panels: &[Panel], cuts: &Cuts, k_words: usize) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
-    for (i, panel) in panels.iter().enumerate() {
-        let most = (GROUP_BYTES / (4 * k_words * panel.width)).max(1);
-        match groups.last_mut() {
-            Some(g) if panels[g.panels.start].width == panel.width && g.panels.len() < most => {
-                g.panels.end = i + 1;
-            }
-            _ => {
-                let tiles = cuts.iter().find(|(width, _)| *width == panel.width);
-                let tiles = tiles.map_or_else(Vec::new, |(_, tiles)| tiles.clone());
-                groups.push(Group { panels: i..i + 1, tiles });
-            }
-        }
-    }
-    groups
-}
 
 /// A product of matrices of words.
 #[derive(Clone, Debug)]
@@ -64,10 +22,9 @@ pub(crate) struct WordProduct {
     pub(crate) k_words: usize,
     /// Words between two rows of A as words.
     pub(crate) a_stride: usize,
-    pub(crate) panels: Vec<Panel>,
+    pub(crate) division: Division,
     /// Columns of all panels.
     pub(crate) columns: usize,
-    groups: Vec<Group>,
     /// Units per (product, group).
     parts: usize,
 }
@@ -167,12 +124,11 @@ impl WordProduct {
         checked_len(op, &[padded, k_words + 3, sizes.batch])?;
         checked_len(op, &[sizes.m, a_stride + 1, sizes.batch])?;
 
-        let (panels, cuts) = divide(sizes.m, sizes.n, 1, row);
-        let groups = group(&panels, &cuts, k_words);
-        let most = groups.iter().map(|g| g.tiles.len()).max().unwrap_or(1);
-        let parts = usize::div_ceil(32, sizes.batch * groups.len()).min(most);
-        let columns = panels.iter().map(|p| p.width).sum();
-        Ok(Self { sizes: sizes.clone(), row, k_words, a_stride, panels, columns, groups, parts })
+        let division = Division::new(sizes.m, sizes.n, 1, k_words, row);
+        let most = division.most_tiles();
+        let parts = usize::div_ceil(32, sizes.batch * division.groups()).min(most);
+        let columns = division.columns();
+        Ok(Self { sizes: sizes.clone(), row, k_words, a_stride, division, columns, parts })
     }
 
     /// Words of the packed B of one product.
@@ -192,13 +148,13 @@ impl WordProduct {
 
     /// Independent units of work.
     pub(crate) fn units(&self) -> usize {
-        self.sizes.batch * self.groups.len() * self.parts
+        self.sizes.batch * self.division.groups() * self.parts
     }
 
     /// The microkernel that does most of the work.
     pub(crate) fn kernel_name(&self) -> &'static str {
-        let tiles = &self.groups[0].tiles;
-        self.row.kernels[tiles[tiles.len() / 2].1].info.name
+        let tiles = self.division.group(0).tiles;
+        self.row.kernels[tiles.get(tiles.len() / 2).1].info.name
     }
 
     /// Units of [`convert`](Self::convert): rows of A, eight at a time.
@@ -254,14 +210,15 @@ impl WordProduct {
         let at = |p: *const f32, i: usize| if p.is_null() { p } else { p.wrapping_add(i) };
         for unit in units {
             let (unit, part) = (unit / self.parts, unit % self.parts);
-            let (batch, group) = (unit / self.groups.len(), &self.groups[unit % self.groups.len()]);
+            let groups = self.division.groups();
+            let (batch, group) = (unit / groups, self.division.group(unit % groups));
             let count = group.tiles.len();
             let tiles = part * count / self.parts..(part + 1) * count / self.parts;
             let a = x.a.wrapping_add(batch * x.a_batch);
             let sums = at(x.row_sums, if x.a_batch == 0 { 0 } else { batch * p.m });
             let epilogue = x.epilogue.wrapping_add(batch * x.epilogue_batch);
-            for &(row, kernel) in &group.tiles[tiles] {
-                for panel in &self.panels[group.panels.clone()] {
+            for (row, kernel) in tiles.map(|tile| group.tiles.get(tile)) {
+                for panel in group.panels.clone().map(|i| self.division.panel(i)) {
                     let bias = epilogue.wrapping_add(panel.column);
                     let out = batch * p.c_batch + row * p.c_row + panel.column;
                     let args = DotArgs {
@@ -294,56 +251,4 @@ impl WordProduct {
             }
         }
     }
-}
-
-/// Cuts `m` rows into tiles of kernels of one width: (first row, kernel) of each, and what they cost
-/// per reduction step.
-fn cut_rows(m: usize, width: usize, kernels: &[DotKernel]) -> (Vec<(usize, usize)>, u64) {
-    let of_width = || kernels.iter().enumerate().filter(move |(_, k)| k.info.c_ob == width);
-    // The weights of a word are four bytes, whatever they hold.
-    let cost = |k: &DotKernel| cost(&KernelInfo { dtype: Dtype::F32, ..k.info });
-    let pieces: Vec<_> = of_width().map(|(_, k)| (k.info.w_ob, cost(k))).collect();
-    let (heights, cost) = cut(m, &pieces);
-    let mut row = 0;
-    let tiles = heights.into_iter().map(|height| {
-        let kernel = of_width().find(|(_, k)| k.info.w_ob == height).map_or(0, |(i, _)| i);
-        row += height;
-        (row - height, kernel)
-    });
-    (tiles.collect(), cost)
-}
-
-/// The widths of a row's tiles, widest first.
-fn widths(row: &DotRow) -> Vec<usize> {
-    let mut widths: Vec<usize> = row.kernels.iter().map(|k| k.info.c_ob).collect();
-    widths.sort_unstable_by(|a, b| b.cmp(a));
-    widths.dedup();
-    widths
-}
-
-/// For each panel width the tiles of the rows.
-pub(crate) type Cuts = Vec<(usize, Vec<(usize, usize)>)>;
-
-/// Cuts the columns into panels and, for each panel width, the rows into tiles. Of the widest panel
-/// widths it takes the one whose total cost is least. Panels are multiples of `block` wide.
-pub(crate) fn divide(m: usize, n: usize, block: usize, row: &DotRow) -> (Vec<Panel>, Cuts) {
-    let mut widths = widths(row);
-    widths.retain(|width| width.is_multiple_of(block));
-    let cuts: Vec<_> = widths.iter().map(|&width| cut_rows(m, width, row.kernels)).collect();
-    let panels_from = |widest: usize| {
-        let (mut panels, mut total, mut column) = (vec![], 0, 0);
-        while column < n {
-            let left = (n - column).div_ceil(row.lanes) * row.lanes;
-            let found = (widest..widths.len()).find(|&i| widths[i] <= left);
-            let i = found.unwrap_or(widths.len() - 1);
-            let tail = row.lanes - (column + widths[i]).saturating_sub(n);
-            panels.push(Panel { column, width: widths[i], tail });
-            total += cuts[i].1;
-            column += widths[i];
-        }
-        (panels, total)
-    };
-    let candidates = (0..widths.len()).map(panels_from);
-    let (panels, _) = candidates.min_by_key(|(_, total)| *total).unwrap_or_default();
-    (panels, widths.into_iter().zip(cuts.into_iter().map(|(tiles, _)| tiles)).collect())
 }

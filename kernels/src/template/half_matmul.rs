@@ -4,12 +4,11 @@
 //! they become `f32`, B when it is packed, A in a pass before the product. Products of pairs are
 //! rounded as the instruction does: AVX-512 BF16 takes denormals for zero.
 
-use super::conv::post_kernel;
 use super::dot::{WordOperands, WordProduct, check_sizes};
 use super::dot_convert::place;
 use super::dot_tile::{Finish, row};
-use super::matmul::MatmulParams;
-use super::unary::UnaryKernel;
+use super::matmul_params::MatmulParams;
+use super::unary::{UnaryKernel, post_kernel};
 use crate::epilogue::TileActivation;
 use crate::error::check_len;
 use crate::{Dtype, Isa, KernelError};
@@ -143,7 +142,7 @@ impl HalfMatmulPlan {
 
     /// Independent units of packing B.
     pub fn pack_units(&self) -> usize {
-        self.product.panels.len() * self.product.b_count()
+        self.product.division.panels() * self.product.b_count()
     }
 
     /// The microkernel that does most of the work.
@@ -173,11 +172,11 @@ impl HalfMatmulPlan {
     /// * `units` lies in `0..self.pack_units()`, and no other thread packs one of them.
     pub unsafe fn run_pack(&self, b: *const u16, dst: *mut i32, units: Range<usize>) {
         debug_assert!(units.end <= self.pack_units());
-        let (p, count) = (&self.params.sizes, self.product.panels.len());
+        let (p, count) = (&self.params.sizes, self.product.division.panels());
         let (k_step, n_step) = if p.b_transposed { (1, p.b_row) } else { (p.b_row, 1) };
         let pairs = self.product.row.word != Word::F32x1;
         for unit in units {
-            let (batch, panel) = (unit / count, &self.product.panels[unit % count]);
+            let (batch, panel) = (unit / count, self.product.division.panel(unit % count));
             let first = batch * p.b_batch + panel.column * n_step;
             let at = batch * self.product.packed() + panel.column * self.product.k_words;
             let words = dst.wrapping_add(at);

@@ -10,17 +10,17 @@
 //! rows of A into blocks that are packed tile by tile, and C is visited once per block of K.
 //! `matmul_cut` has the rules, `matmul_run` the loops, `matmul_tile` the microkernels.
 
-use super::conv::post_kernel;
 use super::layout::{self, LayoutKernels};
 use super::matmul_cut::{Tiling, candidates, exists, near};
 use super::matmul_tile::MatmulKernel;
-use super::unary::UnaryKernel;
+use super::unary::{UnaryKernel, post_kernel};
 use crate::epilogue::TileActivation;
 use crate::error::{check_len, checked_len};
-use crate::{Activation, Algorithm, Choice, Epilogue, Isa, KernelError};
+use crate::{Algorithm, Choice, Isa, KernelError};
 use alloc::{vec, vec::Vec};
 use core::ops::Range;
 
+pub use super::matmul_params::{MatmulForm, MatmulParams};
 pub use super::matmul_reference::reference;
 pub(crate) use super::matmul_tile::kernels;
 
@@ -37,131 +37,6 @@ const GROUP: usize = 1 << 21;
 /// Elements that kernels prefetch past the end of their B: no other thread's scratch memory may lie
 /// there, or the cores fight for its cache lines.
 const AHEAD: usize = 2048;
-
-/// How bias and result of a product lie.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum MatmulForm {
-    /// C is `[m, n]`, with a bias per column.
-    #[default]
-    Usual,
-    /// C is `[m, n]`, with a bias per row.
-    RowBias,
-    /// C is stored as `[n, m]`, with a bias per stored row. There is no residual.
-    Transposed,
-}
-
-/// Sizes and strides of a matrix product.
-#[derive(Clone, Debug, PartialEq)]
-pub struct MatmulParams {
-    /// Products that share the sizes.
-    pub batch: usize,
-    /// Rows of A and C.
-    pub m: usize,
-    /// Columns of B and C.
-    pub n: usize,
-    /// Columns of A and rows of B.
-    pub k: usize,
-    /// Elements from a row of the stored A to the next.
-    pub a_row: usize,
-    /// Whether A is stored as `[k, m]`.
-    pub a_transposed: bool,
-    /// Elements from the A of one product to that of the next; 0 if they share it.
-    pub a_batch: usize,
-    /// Elements from a row of the plain B to the next.
-    pub b_row: usize,
-    /// Whether the plain B is stored as `[n, k]`.
-    pub b_transposed: bool,
-    /// Elements from one plain B to the next; 0 if all products share it.
-    pub b_batch: usize,
-    /// Elements from a row of C, as stored, to the next; at least its length.
-    pub c_row: usize,
-    /// Elements from one C to the next, at least its size if there are several.
-    pub c_batch: usize,
-    /// How C lies, and the bias.
-    pub form: MatmulForm,
-    /// What follows the reduction. The residual has the shape and strides of C.
-    pub epilogue: Epilogue,
-}
-
-impl MatmulParams {
-    /// One product of dense matrices `[m, k] * [k, n]`.
-    pub fn new(m: usize, k: usize, n: usize) -> Self {
-        Self {
-            batch: 1,
-            m,
-            n,
-            k,
-            a_row: k,
-            a_transposed: false,
-            a_batch: 0,
-            b_row: n,
-            b_transposed: false,
-            b_batch: 0,
-            c_row: n,
-            c_batch: 0,
-            form: MatmulForm::Usual,
-            epilogue: Epilogue::default(),
-        }
-    }
-
-    /// With A stored as `[k, m]`, dense.
-    #[must_use]
-    pub fn a_transposed(self) -> Self {
-        Self { a_transposed: true, a_row: self.m, ..self }
-    }
-
-    /// With B stored as `[n, k]`, dense.
-    #[must_use]
-    pub fn b_transposed(self) -> Self {
-        Self { b_transposed: true, b_row: self.k, ..self }
-    }
-
-    /// With this many products of dense matrices, each with its own A, B and C.
-    #[must_use]
-    pub fn batch(self, batch: usize) -> Self {
-        let (a, b, c) = (self.m * self.k, self.k * self.n, self.m * self.c_row);
-        Self { batch, a_batch: a, b_batch: b, c_batch: c, ..self }
-    }
-
-    /// With this epilogue.
-    #[must_use]
-    pub fn epilogue(self, epilogue: Epilogue) -> Self {
-        Self { epilogue, ..self }
-    }
-
-    /// Rows and columns of C as stored.
-    fn c_size(&self) -> [usize; 2] {
-        match self.form {
-            MatmulForm::Transposed => [self.n, self.m],
-            _ => [self.m, self.n],
-        }
-    }
-
-    fn check(&self) -> Result<(), KernelError> {
-        let invalid = |param, expected| Err(KernelError::InvalidParam { op: OP, param, expected });
-        if [self.batch, self.m, self.n, self.k].contains(&0) {
-            return invalid("size", "at least 1");
-        }
-        let a_width = if self.a_transposed { self.m } else { self.k };
-        let b_width = if self.b_transposed { self.k } else { self.n };
-        let [c_rows, c_width] = self.c_size();
-        if self.a_row < a_width || self.c_row < c_width || self.b_row < b_width {
-            return invalid("row stride", "at least the row length");
-        }
-        if self.form == MatmulForm::Transposed && self.epilogue.residual {
-            return Err(KernelError::Unsupported { op: OP, what: "a residual of a transposed C" });
-        }
-        let c_size = c_rows.checked_mul(self.c_row).ok_or(KernelError::TooLarge { op: OP })?;
-        if self.batch > 1 && self.c_batch < c_size {
-            return invalid("c_batch", "at least the size of one C");
-        }
-        if matches!(self.epilogue.activation, Activation::LeakyRelu { alpha } if !alpha.is_finite())
-        {
-            return invalid("alpha", "finite");
-        }
-        Ok(())
-    }
-}
 
 /// A matrix product ready to run.
 #[derive(Clone, Debug)]

@@ -5,39 +5,61 @@
 //! each with its own range of units; no two units write the same bytes, and the result does not
 //! depend on the split.
 
+#[cfg(any(feature = "alloc", test))]
 pub mod attention;
+#[cfg(any(feature = "alloc", test))]
 mod attention_decode;
+#[cfg(any(feature = "alloc", test))]
 pub(crate) mod attention_layout;
+#[cfg(any(feature = "alloc", test))]
 mod attention_prefill;
 #[cfg(test)]
 mod attention_reference;
+#[cfg(any(feature = "alloc", test))]
 mod attention_store;
 #[cfg(test)]
 mod attention_tests;
+#[cfg(any(feature = "alloc", test))]
 mod attention_tile;
+#[cfg(any(feature = "alloc", test))]
 mod attention_unpack;
+#[cfg(any(feature = "alloc", test))]
 pub mod binary;
+#[cfg(any(feature = "alloc", test))]
 mod binary_pow;
 #[cfg(test)]
 mod binary_tests;
+#[cfg(any(feature = "alloc", test))]
 pub mod block;
+#[cfg(any(feature = "alloc", test))]
 pub mod conv;
+#[cfg(any(feature = "alloc", test))]
 mod conv_direct;
+#[cfg(any(feature = "alloc", test))]
 mod conv_geometry;
+#[cfg(any(feature = "alloc", test))]
 mod conv_pack;
+pub mod conv_params;
+#[cfg(any(feature = "alloc", test))]
 pub mod conv_pool;
+#[cfg(any(feature = "alloc", test))]
 mod conv_reference;
 #[cfg(test)]
 mod conv_tests;
+#[cfg(any(feature = "alloc", test))]
 mod conv_tile;
+#[cfg(any(feature = "alloc", test))]
 pub mod depthwise;
 mod dot;
 mod dot_convert;
+mod dot_division;
 mod dot_tile;
 pub mod glu;
 #[cfg(test)]
 mod glu_tests;
+#[cfg(any(feature = "alloc", test))]
 pub mod half_matmul;
+#[cfg(any(feature = "alloc", test))]
 mod half_matmul_reference;
 #[cfg(test)]
 mod half_matmul_tests;
@@ -46,39 +68,57 @@ pub mod layout_bytes;
 #[cfg(test)]
 mod layout_tests;
 pub mod lookup;
+#[cfg(any(feature = "alloc", test))]
 pub mod matmul;
+#[cfg(any(feature = "alloc", test))]
 mod matmul_cut;
+pub mod matmul_params;
+#[cfg(any(feature = "alloc", test))]
 mod matmul_reference;
+#[cfg(any(feature = "alloc", test))]
 mod matmul_run;
 #[cfg(test)]
 mod matmul_tests;
+#[cfg(any(feature = "alloc", test))]
 mod matmul_tile;
 pub mod norm;
 #[cfg(test)]
 mod norm_tests;
+#[cfg(any(feature = "alloc", test))]
 pub mod plane;
+#[cfg(any(feature = "alloc", test))]
 pub(crate) mod plane_direct;
 #[cfg(test)]
 mod plane_tests;
+#[cfg(any(feature = "alloc", test))]
 pub(crate) mod plane_tile;
+#[cfg(any(feature = "alloc", test))]
 pub mod pointwise;
 #[cfg(test)]
 mod pointwise_tests;
+#[cfg(any(feature = "alloc", test))]
 pub mod pool;
 pub mod qconv;
+#[cfg(any(feature = "alloc", test))]
 mod qconv_reference;
 #[cfg(test)]
 mod qconv_tests;
+#[cfg(any(feature = "alloc", test))]
 pub mod qdepthwise;
+#[cfg(any(feature = "alloc", test))]
 pub(crate) mod qdepthwise_dot;
+#[cfg(any(feature = "alloc", test))]
 pub mod qelement;
 #[cfg(test)]
 mod qelement_tests;
 pub mod qmatmul;
+#[cfg(any(feature = "alloc", test))]
 mod qmatmul_reference;
 #[cfg(test)]
 mod qmatmul_tests;
+#[cfg(any(feature = "alloc", test))]
 pub mod qpool;
+#[cfg(any(feature = "alloc", test))]
 mod qwindow_reference;
 #[cfg(test)]
 mod qwindow_tests;
@@ -88,23 +128,30 @@ mod reduce_tests;
 pub mod rope;
 #[cfg(test)]
 mod rope_tests;
+#[cfg(any(feature = "alloc", test))]
 pub mod separable;
 pub mod softmax;
 pub mod unary;
 mod unary_list;
 #[cfg(test)]
 mod unary_tests;
+#[cfg(any(feature = "alloc", test))]
 mod window;
+#[cfg(any(feature = "alloc", test))]
 mod window_kernel;
 #[cfg(test)]
 mod window_tests;
+#[cfg(any(feature = "alloc", test))]
 mod winograd;
 #[cfg(test)]
 mod winograd_tests;
+#[cfg(any(feature = "alloc", test))]
 pub(crate) mod winograd_tile;
 
+#[cfg(any(feature = "alloc", test))]
 pub(crate) use dot_tile::row as dot_row;
 
+#[cfg(any(feature = "alloc", test))]
 /// The kernels of dot products that an instruction set itself has.
 pub(crate) fn dot_kernels(isa: crate::Isa) -> impl Iterator<Item = crate::KernelInfo> {
     dot_tile::own(isa).map(|k| k.info)

@@ -13,18 +13,18 @@
 //! Weights are packed less their zero points. Where those do not fit a signed byte they are sums of
 //! several that do, and the reduction is as many times longer.
 
-use super::conv::{ConvParams, InputLayout};
-use super::dot::{Group, Panel, divide, group};
+use super::conv_params::{ConvParams, InputLayout};
 use super::dot_convert::{left_shift, pack_panel};
+use super::dot_division::Division;
 use super::dot_tile::{DotArgs, DotRow, Finish, row};
 use super::qmatmul::{check_columns, check_type, check_zero_points, column};
 use crate::epilogue::TileActivation;
 use crate::error::{check_len, checked_len};
 use crate::quant::{Bytes, QuantColumns, QuantOutput, QuantResult};
 use crate::{Activation, C_BLOCK, Dtype, Isa, KernelError};
-use alloc::vec::Vec;
 use core::ops::Range;
 
+#[cfg(any(feature = "alloc", test))]
 pub use super::qconv_reference::reference;
 
 const OP: &str = "qconv";
@@ -108,6 +108,53 @@ impl QconvParams {
     }
 }
 
+/// Where the segments of a reduction begin, in words: a list with an allocator, else one of a fixed size.
+#[cfg(any(feature = "alloc", test))]
+type Segments = alloc::vec::Vec<isize>;
+
+#[cfg(any(feature = "alloc", test))]
+fn push(segments: &mut Segments, at: isize) -> Result<(), KernelError> {
+    segments.push(at);
+    Ok(())
+}
+
+/// Most segments without an allocator: a 3 x 3 filter over 1280 channels, one of 3 x 3 with gaps over 448.
+#[cfg(not(any(feature = "alloc", test)))]
+const MOST: usize = 256;
+
+#[cfg(not(any(feature = "alloc", test)))]
+#[derive(Clone, Debug)]
+struct Segments {
+    list: [isize; MOST],
+    len: usize,
+}
+
+#[cfg(not(any(feature = "alloc", test)))]
+impl Default for Segments {
+    fn default() -> Self {
+        Self { list: [0; MOST], len: 0 }
+    }
+}
+
+#[cfg(not(any(feature = "alloc", test)))]
+impl core::ops::Deref for Segments {
+    type Target = [isize];
+
+    fn deref(&self) -> &[isize] {
+        &self.list[..self.len]
+    }
+}
+
+#[cfg(not(any(feature = "alloc", test)))]
+fn push(segments: &mut Segments, at: isize) -> Result<(), KernelError> {
+    let what =
+        "a filter of more than 256 rows of taps times blocks of channels, without an allocator,";
+    let full = KernelError::Unsupported { op: OP, what };
+    *segments.list.get_mut(segments.len).ok_or(full)? = at;
+    segments.len += 1;
+    Ok(())
+}
+
 /// Pixels of `lanes` bytes as ones of `block`, whose last bytes may be anything: their weights are 0.
 fn widen(from: &[u8], lanes: usize, to: &mut [u8], block: usize) {
     fn all<const LANES: usize>(from: &[u8], to: &mut [u8], block: usize) {
@@ -133,11 +180,10 @@ fn widen(from: &[u8], lanes: usize, to: &mut [u8], block: usize) {
 pub struct QconvPlan {
     params: QconvParams,
     row: &'static DotRow,
-    panels: Vec<Panel>,
-    groups: Vec<Group>,
+    division: Division,
     /// Columns of the panels of one group of channels.
     columns: usize,
-    segments: Vec<isize>,
+    segments: Segments,
     /// Words per segment.
     words: usize,
     /// Channels of a block of the input as the kernels read it.
@@ -191,11 +237,11 @@ impl QconvPlan {
 
         // Neighbouring taps of a row are one stretch of words.
         let (taps, merged) = if c.dilation[1] == 1 { (1, f_w) } else { (f_w, 1) };
-        let mut segments = Vec::new();
+        let mut segments = Segments::default();
         for block in (0..passes).flat_map(|_| 0..per_group[0]) {
             for (r, s) in (0..f_h).flat_map(|r| (0..taps).map(move |s| (r, s))) {
                 let at = r * c.dilation[0] * x_step[1] + s * c.dilation[1] * x_step[0];
-                segments.push((block * x_step[2] + at) as isize);
+                push(&mut segments, (block * x_step[2] + at) as isize)?;
             }
         }
         let words = merged * pixel;
@@ -203,11 +249,11 @@ impl QconvPlan {
         let dots = c.kernel == [1, 1] && c.stride == [1, 1] && c.pads == [0; 4];
         let out = if dots { [1, c.h_out * c.w_out] } else { [c.h_out, c.w_out] };
 
-        let (panels, cuts) = divide(out[1], per_group[1] * C_BLOCK, C_BLOCK, row);
-        let groups = group(&panels, &cuts, segments.len() * words);
-        let most = groups.iter().map(|g| g.tiles.len()).max().unwrap_or(1) * out[0];
-        let parts = usize::div_ceil(32, c.n * c.groups * groups.len()).min(most);
-        let columns = panels.iter().map(|p| p.width).sum();
+        let k_words = segments.len() * words;
+        let division = Division::new(out[1], per_group[1] * C_BLOCK, C_BLOCK, k_words, row);
+        let most = division.most_tiles() * out[0];
+        let parts = usize::div_ceil(32, c.n * c.groups * division.groups()).min(most);
+        let columns = division.columns();
         let activation = c.epilogue.activation.in_tile().unwrap_or(TileActivation::None);
         let finish = Finish::of(params.output, activation);
         let lens = [x_len, y_len];
@@ -215,8 +261,7 @@ impl QconvPlan {
         Ok(Self {
             params,
             row,
-            panels,
-            groups,
+            division,
             columns,
             segments,
             words,
@@ -265,7 +310,7 @@ impl QconvPlan {
     /// Independent units of work.
     pub fn units(&self) -> usize {
         let c = &self.params.conv;
-        c.n * c.groups * self.groups.len() * self.parts
+        c.n * c.groups * self.division.groups() * self.parts
     }
 
     /// Independent units of converting the input: channel blocks.
@@ -276,8 +321,8 @@ impl QconvPlan {
 
     /// The microkernel that does most of the work.
     pub fn kernel_name(&self) -> &'static str {
-        let tiles = &self.groups[0].tiles;
-        self.row.kernels[tiles[tiles.len() / 2].1].info.name
+        let tiles = self.division.group(0).tiles;
+        self.row.kernels[tiles.get(tiles.len() / 2).1].info.name
     }
 
     /// Blocks of channels of an image.
@@ -358,7 +403,7 @@ impl QconvPlan {
             let dst = &mut dst[group * group_words..(group + 1) * group_words];
             let (words, sums) = dst.split_at_mut(k_words * self.columns);
             sums.fill(0);
-            for panel in &self.panels {
+            for panel in (0..self.division.panels()).map(|i| self.division.panel(i)) {
                 let first = group * k_group + panel.column;
                 let columns = panel.width.min(k_group - panel.column);
                 let words = &mut words[panel.column * k_words..][..panel.width * k_words];
@@ -551,7 +596,8 @@ impl QconvPlan {
         let [pixel, row_words, x_plane] = self.x_step;
         for unit in units {
             let (unit, part) = (unit / self.parts, unit % self.parts);
-            let (unit, group) = (unit / self.groups.len(), &self.groups[unit % self.groups.len()]);
+            let groups = self.division.groups();
+            let (unit, group) = (unit / groups, self.division.group(unit % groups));
             let (image, channels) = (unit / c.groups, unit % c.groups);
             let x_block = image * in_blocks + channels * (in_blocks / c.groups);
             let y_block = image * out_blocks + channels * (out_blocks / c.groups);
@@ -561,9 +607,9 @@ impl QconvPlan {
             let count = self.out[0] * group.tiles.len();
             for tile in part * count / self.parts..(part + 1) * count / self.parts {
                 let (h, (w, kernel)) =
-                    (tile / group.tiles.len(), group.tiles[tile % group.tiles.len()]);
+                    (tile / group.tiles.len(), group.tiles.get(tile % group.tiles.len()));
                 let from = h * c.stride[0] * row_words + w * c.stride[1] * pixel;
-                for panel in &self.panels[group.panels.clone()] {
+                for panel in group.panels.clone().map(|i| self.division.panel(i)) {
                     let bias = columns.wrapping_add(panel.column);
                     let out = (y_block + panel.column / C_BLOCK) * plane
                         + (h * self.out[1] + w) * C_BLOCK;

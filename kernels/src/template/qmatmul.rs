@@ -6,12 +6,11 @@
 //! second and the last are part of the bias, and the third is added in the epilogue where B has a
 //! zero point.
 
-use super::conv::post_kernel;
 use super::dot::{WordOperands, WordProduct, check_sizes};
 use super::dot_convert::{left_shift, pack_panel, right_shift};
 use super::dot_tile::{Finish, row};
-use super::matmul::MatmulParams;
-use super::unary::UnaryKernel;
+use super::matmul_params::MatmulParams;
+use super::unary::{UnaryKernel, post_kernel};
 use crate::epilogue::TileActivation;
 use crate::error::{check_len, checked_len};
 use crate::quant::{Bytes, QuantColumns, QuantOutput, QuantResult};
@@ -20,6 +19,7 @@ use core::ops::Range;
 use core::slice;
 use tilewright_intrinsics::dtype::Word;
 
+#[cfg(any(feature = "alloc", test))]
 pub use super::qmatmul_reference::reference;
 
 const OP: &str = "qmatmul";
@@ -160,7 +160,7 @@ impl QmatmulPlan {
 
     /// Independent units of packing B.
     pub fn pack_units(&self) -> usize {
-        self.product.panels.len() * self.product.b_count()
+        self.product.division.panels() * self.product.b_count()
     }
 
     /// The microkernel that does most of the work.
@@ -241,13 +241,13 @@ impl QmatmulPlan {
         units: Range<usize>,
     ) {
         debug_assert!(units.end <= self.pack_units());
-        let (p, count) = (&self.params.sizes, self.product.panels.len());
+        let (p, count) = (&self.params.sizes, self.product.division.panels());
         let (k_step, n_step) = if p.b_transposed { (1, p.b_row) } else { (p.b_row, 1) };
         let shift = right_shift(self.params.b);
         let row = self.product.row;
         let flip = if shift == 0 { 0 } else { 0x80 };
         for unit in units {
-            let (batch, panel) = (unit / count, &self.product.panels[unit % count]);
+            let (batch, panel) = (unit / count, self.product.division.panel(unit % count));
             let first = batch * p.b_batch + panel.column * n_step;
             let dst = dst.wrapping_add(batch * self.b_words());
             let words = dst.wrapping_add(panel.column * self.product.k_words);

@@ -291,6 +291,15 @@ impl UnaryPlan {
     }
 }
 
+/// The kernel that follows the tiles, for an activation that they do not do.
+pub(crate) fn post_kernel(
+    isa: Isa,
+    activation: Activation,
+) -> Result<Option<UnaryKernel>, KernelError> {
+    let op = UnaryOp::from_activation(activation).filter(|_| activation.in_tile().is_none());
+    op.map(|op| UnaryKernel::new(isa, op)).transpose()
+}
+
 macro_rules! unary_row {
     ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $l:tt, $($rest:tt)*) => {
         mod $id {
