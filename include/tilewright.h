@@ -31,6 +31,27 @@
 #define TW_ABI_VERSION 1
 
 /*
+ Bytes of memory that any kernel has room in, if the caller gives it: see `memory` at the functions
+ that make kernels.
+ */
+#define TW_KERNEL_BYTES 8192
+
+/*
+ What that memory is aligned to.
+ */
+#define TW_KERNEL_ALIGN 16
+
+/*
+ From `[n][c][h][w]` to blocked; without, from `[n][h][w][c]`.
+ */
+#define TW_PLANAR 1
+
+/*
+ From blocked, not to it.
+ */
+#define TW_UNBLOCK 2
+
+/*
  Most extents that a tensor has.
  */
 #define TW_MAX_RANK 8
@@ -142,6 +163,44 @@ typedef enum tw_model_kind {
 } tw_model_kind;
 
 /*
+ What happens to a result before it is stored.
+ */
+typedef enum tw_activation {
+    /*
+     Nothing.
+     */
+    TW_LINEAR = 0,
+    /*
+     `x > 0 ? x : 0`.
+     */
+    TW_RELU = 1,
+    /*
+     `min(max(x, low), high)`.
+     */
+    TW_CLIP = 2,
+    /*
+     `x > 0 ? x : low * x`.
+     */
+    TW_LEAKY_RELU = 3,
+    /*
+     `1 / (1 + exp(-x))`.
+     */
+    TW_SIGMOID = 4,
+    /*
+     `tanh(x)`.
+     */
+    TW_TANH = 5,
+    /*
+     `x / (1 + exp(-x))`.
+     */
+    TW_SILU = 6,
+    /*
+     `x / 2 * (1 + erf(x / sqrt(2)))`.
+     */
+    TW_GELU = 7,
+} tw_activation;
+
+/*
  What keys and values are kept as.
  */
 typedef enum tw_cache {
@@ -248,6 +307,27 @@ typedef enum tw_finish {
 } tw_finish;
 
 /*
+ What becomes of the pixels of a window.
+ */
+typedef enum tw_pooling {
+    /*
+     The largest.
+     */
+    TW_MAX = 0,
+    /*
+     The mean.
+     */
+    TW_AVERAGE = 1,
+} tw_pooling;
+
+/*
+ An operator of fixed sizes, planned once and run any number of times. It does not change: any number
+ of threads may run one kernel at the same time, each with an output and scratch memory of its own.
+ Nothing is allocated in a run.
+ */
+typedef struct tw_kernel tw_kernel;
+
+/*
  A text in the making: tokens go in, logits come out. Sessions of one model share its weights and
  may run at the same time; one session does one thing at a time.
  */
@@ -264,6 +344,301 @@ typedef struct tw_model tw_model;
  does one thing at a time.
  */
 typedef struct tw_session tw_session;
+
+/*
+ Bytes of what a kernel reads and writes.
+ */
+typedef struct tw_kernel_sizes {
+    /*
+     The input: A of a product, the pictures of a convolution.
+     */
+    size_t x;
+    /*
+     Weights and bias as `tw_kernel_pack` makes them; 0 for pooling.
+     */
+    size_t packed;
+    /*
+     The result.
+     */
+    size_t y;
+    /*
+     What is added to the result; 0 if nothing is.
+     */
+    size_t residual;
+    /*
+     Memory of a run, with no meaning before or after.
+     */
+    size_t scratch;
+} tw_kernel_sizes;
+
+/*
+ Weights as they are stored in files, for `tw_kernel_pack`. What is not needed is NULL and 0.
+ */
+typedef struct tw_weights {
+    /*
+     `sizeof (tw_weights)`.
+     */
+    size_t size;
+    /*
+     The elements, of the type that the kernel was made for: `[k][n]` of a product (`[n][k]` if it was
+     made so), `[c_out][c_in / groups][rows][columns]` of a convolution, `[c][rows][columns]` of a
+     depthwise one.
+     */
+    const void *w;
+    /*
+     How many elements there are.
+     */
+    size_t count;
+    /*
+     One number per column or output channel, or NULL: `float`, for kernels of bytes `int32_t`, which
+     is added to the sums.
+     */
+    const void *bias;
+    /*
+     Kernels of bytes: factors of the sums (for a result of bytes: scale of x times scale of w divided by
+     scale of y), one for all or one per column or output channel. Not needed for `TW_I32`.
+     */
+    const float *scales;
+    /*
+     How many factors there are.
+     */
+    size_t scale_count;
+    /*
+     Kernels of bytes: zero points of the weights, one for all or one per column or output channel, or
+     NULL for 0.
+     */
+    const int32_t *zero_points;
+    /*
+     How many zero points there are.
+     */
+    size_t zero_point_count;
+} tw_weights;
+
+/*
+ What a kernel is run on. Sizes are in bytes, and at least those of `tw_kernel_sizes_of`. All but bytes
+ are aligned to 4 bytes; 64 is faster.
+ */
+typedef struct tw_operands {
+    /*
+     `sizeof (tw_operands)`.
+     */
+    size_t size;
+    /*
+     The input.
+     */
+    const void *x;
+    /*
+     Its bytes.
+     */
+    size_t x_bytes;
+    /*
+     What `tw_kernel_pack` made; NULL for pooling.
+     */
+    const void *packed;
+    /*
+     Its bytes.
+     */
+    size_t packed_bytes;
+    /*
+     What is added to the result, if the kernel was made so.
+     */
+    const void *residual;
+    /*
+     Its bytes.
+     */
+    size_t residual_bytes;
+    /*
+     Where the result goes. It overlaps no other operand.
+     */
+    void *y;
+    /*
+     Its bytes.
+     */
+    size_t y_bytes;
+    /*
+     Memory for this run only; NULL if the kernel needs none. It overlaps no other operand.
+     */
+    void *scratch;
+    /*
+     Its bytes.
+     */
+    size_t scratch_bytes;
+} tw_operands;
+
+/*
+ A product `y = x * w + bias`: `x` is `[m][k]`, `w` is `[k][n]`, `y` is `[m][n]`, row by row without gaps.
+ */
+typedef struct tw_gemm {
+    /*
+     `sizeof (tw_gemm)`.
+     */
+    size_t size;
+    /*
+     Rows of x and y.
+     */
+    size_t m;
+    /*
+     Columns of x, rows of w.
+     */
+    size_t k;
+    /*
+     Columns of w and y.
+     */
+    size_t n;
+    /*
+     Name of an instruction set; NULL for the best one.
+     */
+    const char *isa;
+    /*
+     1 if the weights are given as `[n][k]`.
+     */
+    int32_t transposed;
+    /*
+     A `tw_activation`; of kernels of bytes only for results of type `TW_F32`.
+     */
+    int32_t activation;
+    /*
+     What the activation calls so.
+     */
+    float low;
+    /*
+     What the activation calls so.
+     */
+    float high;
+    /*
+     1 to add a residual, `float [m][n]`, before the activation. Not for kernels of bytes.
+     */
+    int32_t residual;
+} tw_gemm;
+
+/*
+ Types and zero points of kernels of bytes. A number `q` of bytes stands for
+ `(q - zero_point) * scale`. Sums are exact; sizes with which one might leave `int32_t` are refused.
+ */
+typedef struct tw_quant {
+    /*
+     `sizeof (tw_quant)`.
+     */
+    size_t size;
+    /*
+     Type of x: `TW_I8` or `TW_U8`.
+     */
+    int32_t x_type;
+    /*
+     Type of w: `TW_I8` or `TW_U8`.
+     */
+    int32_t w_type;
+    /*
+     Type of y: `TW_I32` the sums, `TW_F32` the sums times a scale, `TW_I8` or `TW_U8` that rounded to
+     the nearest integer, ties to even, plus a zero point.
+     */
+    int32_t y_type;
+    /*
+     Zero point of x, in the range of its type.
+     */
+    int32_t x_zero_point;
+    /*
+     Zero point of y, if it is of bytes.
+     */
+    int32_t y_zero_point;
+    /*
+     Least and greatest y, if it is of bytes: an activation. Both 0 for the range of the type.
+     */
+    int32_t y_low;
+    /*
+     See `y_low`.
+     */
+    int32_t y_high;
+    /*
+     How many signed bytes add up to a weight less its zero point: 0 or 1 if all such differences are
+     between -128 and 127, 2 between -256 and 254, 3 beyond. Products take it for "1 if a zero point of
+     w is not 0".
+     */
+    uint32_t w_terms;
+} tw_quant;
+
+/*
+ Sizes of what moves a window over pictures: convolutions and pooling. The output has
+ `(h + pads - dilation * (kernel - 1) - 1) / stride + 1` rows, rounded down, and as many columns by the
+ same formula; a function `tw_window_output` says them.
+ */
+typedef struct tw_window {
+    /*
+     `sizeof (tw_window)`.
+     */
+    size_t size;
+    /*
+     Pictures.
+     */
+    size_t n;
+    /*
+     Channels of the input.
+     */
+    size_t c_in;
+    /*
+     Channels of the output; of depthwise convolutions and pooling those of the input, or 0.
+     */
+    size_t c_out;
+    /*
+     Rows of the input.
+     */
+    size_t h;
+    /*
+     Columns of the input.
+     */
+    size_t w;
+    /*
+     Rows and columns of the window.
+     */
+    size_t kernel[2];
+    /*
+     Pixels from a window to the next, down and to the right; 0 for 1.
+     */
+    size_t stride[2];
+    /*
+     Pixels between neighbouring taps, down and to the right; 0 for 1.
+     */
+    size_t dilation[2];
+    /*
+     Pixels around the input: top, left, bottom, right. Zeros for convolutions (the zero point for those of
+     bytes); left out by pooling.
+     */
+    size_t pads[4];
+    /*
+     Of convolutions: groups of channels that do not see each other; 0 for 1.
+     */
+    size_t groups;
+    /*
+     Name of an instruction set; NULL for the best one.
+     */
+    const char *isa;
+    /*
+     1 if the input of a convolution is `[n][h][w][c]`, for networks' first layers; for kernels of bytes at
+     most 12 channels. Else it is blocked: `[n][c / 16 rounded up][h][w][16]`. Outputs always are; see
+     `tw_block`.
+     */
+    int32_t interleaved;
+    /*
+     A `tw_activation`, for convolutions; of kernels of bytes only for results of type `TW_F32`.
+     */
+    int32_t activation;
+    /*
+     What the activation calls so.
+     */
+    float low;
+    /*
+     What the activation calls so.
+     */
+    float high;
+    /*
+     1 to add a residual, blocked as the output, before the activation. Not for kernels of bytes.
+     */
+    int32_t residual;
+    /*
+     1 if an average counts padding too.
+     */
+    int32_t count_padding;
+} tw_window;
 
 /*
  Settings. Zeros and NULL mean the default of each; so a structure of zeros whose `size` is set is
@@ -491,28 +866,244 @@ extern "C" {
 #endif // __cplusplus
 
 /*
+ The version of the interface of the library that is linked: programs work with it if it equals
+ `TW_ABI_VERSION`. It grows when a function or a structure changes in a way that old programs cannot
+ use, and not when something is added. Any thread may call it.
+ */
+uint32_t tw_abi_version(void);
+
+/*
+ The version of the library: `"0.1.0"`. Never NULL, never to be freed. Any thread may call it.
+ */
+const char *tw_version(void);
+
+/*
  The name of a status: `"TW_OK"` and so on; `"TW_UNKNOWN"` for a number that is none. Never NULL,
  never to be freed.
  */
 const char *tw_status_name(int32_t status);
 
 /*
- The version of the interface of the library that is linked: programs work with it if it equals
- `TW_ABI_VERSION`. It grows when a function or a structure changes in a way that old programs cannot
- use, and not when something is added.
- */
-uint32_t tw_abi_version(void);
-
-/*
- The version of the library: `"0.1.0"`. Never NULL, never to be freed.
- */
-const char *tw_version(void);
-
-/*
  What was wrong in the last call of this thread that failed: one line without a line end, empty
- before the first. Never NULL; valid until the next call of this thread that fails.
+ before the first. Never NULL, never to be freed; valid until the next call of this thread that fails.
+ Libraries without an operating system have one for all threads.
  */
 const char *tw_last_error(void);
+
+extern int pthread_key_create(unsigned int *key, void (*end)(void*));
+
+extern int pthread_key_delete(unsigned int key);
+
+extern void *pthread_getspecific(unsigned int key);
+
+extern int pthread_setspecific(unsigned int key, const void *value);
+
+extern void *malloc(size_t bytes);
+
+extern void free(void *memory);
+
+/*
+ Frees a kernel; what it was packed to and its operands are the caller's. NULL is nothing to do. A kernel
+ in memory of the caller must be freed too: with a library that has an allocator, plans have lists.
+
+ # Safety
+ `kernel` is NULL or a kernel that is not freed yet, and no other call uses it.
+ */
+void tw_kernel_free(struct tw_kernel *kernel);
+
+/*
+ Bytes of the operands of a kernel. Any thread may call it. Gives `TW_INVALID_ARGUMENT` for NULL.
+
+ # Safety
+ `kernel` is NULL or a kernel; `out` is NULL or writable.
+ */
+enum tw_status tw_kernel_sizes_of(const struct tw_kernel *kernel, struct tw_kernel_sizes *out);
+
+/*
+ Brings weights and bias into the order in which the kernel reads them, once, to `bytes` bytes at
+ `packed`: as many as `tw_kernel_sizes_of` says, aligned to 4 bytes, 64 being faster. They hold for
+ kernels made with the same parameters on the same machine; do not store them. `weights` may be freed
+ after. Any thread may call it.
+
+ Gives `TW_BUFFER_TOO_SMALL` if there are fewer weights or fewer bytes than needed, `TW_INVALID_ARGUMENT`
+ for weights that cannot be, such as zero points out of range; what lies at `packed` is then undefined.
+
+ # Safety
+ `kernel` is NULL or a kernel; `weights` is NULL or as its type says, with pointers that are NULL or
+ readable for as many elements as said, `bias` for one per column or output channel; `packed` is NULL or
+ writable for `bytes` bytes.
+ */
+enum tw_status tw_kernel_pack(const struct tw_kernel *kernel,
+                              const struct tw_weights *weights,
+                              void *packed,
+                              size_t bytes);
+
+/*
+ Runs a kernel on the calling thread. It allocates nothing, takes no lock and starts no thread.
+
+ Gives `TW_INVALID_ARGUMENT` for an operand that is NULL, not aligned, or overlaps what is written, and
+ `TW_BUFFER_TOO_SMALL` for one with too few bytes; nothing is then written.
+
+ # Safety
+ `kernel` is NULL or a kernel; `operands` is NULL or as its type says, with memory that is readable (`y`
+ and `scratch` writable) for as many bytes as said; `packed` was made by a kernel of the same parameters;
+ no other thread uses `y` or `scratch`.
+ */
+enum tw_status tw_kernel_run(const struct tw_kernel *kernel,
+                             const struct tw_operands *operands);
+
+/*
+ Makes a kernel of a product of floats.
+
+ `memory` is where it lies: at least `TW_KERNEL_BYTES` bytes, aligned to `TW_KERNEL_ALIGN`, that stay as
+ long as the kernel is used; or NULL and 0, and the library takes some. `*out` is to be freed with
+ `tw_kernel_free`.
+
+ Gives `TW_INVALID_ARGUMENT` for sizes of 0 and unknown names, `TW_SHAPE` for sizes beyond memory,
+ `TW_BUFFER_TOO_SMALL`, `TW_OUT_OF_MEMORY`. Any thread may call it.
+
+ # Safety
+ `gemm` is NULL or as its type says; `memory` is NULL or writable for `bytes` bytes; `out` is NULL or
+ writable.
+ */
+enum tw_status tw_sgemm_new(const struct tw_gemm *gemm,
+                            void *memory,
+                            size_t bytes,
+                            struct tw_kernel **out);
+
+/*
+ Makes a kernel of a product of bytes. `quant` says types and zero points; scales are given with the
+ weights. All else is as at `tw_sgemm_new`.
+
+ # Safety
+ `gemm` and `quant` are NULL or as their types say; `memory` is NULL or writable for `bytes` bytes; `out`
+ is NULL or writable.
+ */
+enum tw_status tw_qgemm_new(const struct tw_gemm *gemm,
+                            const struct tw_quant *quant,
+                            void *memory,
+                            size_t bytes,
+                            struct tw_kernel **out);
+
+/*
+ Rows and columns of the output. Gives `TW_INVALID_ARGUMENT` if the window does not fit the input.
+
+ # Safety
+ `window` is NULL or as its type says; `rows` and `columns` are NULL or writable.
+ */
+enum tw_status tw_window_output(const struct tw_window *window, size_t *rows, size_t *columns);
+
+/*
+ Makes a kernel of a convolution of floats, of any number of groups but as many as channels (see
+ `tw_depthwise_new`). 3 x 3 filters at stride 1 may be computed by Winograd's algorithm.
+ `memory` and errors are as at `tw_sgemm_new`.
+
+ # Safety
+ `window` is NULL or as its type says; `memory` is NULL or writable for `bytes` bytes; `out` is NULL or
+ writable.
+ */
+enum tw_status tw_conv_new(const struct tw_window *window,
+                           void *memory,
+                           size_t bytes,
+                           struct tw_kernel **out);
+
+/*
+ Makes a kernel of a depthwise convolution of floats: each channel has a filter of its own. `groups` is
+ not read. `memory` and errors are as at `tw_sgemm_new`.
+
+ # Safety
+ As `tw_conv_new`.
+ */
+enum tw_status tw_depthwise_new(const struct tw_window *window,
+                                void *memory,
+                                size_t bytes,
+                                struct tw_kernel **out);
+
+/*
+ Makes a kernel of a pooling of floats. `op` is a `tw_pooling`; `memory` and errors are as at
+ `tw_sgemm_new`.
+
+ # Safety
+ As `tw_conv_new`.
+ */
+enum tw_status tw_pool_new(const struct tw_window *window,
+                           int32_t op,
+                           void *memory,
+                           size_t bytes,
+                           struct tw_kernel **out);
+
+/*
+ Makes a kernel of a convolution of bytes. Groups have whole blocks of 16 channels. `quant` says types and
+ zero points; scales are given with the weights. `memory` and errors are as at `tw_sgemm_new`, and
+ `TW_UNSUPPORTED` for other groups.
+
+ # Safety
+ `window` and `quant` are NULL or as their types say; `memory` is NULL or writable for `bytes` bytes; `out`
+ is NULL or writable.
+ */
+enum tw_status tw_qconv_new(const struct tw_window *window,
+                            const struct tw_quant *quant,
+                            void *memory,
+                            size_t bytes,
+                            struct tw_kernel **out);
+
+/*
+ Makes a kernel of a depthwise convolution of bytes, with a result of bytes. All else is as at
+ `tw_qconv_new`; `groups` is not read.
+
+ # Safety
+ As `tw_qconv_new`.
+ */
+enum tw_status tw_qdepthwise_new(const struct tw_window *window,
+                                 const struct tw_quant *quant,
+                                 void *memory,
+                                 size_t bytes,
+                                 struct tw_kernel **out);
+
+/*
+ Makes a kernel of a pooling of bytes: input and output have the type `x_type`. `op` is a `tw_pooling`.
+ For an average, `scale` is that of the input divided by that of the output, 1 if they are the same;
+ zero points are those of `quant`, whose other members are not read.
+
+ # Safety
+ As `tw_qconv_new`.
+ */
+enum tw_status tw_qpool_new(const struct tw_window *window,
+                            int32_t op,
+                            const struct tw_quant *quant,
+                            float scale,
+                            void *memory,
+                            size_t bytes,
+                            struct tw_kernel **out);
+
+/*
+ Rearranges `[n][h][w][c]` (or, with `TW_PLANAR`, `[n][c][h][w]`) to blocked,
+ `[n][c / 16 rounded up][h][w][16]`, or back with `TW_UNBLOCK`. Channels that fill up the last block are 0.
+ `element` is the size of an element in bytes, 1 or 4; `shape` is n, c, h, w. A plain tensor has
+ `n * c * h * w` elements, a blocked one `tw_blocked_count`.
+
+ Gives `TW_INVALID_ARGUMENT`, and `TW_BUFFER_TOO_SMALL` if `x` or `y` has fewer bytes. Any thread may
+ call it.
+
+ # Safety
+ `shape` is NULL or four numbers; `x` is NULL or readable for `x_bytes` bytes, `y` NULL or writable for
+ `y_bytes` bytes; they do not overlap.
+ */
+enum tw_status tw_block(uint32_t flags,
+                        size_t element,
+                        const size_t *shape,
+                        const void *x,
+                        size_t x_bytes,
+                        void *y,
+                        size_t y_bytes);
+
+/*
+ Elements of a blocked tensor of the shape n, c, h, w; 0 for NULL, and for one beyond memory.
+
+ # Safety
+ `shape` is NULL or four numbers.
+ */
+size_t tw_blocked_count(const size_t *shape);
 
 /*
  Loads a model from a file, whose content tells which kind it is. The file is mapped where that is

@@ -2,61 +2,24 @@
 //!
 //! [`tw_last_error`]: super::tw_last_error
 
-use core::cell::{Cell, RefCell};
 use core::ffi::CStr;
-use core::panic::AssertUnwindSafe;
 use core::ptr;
-use std::ffi::CString;
-use std::panic;
-use std::sync::Once;
 
-use super::status::{Failure, tw_status};
+use tilewright_c_kernels::{Threw, keep, protect, tw_status};
 
-thread_local! {
-    static LAST: RefCell<CString> = RefCell::default();
-    static INSIDE: Cell<bool> = const { Cell::new(false) };
-}
+use super::status::Failure;
 
 /// Runs the work of a function; keeps its error, and turns a panic into one.
 pub(super) fn call(work: impl FnOnce() -> Result<(), Failure>) -> tw_status {
-    quiet_panics();
-    let outer = INSIDE.replace(true);
-    let result = panic::catch_unwind(AssertUnwindSafe(work));
-    INSIDE.set(outer);
-    let failure = match result {
+    let failure = match protect(work) {
         Ok(Ok(())) => return tw_status::TW_OK,
         Ok(Err(failure)) => failure,
-        Err(payload) => {
-            let text = payload.downcast_ref::<String>().map(String::as_str);
-            let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
-            let text = format!("a fault of the library: {}", text.unwrap_or("no message"));
-            // Dropping what was thrown may throw again.
-            core::mem::forget(payload);
-            Failure::new(tw_status::TW_INTERNAL, text)
+        Err(Threw(text)) => {
+            Failure::new(tw_status::TW_INTERNAL, format!("a fault of the library: {text}"))
         }
     };
-    let line: Vec<u8> = failure.message.bytes().map(|b| if b < b' ' { b' ' } else { b }).collect();
-    // No byte is a zero: those below a space are spaces.
-    LAST.set(CString::new(line).unwrap_or_default());
+    keep(format_args!("{}", failure.message));
     failure.status
-}
-
-/// The line of the last failure of this thread; an empty one before the first.
-pub(super) fn last_error() -> *const core::ffi::c_char {
-    LAST.with_borrow(|last| last.as_ptr())
-}
-
-/// Panics inside a call print nothing: the caller is told of them.
-fn quiet_panics() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let before = panic::take_hook();
-        panic::set_hook(Box::new(move |info| {
-            if !INSIDE.get() {
-                before(info);
-            }
-        }));
-    });
 }
 
 /// What a pointer that must not be NULL points to.

@@ -1,35 +1,10 @@
-//! Versions, the last error, and handles that one call at a time may use.
+//! Handles that one call at a time may use.
 
-use core::ffi::c_char;
 use std::sync::{Mutex, MutexGuard, TryLockError};
 
-use super::call::last_error;
-use super::status::{Failure, tw_status};
+use tilewright_c_kernels::tw_status;
 
-/// The version of the interface that this header describes; see `tw_abi_version`.
-pub const TW_ABI_VERSION: u32 = 1;
-
-/// The version of the interface of the library that is linked: programs work with it if it equals
-/// `TW_ABI_VERSION`. It grows when a function or a structure changes in a way that old programs cannot
-/// use, and not when something is added.
-#[unsafe(no_mangle)]
-pub extern "C" fn tw_abi_version() -> u32 {
-    TW_ABI_VERSION
-}
-
-/// The version of the library: `"0.1.0"`. Never NULL, never to be freed.
-#[unsafe(no_mangle)]
-pub extern "C" fn tw_version() -> *const c_char {
-    const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");
-    VERSION.as_ptr().cast()
-}
-
-/// What was wrong in the last call of this thread that failed: one line without a line end, empty
-/// before the first. Never NULL; valid until the next call of this thread that fails.
-#[unsafe(no_mangle)]
-pub extern "C" fn tw_last_error() -> *const c_char {
-    last_error()
-}
+use super::status::Failure;
 
 /// What a handle holds that one call at a time may use.
 pub(super) struct Exclusive<T>(Mutex<T>);

@@ -4,11 +4,13 @@ use core::ffi::{c_char, c_void};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
+use tilewright_c_kernels::tw_status;
+
 use super::call::{call, given, put, slice, text};
 use super::handle::{Exclusive, free, into_handle};
 use super::model::{Kind, given_out, tw_model};
 use super::options::sized;
-use super::status::{Failure, tw_status};
+use super::status::Failure;
 use crate::Error;
 use crate::llm::tokenizer::Tokenizer;
 use crate::llm::{

@@ -2,10 +2,12 @@
 
 use core::ffi::c_char;
 
+use tilewright_c_kernels::tw_status;
+
 use super::call::{call, copy_out, put, slice, text};
 use super::llm::Language;
 use super::model::tw_model;
-use super::status::{Failure, tw_status};
+use super::status::Failure;
 use crate::llm::Message;
 
 /// For `tw_tokenize`: what looks like a token that steers the model is one.

@@ -31,7 +31,6 @@ mod session;
 mod status;
 mod tensor;
 
-pub use handle::{TW_ABI_VERSION, tw_abi_version, tw_last_error, tw_version};
 #[cfg(feature = "llm")]
 pub use llm::*;
 #[cfg(feature = "llm")]
@@ -39,5 +38,7 @@ pub use llm_text::*;
 pub use model::*;
 pub use options::*;
 pub use session::*;
-pub use status::{tw_status, tw_status_name};
 pub use tensor::*;
+pub use tilewright_c_kernels::{
+    TW_ABI_VERSION, tw_abi_version, tw_dtype, tw_last_error, tw_status, tw_status_name, tw_version,
+};

@@ -8,10 +8,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use tilewright_c_kernels::tw_status;
+
 use super::call::{call, given, put, slice, text};
 use super::handle::{free, into_handle};
 use super::options::{Options, tw_options};
-use super::status::{Failure, tw_status};
+use super::status::Failure;
 use super::tensor::{Described, tw_tensor_info};
 use crate::{Error, Model, ValueInfo};
 

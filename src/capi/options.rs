@@ -47,42 +47,18 @@ pub enum tw_cache {
     TW_CACHE_Q8_0 = 3,
 }
 
-/// Reads a structure that begins with its own size. Smaller ones are of older headers, and filled with
-/// zeros; in larger ones what is not known here must be zero.
+/// Reads a structure that begins with its own size; `None` for NULL.
 ///
 /// # Safety
-/// `from` is NULL or points to a `usize` and as many readable bytes, with it, as it says. All zeros is
-/// a value of `T`, and so are any bytes of an older header followed by zeros; `T` begins with the size.
+/// As [`tilewright_c_kernels::sized`].
 pub(super) unsafe fn sized<T: Copy>(
     from: *const T,
     smallest: usize,
     name: &str,
 ) -> Result<Option<T>, Failure> {
-    if from.is_null() {
-        return Ok(None);
-    }
-    // SAFETY: there is a size, as the caller promises.
-    let size = unsafe { from.cast::<usize>().read_unaligned() };
-    let ours = size_of::<T>();
-    if size < smallest || size > 4096 {
-        return Err(Failure::argument(format!(
-            "{name} says that it has {size} bytes; set its size to sizeof, which is {ours} here"
-        )));
-    }
-    // SAFETY: as many bytes are readable, as the caller promises.
-    let bytes = unsafe { core::slice::from_raw_parts(from.cast::<u8>(), size) };
-    if bytes.iter().skip(ours).any(|&b| b != 0) {
-        return Err(Failure::argument(format!(
-            "{name} asks for what this version of the library does not know"
-        )));
-    }
-    // SAFETY: zeros are a value of `T`, and so is what is copied over them, no more than both have.
-    Ok(Some(unsafe {
-        let mut value = core::mem::MaybeUninit::<T>::zeroed();
-        let to = value.as_mut_ptr().cast::<u8>();
-        core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, size.min(ours));
-        value.assume_init()
-    }))
+    // SAFETY: as the caller promises.
+    let found = unsafe { tilewright_c_kernels::sized(from, smallest) };
+    found.map_err(|wrong| Failure::argument(format!("{name} {wrong}")))
 }
 
 /// Options with their strings read.

@@ -4,10 +4,12 @@ use core::ffi::{c_char, c_void};
 use std::ffi::CString;
 use std::sync::Arc;
 
+use tilewright_c_kernels::tw_status;
+
 use super::call::{call, copy_out, given, put, slice, text};
 use super::handle::{Exclusive, free, into_handle};
 use super::model::{Kind, given_out, nth, tw_model};
-use super::status::{Failure, tw_status};
+use super::status::Failure;
 use super::tensor::{self, TW_MAX_RANK, dtype, number, tw_tensor};
 use crate::{Dim, Model, Session, Tensor};
 
