@@ -5,12 +5,19 @@
 use core::ffi::CStr;
 use core::ptr;
 
-use tilewright_c_kernels::{Threw, keep, protect, tw_status};
+use tilewright_c_kernels::{EXHAUSTED, Threw, keep, protect, reserve, tw_status};
 
+use super::log::{tell, tw_log_level};
 use super::status::Failure;
 
 /// Runs the work of a function; keeps its error, and turns a panic into one.
 pub(super) fn call(work: impl FnOnce() -> Result<(), Failure>) -> tw_status {
+    let work = || {
+        if reserve::is_low() {
+            return Err(Failure::new(tw_status::TW_OUT_OF_MEMORY, EXHAUSTED));
+        }
+        work()
+    };
     let failure = match protect(work) {
         Ok(Ok(())) => return tw_status::TW_OK,
         Ok(Err(failure)) => failure,
@@ -19,6 +26,7 @@ pub(super) fn call(work: impl FnOnce() -> Result<(), Failure>) -> tw_status {
         }
     };
     keep(format_args!("{}", failure.message));
+    tell(tw_log_level::TW_LOG_ERROR, || failure.message);
     failure.status
 }
 

@@ -40,10 +40,9 @@ pub(super) fn into_handle<T>(value: T) -> *mut T {
 pub(super) unsafe fn free<T>(handle: *mut T) {
     if !handle.is_null() {
         // A drop that panics must not unwind into C.
-        let _ = super::call::call(|| {
+        let _ = tilewright_c_kernels::protect(|| {
             // SAFETY: as the caller promises.
             drop(unsafe { Box::from_raw(handle) });
-            Ok(())
         });
     }
 }

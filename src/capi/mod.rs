@@ -19,12 +19,14 @@
 #![allow(unsafe_code, reason = "pointers of C")]
 #![allow(non_camel_case_types, reason = "the names that C programs see")]
 
+mod backend;
 mod call;
 mod handle;
 #[cfg(feature = "llm")]
 mod llm;
 #[cfg(feature = "llm")]
 mod llm_text;
+mod log;
 mod model;
 mod options;
 mod session;
@@ -35,6 +37,7 @@ mod tensor;
 pub use llm::*;
 #[cfg(feature = "llm")]
 pub use llm_text::*;
+pub use log::{tw_log_fn, tw_log_level, tw_set_log};
 pub use model::*;
 pub use options::*;
 pub use session::*;

@@ -1,6 +1,8 @@
 //! Models of both kinds.
 
 use core::ffi::{c_char, c_void};
+use std::collections::BTreeMap;
+use std::ffi::CString;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -12,6 +14,7 @@ use tilewright_c_kernels::tw_status;
 
 use super::call::{call, given, put, slice, text};
 use super::handle::{free, into_handle};
+use super::log::{tell, tw_log_level};
 use super::options::{Options, tw_options};
 use super::status::Failure;
 use super::tensor::{Described, tw_tensor_info};
@@ -26,6 +29,7 @@ pub struct tw_model {
     pub(super) kind: Kind,
     pub(super) inputs: Vec<Described>,
     pub(super) outputs: Vec<Described>,
+    metadata: BTreeMap<String, CString>,
 }
 
 pub(super) enum Kind {
@@ -57,9 +61,16 @@ impl tw_model {
     fn network(model: Result<Model, Error>, options: Options) -> Result<Self, Failure> {
         let model = Arc::new(model?);
         let all =
-            |values: &[ValueInfo]| values.iter().map(Described::new).collect::<Result<_, _>>();
+            |values: &[ValueInfo]| values.iter().map(Described::new).collect::<Result<Vec<_>, _>>();
         let (inputs, outputs) = (all(model.inputs())?, all(model.outputs())?);
-        Ok(Self { kind: Kind::Network { model, options }, inputs, outputs })
+        tell(tw_log_level::TW_LOG_INFO, || {
+            format!("a network of {} inputs and {} outputs", inputs.len(), outputs.len())
+        });
+        // Entries with a zero byte in them are not texts.
+        let texts = model.metadata().iter();
+        let texts = texts.filter_map(|(k, v)| Some((k.clone(), CString::new(v.as_str()).ok()?)));
+        let metadata = texts.collect();
+        Ok(Self { kind: Kind::Network { model, options }, inputs, outputs, metadata })
     }
 
     #[cfg(feature = "llm")]
@@ -68,7 +79,9 @@ impl tw_model {
         options: &Options,
     ) -> Result<Self, Failure> {
         let kind = Kind::Language(super::llm::Language::new(load(options.llm()?)?)?);
-        Ok(Self { kind, inputs: Vec::new(), outputs: Vec::new() })
+        tell(tw_log_level::TW_LOG_INFO, || "a language model".into());
+        let (inputs, outputs) = (Vec::new(), Vec::new());
+        Ok(Self { kind, inputs, outputs, metadata: BTreeMap::new() })
     }
 
     #[cfg(not(feature = "llm"))]
@@ -193,6 +206,31 @@ pub extern "C" fn tw_model_kind_of(model: Option<&tw_model>) -> tw_model_kind {
         #[cfg(feature = "llm")]
         Some(Kind::Language(_)) => tw_model_kind::TW_MODEL_LANGUAGE,
     }
+}
+
+/// What the metadata of an ONNX file says under `key`: `*value` becomes a text that lives as long as the
+/// model, such as `"tilewright.labels"` or `"tilewright.ctc.charset"`. Any thread may call it.
+///
+/// Gives `TW_NOT_FOUND` if there is no such entry, as always for language models.
+///
+/// # Safety
+/// `model` is NULL or a model; `key` is NULL or ends with a zero byte; `value` is NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tw_model_metadata(
+    model: Option<&tw_model>,
+    key: *const c_char,
+    value: *mut *const c_char,
+) -> tw_status {
+    call(|| {
+        // SAFETY: as the caller promises.
+        let key = unsafe { text(key, "key") }?;
+        let found = given(model, "model")?.metadata.get(key);
+        let found = found.ok_or_else(|| {
+            Failure::new(tw_status::TW_NOT_FOUND, format!("the metadata has no {key:?}"))
+        })?;
+        // SAFETY: as the caller promises.
+        unsafe { put(value, "value", found.as_ptr()) }
+    })
 }
 
 /// Number of inputs of a network; 0 for NULL and for language models.

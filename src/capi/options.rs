@@ -2,6 +2,7 @@
 
 use core::ffi::c_char;
 
+use super::backend::device;
 use super::call;
 use super::status::Failure;
 use crate::{Error, Isa, SessionOptions};
@@ -31,7 +32,14 @@ pub struct tw_options {
     pub context: u32,
     /// What keys and values of a language model are kept as: a `tw_cache`.
     pub cache: i32,
+    /// Name of the backend: `"cpu"`, `"rknn"` for the NPU of Rockchip's chips, `"opencl"`; NULL for the
+    /// CPU, which also computes what a device does not take. One that the library was built without, or that
+    /// is not there, is `TW_UNSUPPORTED`.
+    pub backend: *const c_char,
 }
+
+/// Size of the structure before it had a backend.
+const OLDEST: usize = core::mem::offset_of!(tw_options, backend);
 
 /// What keys and values are kept as.
 #[repr(C)]
@@ -71,10 +79,10 @@ pub(super) struct Options {
 
 impl Options {
     /// # Safety
-    /// As [`sized`]; `isa` is NULL or ends with a zero byte.
+    /// As [`sized`]; `isa` and `backend` are NULL or end with a zero byte.
     pub(super) unsafe fn read(from: *const tw_options) -> Result<Self, Failure> {
         // SAFETY: as the caller promises; any bytes are integers and a pointer.
-        let Some(from) = (unsafe { sized(from, size_of::<tw_options>(), "options") })? else {
+        let Some(from) = (unsafe { sized(from, OLDEST, "options") })? else {
             return Ok(Self::default());
         };
         let mut session = SessionOptions::default();
@@ -82,6 +90,11 @@ impl Options {
             // SAFETY: as the caller promises.
             let name = unsafe { call::text(from.isa, "options.isa") }?;
             session.isa = Some(Isa::from_name(name).map_err(Error::from)?);
+        }
+        if !from.backend.is_null() {
+            // SAFETY: as the caller promises.
+            let name = unsafe { call::text(from.backend, "options.backend") }?;
+            session.device = device(name)?;
         }
         session.threads = Some(from.threads as usize).filter(|&n| n > 0);
         session.profile = from.profile != 0;
@@ -108,6 +121,7 @@ impl Options {
             cache_type,
             profile: self.session.profile,
             memory_limit: self.session.memory_limit,
+            device: self.session.device.clone(),
             ..Default::default()
         })
     }

@@ -8,6 +8,7 @@ use tilewright_c_kernels::tw_status;
 
 use super::call::{call, copy_out, given, put, slice, text};
 use super::handle::{Exclusive, free, into_handle};
+use super::log::{tell, tw_log_level};
 use super::model::{Kind, given_out, nth, tw_model};
 use super::status::Failure;
 use super::tensor::{self, TW_MAX_RANK, dtype, number, tw_tensor};
@@ -193,9 +194,16 @@ pub unsafe extern "C" fn tw_session_new(
                 "a language model runs in a tw_llm, not in a tw_session",
             ));
         };
+        let session = Session::new(model.clone(), options.session.clone())?;
+        if let Some(problem) = session.table_problem() {
+            tell(tw_log_level::TW_LOG_WARNING, || format!("{problem}; it is not used"));
+        }
+        tell(tw_log_level::TW_LOG_INFO, || {
+            format!("a session: {}, {} threads", session.isa(), session.threads())
+        });
         let inner = Inner {
             model: model.clone(),
-            session: Session::new(model.clone(), options.session.clone())?,
+            session,
             inputs: model.inputs().iter().map(|_| Input::default()).collect(),
             bound: vec![None; model.outputs().len()],
             results: Vec::new(),

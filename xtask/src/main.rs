@@ -4,6 +4,7 @@ mod asm;
 mod bench;
 mod capi;
 mod ci;
+mod install;
 mod legs;
 mod port;
 mod rows;
@@ -19,6 +20,7 @@ usage: cargo xtask <command>
   tidy            layers, SAFETY comments, file sizes, leftovers, links
   asm [MODEL...]  the hot loop of every microkernel keeps its tile in registers
   capi            the C libraries, their symbols, and C and C++ programs that use them
+  install --prefix DIR   the C libraries, the header, files for pkg-config and CMake
   bench [FILTER]  times of the kernels whose names contain FILTER, against the peak of the core
   port <isa> [--format json]   correctness, speed, instructions and advice for one instruction set
   port --self-test | --lines   a toy instruction set passes the suite; the table of file sizes";
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
                 "asm" => asm::run(rest),
                 "port" => port::run(rest),
                 "capi" => capi::run(rest),
+                "install" => install::run(rest),
                 "bench" => bench::run(rest),
                 _ => Err(USAGE.into()),
             },

@@ -30,6 +30,9 @@ pub enum Fail {
     },
     /// The system gives no memory.
     Memory(usize),
+    /// The system has given no memory, and what was kept for that is in use.
+    #[cfg(feature = "std")]
+    Exhausted,
     /// What a kernel says.
     Kernel(KernelError),
 }
@@ -49,6 +52,8 @@ impl Fail {
             }
             Self::Small { .. } => tw_status::TW_BUFFER_TOO_SMALL,
             Self::Memory(_) => tw_status::TW_OUT_OF_MEMORY,
+            #[cfg(feature = "std")]
+            Self::Exhausted => tw_status::TW_OUT_OF_MEMORY,
             Self::Kernel(e) => match e {
                 KernelError::InvalidParam { .. } => tw_status::TW_INVALID_ARGUMENT,
                 KernelError::TooLarge { .. } => tw_status::TW_SHAPE,
@@ -70,10 +75,17 @@ impl fmt::Display for Fail {
                 write!(f, "{what} has {found} bytes, {needed} are needed")
             }
             Self::Memory(bytes) => write!(f, "no memory for {bytes} bytes"),
+            #[cfg(feature = "std")]
+            Self::Exhausted => f.write_str(EXHAUSTED),
             Self::Kernel(e) => e.fmt(f),
         }
     }
 }
+
+/// What is said to calls that begin while there is no memory.
+#[cfg(feature = "std")]
+pub const EXHAUSTED: &str =
+    "the system gives no memory: free models and sessions, or something else";
 
 /// What a panic said.
 #[cfg(feature = "std")]
@@ -126,6 +138,13 @@ pub fn protect<R>(work: impl FnOnce() -> R) -> Result<R, core::convert::Infallib
 
 /// Runs the work of a function of kernels, and keeps its error.
 pub(crate) fn call(work: impl FnOnce() -> Result<(), Fail>) -> tw_status {
+    let work = || {
+        #[cfg(feature = "std")]
+        if crate::reserve::is_low() {
+            return Err(Fail::Exhausted);
+        }
+        work()
+    };
     match protect(work) {
         Ok(Ok(())) => tw_status::TW_OK,
         Ok(Err(fail)) => {

@@ -5,7 +5,7 @@ use core::ptr;
 
 use tilewright_kernels::{Activation, Isa, KernelError};
 
-use crate::error::{Fail, call};
+use crate::error::{Fail, call, protect};
 use crate::sized::sized;
 use crate::status::{tw_dtype, tw_status};
 
@@ -405,10 +405,7 @@ pub(crate) fn is_type(number: i32, dtype: tw_dtype) -> bool {
 pub unsafe extern "C" fn tw_kernel_free(kernel: *mut tw_kernel) {
     if !kernel.is_null() {
         // SAFETY: as the caller promises.
-        let _ = call(|| unsafe {
-            ((*kernel).ops.drop)(kernel);
-            Ok(())
-        });
+        let _ = protect(|| unsafe { ((*kernel).ops.drop)(kernel) });
     }
 }
 

@@ -21,13 +21,15 @@ mod layout;
 #[cfg(all(feature = "library", not(feature = "std")))]
 mod library;
 mod qconv;
+#[cfg(feature = "std")]
+pub mod reserve;
 mod sized;
 mod status;
 mod version;
 mod window;
 
 #[cfg(feature = "std")]
-pub use error::Threw;
+pub use error::{EXHAUSTED, Threw};
 pub use error::{Fail, protect};
 pub use gemm::*;
 pub use kernel::*;
