@@ -307,6 +307,24 @@ typedef enum tw_finish {
 } tw_finish;
 
 /*
+ How important a line is.
+ */
+typedef enum tw_log_level {
+    /*
+     A call failed; the line is that of `tw_last_error`.
+     */
+    TW_LOG_ERROR = 0,
+    /*
+     Something works otherwise than asked, such as a device that left an operation to the CPU.
+     */
+    TW_LOG_WARNING = 1,
+    /*
+     What was loaded and made.
+     */
+    TW_LOG_INFO = 2,
+} tw_log_level;
+
+/*
  What becomes of the pixels of a window.
  */
 typedef enum tw_pooling {
@@ -641,6 +659,45 @@ typedef struct tw_window {
 } tw_window;
 
 /*
+ Gives `bytes` bytes aligned to `align`, a power of two, or NULL. Any thread may call it, several at a
+ time; it must not call the library.
+ */
+typedef void *(*tw_alloc_fn)(void *user, size_t bytes, size_t align);
+
+/*
+ Takes back what the other function gave, with the same numbers.
+ */
+typedef void (*tw_free_fn)(void *user, void *memory, size_t bytes, size_t align);
+
+/*
+ Functions that give memory.
+ */
+typedef struct tw_allocator {
+    /*
+     `sizeof (tw_allocator)`.
+     */
+    size_t size;
+    /*
+     Gives memory.
+     */
+    tw_alloc_fn alloc;
+    /*
+     Takes it back.
+     */
+    tw_free_fn free;
+    /*
+     Is given to both.
+     */
+    void *user;
+} tw_allocator;
+
+/*
+ Is given a line without a line end, valid during the call. Any thread may call it, several at a time. It
+ must not call the library, and must return: neither `longjmp` nor exceptions may pass through.
+ */
+typedef void (*tw_log_fn)(void *user, int32_t level, const char *line);
+
+/*
  Settings. Zeros and NULL mean the default of each; so a structure of zeros whose `size` is set is
  the same as none at all:
 
@@ -679,6 +736,12 @@ typedef struct tw_options {
      What keys and values of a language model are kept as: a `tw_cache`.
      */
     int32_t cache;
+    /*
+     Name of the backend: `"cpu"`, `"rknn"` for the NPU of Rockchip's chips, `"opencl"`; NULL for the
+     CPU, which also computes what a device does not take. One that the library was built without, or that
+     is not there, is `TW_UNSUPPORTED`.
+     */
+    const char *backend;
 } tw_options;
 
 /*
@@ -1106,6 +1169,30 @@ enum tw_status tw_block(uint32_t flags,
 size_t tw_blocked_count(const size_t *shape);
 
 /*
+ Sets the functions that give all memory of the library: that of models, sessions and results. Code of
+ others that it calls (threads and mapped files of the system, an NPU's library) has its own. To be called
+ first of all, before any other function of the library and from one thread; without it, it is `malloc`.
+ Where the function gives none, a call ends with `TW_OUT_OF_MEMORY`.
+
+ Gives `TW_INVALID_ARGUMENT` if a function is NULL, `TW_STATE` if the library has memory already.
+
+ # Safety
+ `allocator` is NULL or as its type says; its functions may be called by any thread, until the process ends.
+ */
+enum tw_status tw_set_allocator(const struct tw_allocator *allocator);
+
+/*
+ Sets what is called with lines about the library's work, in the whole process; NULL for nothing, as it is
+ at first. When it returns no thread is in the function that was set before. Any thread may call it, but
+ not from that function. Without a function the library writes nothing anywhere.
+
+ # Safety
+ `tell` may be called with `user` by any thread, until it is replaced.
+ */
+void tw_set_log(tw_log_fn tell,
+                void *user);
+
+/*
  Loads a model from a file, whose content tells which kind it is. The file is mapped where that is
  possible, and must not change while the model or a session of it is in use.
 
@@ -1149,6 +1236,19 @@ void tw_model_free(struct tw_model *model);
  Which kind a model is; `TW_MODEL_NONE` for NULL.
  */
 enum tw_model_kind tw_model_kind_of(const struct tw_model *model);
+
+/*
+ What the metadata of an ONNX file says under `key`: `*value` becomes a text that lives as long as the
+ model, such as `"tilewright.labels"` or `"tilewright.ctc.charset"`. Any thread may call it.
+
+ Gives `TW_NOT_FOUND` if there is no such entry, as always for language models.
+
+ # Safety
+ `model` is NULL or a model; `key` is NULL or ends with a zero byte; `value` is NULL or writable.
+ */
+enum tw_status tw_model_metadata(const struct tw_model *model,
+                                 const char *key,
+                                 const char **value);
 
 /*
  Number of inputs of a network; 0 for NULL and for language models.

@@ -98,6 +98,8 @@ impl Inner {
 /// Gives `TW_INVALID_ARGUMENT` for a network, `TW_OUT_OF_MEMORY`, `TW_UNSUPPORTED` for an instruction
 /// set that the machine lacks.
 ///
+/// Any thread may call it, several at a time.
+///
 /// # Safety
 /// `model` is NULL or a model; `out` is NULL or writable.
 #[unsafe(no_mangle)]
@@ -119,6 +121,8 @@ pub unsafe extern "C" fn tw_llm_new(model: Option<&tw_model>, out: *mut *mut tw_
 
 /// Frees a session. NULL is nothing to do.
 ///
+/// No other call may use it then; any thread may be the one that frees it.
+///
 /// # Safety
 /// `llm` is NULL or a session that is not freed yet, and no other call uses it.
 #[unsafe(no_mangle)]
@@ -128,6 +132,8 @@ pub unsafe extern "C" fn tw_llm_free(llm: *mut tw_llm) {
 }
 
 /// Positions that the session keeps, and those in use. Either pointer may be NULL. Gives `TW_BUSY`.
+///
+/// Any thread may call it; while another call works on the session it gives `TW_BUSY` and does nothing.
 ///
 /// # Safety
 /// `llm` is NULL or a session; the others are NULL or writable.
@@ -154,6 +160,8 @@ pub unsafe extern "C" fn tw_llm_context(
 /// with nothing changed; `TW_CANCELLED`, with some of the tokens in the context; `TW_NOT_FINITE`,
 /// `TW_OUT_OF_MEMORY`, `TW_BUSY`.
 ///
+/// Any thread may call it; while another call works on the session it gives `TW_BUSY` and does nothing.
+///
 /// # Safety
 /// `llm` is NULL or a session; `tokens` is NULL or readable for `count` numbers.
 #[unsafe(no_mangle)]
@@ -174,6 +182,8 @@ pub unsafe extern "C" fn tw_llm_eval(
 ///
 /// Errors are those of `tw_llm_eval`.
 ///
+/// Any thread may call it; while another call works on the session it gives `TW_BUSY` and does nothing.
+///
 /// # Safety
 /// As `tw_llm_eval`.
 #[unsafe(no_mangle)]
@@ -191,6 +201,8 @@ pub unsafe extern "C" fn tw_llm_prompt(
 
 /// Forgets all positions from `position` on, and the logits. Gives `TW_BUSY`.
 ///
+/// Any thread may call it; while another call works on the session it gives `TW_BUSY` and does nothing.
+///
 /// # Safety
 /// `llm` is NULL or a session.
 #[unsafe(no_mangle)]
@@ -207,6 +219,8 @@ pub unsafe extern "C" fn tw_llm_truncate(llm: Option<&tw_llm>, position: usize) 
 /// next call on this session.
 ///
 /// Gives `TW_STATE` if there are none, `TW_BUSY`.
+///
+/// Any thread may call it; while another call works on the session it gives `TW_BUSY` and does nothing.
 ///
 /// # Safety
 /// `llm` is NULL or a session; `logits` and `count` are NULL or writable.
@@ -266,6 +280,8 @@ pub struct tw_sampling {
 ///
 /// Gives `TW_INVALID_ARGUMENT` for settings that mean nothing, `TW_BUSY`.
 ///
+/// Any thread may call it; while another call works on the session it gives `TW_BUSY` and does nothing.
+///
 /// # Safety
 /// `llm` is NULL or a session; `sampling` is NULL or as its type says.
 #[unsafe(no_mangle)]
@@ -300,6 +316,8 @@ pub unsafe extern "C" fn tw_llm_set_sampling(
 /// Chooses a token by the logits behind the last one. It is not added to the context.
 ///
 /// Gives `TW_STATE` if there are no logits, `TW_BUSY`.
+///
+/// Any thread may call it; while another call works on the session it gives `TW_BUSY` and does nothing.
 ///
 /// # Safety
 /// `llm` is NULL or a session; `token` is NULL or writable.
@@ -365,6 +383,8 @@ pub type tw_token_fn = Option<
 /// `each` with every token. `generation` may be NULL, and so may `finish`.
 ///
 /// Errors are those of `tw_llm_eval`.
+///
+/// Any thread may call it; while another call works on the session it gives `TW_BUSY` and does nothing.
 ///
 /// # Safety
 /// `llm` is NULL or a session; `tokens` is NULL or readable for `count` numbers; `generation` is NULL

@@ -22,6 +22,8 @@ pub const TW_WHOLE: u32 = 2;
 ///
 /// Gives `TW_BUFFER_TOO_SMALL` (with `*count` set), `TW_INVALID_ARGUMENT` for text that is not UTF-8.
 ///
+/// Any thread may call it, several at a time.
+///
 /// # Safety
 /// `model` is NULL or a model; `text` is NULL or readable for `length` bytes; `tokens` is NULL or
 /// writable for `capacity` numbers, `count` NULL or writable.
@@ -60,6 +62,8 @@ pub unsafe extern "C" fn tw_tokenize(
 ///
 /// Gives `TW_BUFFER_TOO_SMALL` (with `*length` set).
 ///
+/// Any thread may call it, several at a time.
+///
 /// # Safety
 /// `model` is NULL or a model; `tokens` is NULL or readable for `count` numbers; `text` is NULL or
 /// writable for `capacity` bytes, `length` NULL or writable.
@@ -84,6 +88,8 @@ pub unsafe extern "C" fn tw_detokenize(
 
 /// Number of tokens that a language model knows.
 ///
+/// Any thread may call it, several at a time.
+///
 /// # Safety
 /// `model` is NULL or a model; `count` is NULL or writable.
 #[unsafe(no_mangle)]
@@ -96,6 +102,8 @@ pub unsafe extern "C" fn tw_vocabulary(model: Option<&tw_model>, count: *mut usi
 }
 
 /// Whether a token ends a text: 1 or 0, and 0 for what is no token or no language model.
+///
+/// Any thread may call it, several at a time.
 #[unsafe(no_mangle)]
 pub extern "C" fn tw_is_end(model: Option<&tw_model>, token: u32) -> i32 {
     Language::of(model).map_or(0, |language| i32::from(language.tokenizer.is_eog(token)))
@@ -117,6 +125,8 @@ pub struct tw_message {
 ///
 /// Gives `TW_FORMAT` if the template is damaged or refuses the conversation, `TW_BUFFER_TOO_SMALL`
 /// (with `*length` set).
+///
+/// Any thread may call it, several at a time.
 ///
 /// # Safety
 /// `model` is NULL or a model; `messages` is NULL or readable for `count` messages, whose strings end

@@ -14,8 +14,9 @@
 //! - Nothing is printed, no signal handler, locale or environment variable is touched, and nothing
 //!   unwinds into the caller.
 //! - Memory for results, packed weights and activations is asked for with its size known, and refused
-//!   with `TW_OUT_OF_MEMORY` where it is more than the limit or more than the system gives. Small
-//!   allocations that fail (some bytes for a name) end the process, as in every Rust library.
+//!   with `TW_OUT_OF_MEMORY` where it is more than the limit or more than the system gives. Small pieces
+//!   that the system refuses come from a reserve (`tilewright_c_kernels::reserve`) if the library's own
+//!   allocator is in use, as in `c/library`; calls that begin while it is in use are refused.
 #![allow(unsafe_code, reason = "pointers of C")]
 #![allow(non_camel_case_types, reason = "the names that C programs see")]
 

@@ -121,6 +121,8 @@ impl tw_model {
 ///
 /// Gives `TW_IO`, `TW_FORMAT`, `TW_UNSUPPORTED`, `TW_OUT_OF_MEMORY` or `TW_INVALID_ARGUMENT`.
 ///
+/// Any thread may call it, several at a time.
+///
 /// # Safety
 /// `path` is NULL or ends with a zero byte; `options` is NULL or as its type says; `out` is NULL or
 /// writable.
@@ -144,6 +146,8 @@ pub unsafe extern "C" fn tw_model_load(
 /// has `TW_BORROW`. An ONNX model with data in other files cannot be loaded so.
 ///
 /// `options` and errors are as those of `tw_model_load`.
+///
+/// Any thread may call it, several at a time.
 ///
 /// # Safety
 /// `data` is NULL or readable for `bytes` bytes, with `TW_BORROW` as long as it says; the rest is as
@@ -189,6 +193,8 @@ pub(super) fn given_out<T>(out: *mut T) -> Result<(), Failure> {
 
 /// Frees a model; sessions of it may go on. NULL is nothing to do.
 ///
+/// No other call may use it then; any thread may be the one that frees it.
+///
 /// # Safety
 /// `model` is NULL or a model that is not freed yet, and no other call uses it.
 #[unsafe(no_mangle)]
@@ -198,6 +204,8 @@ pub unsafe extern "C" fn tw_model_free(model: *mut tw_model) {
 }
 
 /// Which kind a model is; `TW_MODEL_NONE` for NULL.
+///
+/// Any thread may call it, several at a time.
 #[unsafe(no_mangle)]
 pub extern "C" fn tw_model_kind_of(model: Option<&tw_model>) -> tw_model_kind {
     match model.map(|m| &m.kind) {
@@ -234,18 +242,24 @@ pub unsafe extern "C" fn tw_model_metadata(
 }
 
 /// Number of inputs of a network; 0 for NULL and for language models.
+///
+/// Any thread may call it, several at a time.
 #[unsafe(no_mangle)]
 pub extern "C" fn tw_model_input_count(model: Option<&tw_model>) -> usize {
     model.map_or(0, |m| m.inputs.len())
 }
 
 /// Number of outputs of a network; 0 for NULL and for language models.
+///
+/// Any thread may call it, several at a time.
 #[unsafe(no_mangle)]
 pub extern "C" fn tw_model_output_count(model: Option<&tw_model>) -> usize {
     model.map_or(0, |m| m.outputs.len())
 }
 
 /// Name, type and shape of input `index`. Gives `TW_NOT_FOUND` for an index past the end.
+///
+/// Any thread may call it, several at a time.
 ///
 /// # Safety
 /// `model` is NULL or a model; `out` is NULL or writable.
@@ -263,6 +277,8 @@ pub unsafe extern "C" fn tw_model_input(
 }
 
 /// Name, type and shape of output `index`. Gives `TW_NOT_FOUND` for an index past the end.
+///
+/// Any thread may call it, several at a time.
 ///
 /// # Safety
 /// `model` is NULL or a model; `out` is NULL or writable.

@@ -71,6 +71,7 @@ pub(super) unsafe fn sized<T: Copy>(
 
 /// Options with their strings read.
 #[derive(Clone, Default)]
+#[cfg_attr(not(feature = "llm"), allow(dead_code, reason = "for language models"))]
 pub(super) struct Options {
     pub(super) session: SessionOptions,
     pub(super) context: Option<usize>,

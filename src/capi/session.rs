@@ -217,6 +217,8 @@ pub unsafe extern "C" fn tw_session_new(
 
 /// Frees a session with its results. NULL is nothing to do.
 ///
+/// No other call may use it then; any thread may be the one that frees it.
+///
 /// # Safety
 /// `session` is NULL or a session that is not freed yet, and no other call uses it.
 #[unsafe(no_mangle)]
@@ -228,6 +230,8 @@ pub unsafe extern "C" fn tw_session_free(session: *mut tw_session) {
 /// The index of the input called `name`, for the functions that want one.
 ///
 /// Gives `TW_NOT_FOUND`.
+///
+/// Any thread may call it, several at a time.
 ///
 /// # Safety
 /// `model` is NULL or a model; `name` is NULL or ends with a zero byte; `out` is NULL or writable.
@@ -258,6 +262,8 @@ pub unsafe extern "C" fn tw_model_find_input(
 /// Gives `TW_NOT_FOUND` for an index past the end; `TW_TYPE` and `TW_SHAPE`, with what was expected
 /// and what was given, if the value does not fit the model or `bytes` not the extents.
 ///
+/// Any thread may call it; while another call works on the session it gives `TW_BUSY` and does nothing.
+///
 /// # Safety
 /// `session` is NULL or a session; `dims` is NULL or readable for `rank` numbers, `data` for `bytes`
 /// bytes.
@@ -287,6 +293,8 @@ pub unsafe extern "C" fn tw_session_set_input(
 
 /// As `tw_session_set_input`, but each run reads `data` anew. It must stay readable until the input
 /// is set again or the session freed, and may be written between runs.
+///
+/// Any thread may call it; while another call works on the session it gives `TW_BUSY` and does nothing.
 ///
 /// # Safety
 /// As `tw_session_set_input`, and `data` as long as said above.
@@ -328,6 +336,8 @@ fn check_rank(rank: usize) -> Result<(), Failure> {
 ///
 /// Gives `TW_NOT_FOUND` for an index past the end.
 ///
+/// Any thread may call it; while another call works on the session it gives `TW_BUSY` and does nothing.
+///
 /// # Safety
 /// `session` is NULL or a session; `data` is NULL or writable for `bytes` bytes until it is bound
 /// anew or the session freed.
@@ -351,6 +361,8 @@ pub unsafe extern "C" fn tw_session_bind_output(
 /// Gives `TW_STATE` if an input was never set, `TW_SHAPE` if the inputs do not fit each other,
 /// `TW_OUT_OF_MEMORY`, `TW_UNSUPPORTED`, `TW_BUFFER_TOO_SMALL`, `TW_BUSY`.
 ///
+/// Any thread may call it; while another call works on the session it gives `TW_BUSY` and does nothing.
+///
 /// # Safety
 /// `session` is NULL or a session; memory bound to it is as it was promised.
 #[unsafe(no_mangle)]
@@ -363,6 +375,8 @@ pub unsafe extern "C" fn tw_session_run(session: Option<&tw_session>) -> tw_stat
 ///
 /// Gives `TW_STATE` if there was no run or the last one failed, `TW_NOT_FOUND` for an index past the
 /// end, `TW_BUSY`.
+///
+/// Any thread may call it; while another call works on the session it gives `TW_BUSY` and does nothing.
 ///
 /// # Safety
 /// `session` is NULL or a session; `out` is NULL or writable.
@@ -402,6 +416,8 @@ pub unsafe extern "C" fn tw_session_output(
 /// them live until the next call of this function or until the session is freed.
 ///
 /// Gives `TW_BUFFER_TOO_SMALL` (with `*count` set), `TW_BUSY`.
+///
+/// Any thread may call it; while another call works on the session it gives `TW_BUSY` and does nothing.
 ///
 /// # Safety
 /// `session` is NULL or a session; `rows` is NULL or writable for `capacity` rows, `count` NULL or

@@ -33,9 +33,8 @@ enum { ROOM = 1 << 16 };
 
 static float fx[ROOM], fw[ROOM], fy[ROOM], fb[64], added[ROOM], plain[ROOM];
 static int8_t qx[ROOM], qw[ROOM], qy[ROOM];
-static int32_t qb[64], sums[ROOM], zeros[1];
+static int32_t qb[64], sums[ROOM];
 static float scales[1];
-/* One more than is asked for, so that a wrong size is not beyond it. */
 static union { double align; unsigned char bytes[TW_KERNEL_BYTES]; } place;
 
 static void fill(void) {
@@ -179,7 +178,7 @@ static void windows(size_t c_in, size_t c_out, size_t h, size_t w, size_t f, siz
     tw_window window;
     tw_quant quant;
     tw_kernel *kernel = NULL;
-    size_t shape[4], out[4], rows, columns, c, y, x, i, r, s, y_count, deep;
+    size_t out[4], rows, columns, c, y, x, i, r, s, y_count, deep;
     memset(&window, 0, sizeof window);
     window.size = sizeof window;
     window.n = 1;
@@ -192,10 +191,7 @@ static void windows(size_t c_in, size_t c_out, size_t h, size_t w, size_t f, siz
     for (i = 0; i < 4; i++) window.pads[i] = f / 2;
     DONE(tw_window_output(&window, &rows, &columns));
     CHECK(rows == (h + 2 * (f / 2) - f) / stride + 1);
-    shape[0] = out[0] = 1;
-    shape[1] = c_in;
-    shape[2] = h;
-    shape[3] = w;
+    out[0] = 1;
     out[1] = c_out;
     out[2] = rows;
     out[3] = columns;

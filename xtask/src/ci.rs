@@ -9,10 +9,13 @@ use crate::legs::LEGS;
 use crate::{asm, cargo, finish, tidy};
 
 /// Combinations of features that must build: package, features.
-const FEATURES: [(&str, &str); 15] = [
+const FEATURES: [(&str, &str); 18] = [
     ("tilewright-intrinsics", ""),
     ("tilewright-kernels", ""),
+    ("tilewright-kernels", "alloc"),
     ("tilewright-kernels", "std"),
+    ("tilewright-c-kernels", ""),
+    ("tilewright-c-kernels", "alloc"),
     ("tilewright", ""),
     ("tilewright", "avx2"),
     ("tilewright", "avx512"),

@@ -134,7 +134,11 @@ impl Install {
         };
         let object = to.with_extension("o");
         finish(tool("ld").args(["-r", "--whole-archive"]).arg(from).arg("-o").arg(&object))?;
-        finish(tool("objcopy").args(["--wildcard", "--keep-global-symbol=tw_*"]).arg(&object))?;
+        // Bitcode of the standard library is of no use to others, and `ar` with a plugin for an older LLVM
+        // fails at it.
+        let bitcode = ["--remove-section=.llvmbc", "--remove-section=.llvmcmd"];
+        let names = ["--wildcard", "--keep-global-symbol=tw_*"];
+        finish(tool("objcopy").args(bitcode).args(names).arg(&object))?;
         if to.exists() {
             fs::remove_file(to).map_err(|e| format!("{}: {e}", to.display()))?;
         }

@@ -19,8 +19,16 @@ pub(crate) struct Leg {
 }
 
 /// All parts, in the order in which they run.
-pub(crate) const LEGS: [Leg; 10] = [
+pub(crate) const LEGS: [Leg; 14] = [
     Leg { name: "programs in C and C++", needs: capi::needs, run: || capi::run(&[]) },
+    Leg {
+        name: "C with kernels alone",
+        needs: || lacking([("cc", has_program("cc", &[]))]),
+        run: capi::kernels_alone,
+    },
+    Leg { name: "C on a Cortex-M4", needs: capi::firmware_needs, run: capi::firmware },
+    Leg { name: "C on aarch64", needs: arm_needs, run: capi::on_arm },
+    Leg { name: "ThreadSanitizer over C with threads", needs: capi::race_needs, run: capi::races },
     Leg { name: "the program on aarch64", needs: || arm_target().to_vec(), run: program_on_arm },
     Leg { name: "tests on a CPU with all of NEON", needs: arm_needs, run: arm_with_everything },
     Leg { name: "tests on CPUs with some of NEON", needs: arm_needs, run: arm_with_some },
@@ -189,14 +197,14 @@ fn fuzz() -> Result<(), String> {
     build.args(["build", "--quiet", "--manifest-path", "fuzz/Cargo.toml", "--target", X86]);
     build.arg("--target-dir").arg(&folder).env("RUSTFLAGS", FUZZ_FLAGS.join(" "));
     finish(&mut build)?;
-    for target in ["onnx", "graph", "gguf", "llm"] {
+    for (target, seeds) in FUZZED {
         let corpus = folder.join("corpus").join(target);
         std::fs::create_dir_all(&corpus).map_err(|e| format!("{}: {e}", corpus.display()))?;
         let mut run = Command::new(folder.join(X86).join("debug").join(target));
         let mut found = folder.join("found-").into_os_string();
         found.push(target);
         run.arg(corpus)
-            .arg(format!("fuzz/seeds/{target}"))
+            .args(seeds.iter().map(|folder| format!("fuzz/seeds/{folder}")))
             .arg(prefixed("-artifact_prefix=", found));
         // The same numbers each time: a change is judged by what it did, not by luck.
         run.args(["-seed=1", "-max_total_time=60", "-timeout=20", "-rss_limit_mb=2048"]);
@@ -205,6 +213,15 @@ fn fuzz() -> Result<(), String> {
     }
     Ok(())
 }
+
+/// Fuzz targets, and the folders of what they begin with.
+const FUZZED: [(&str, &[&str]); 5] = [
+    ("onnx", &["onnx"]),
+    ("graph", &["graph"]),
+    ("gguf", &["gguf"]),
+    ("llm", &["llm"]),
+    ("capi", &["onnx", "gguf"]),
+];
 
 /// Counters of edges, and of what is compared with what; panics on overflow, some speed.
 const FUZZ_FLAGS: [&str; 8] = [

@@ -204,6 +204,8 @@ impl Plan for tilewright_kernels::MatmulPlan {
 /// Makes a kernel of a product of bytes. `quant` says types and zero points; scales are given with the
 /// weights. All else is as at `tw_sgemm_new`.
 ///
+/// Any thread may call it, several at a time.
+///
 /// # Safety
 /// `gemm` and `quant` are NULL or as their types say; `memory` is NULL or writable for `bytes` bytes; `out`
 /// is NULL or writable.

@@ -399,6 +399,8 @@ pub(crate) fn is_type(number: i32, dtype: tw_dtype) -> bool {
 /// Frees a kernel; what it was packed to and its operands are the caller's. NULL is nothing to do. A kernel
 /// in memory of the caller must be freed too: with a library that has an allocator, plans have lists.
 ///
+/// No other call may use it then; any thread may be the one that frees it.
+///
 /// # Safety
 /// `kernel` is NULL or a kernel that is not freed yet, and no other call uses it.
 #[unsafe(no_mangle)]

@@ -81,6 +81,8 @@ pub unsafe extern "C" fn tw_block(
 
 /// Elements of a blocked tensor of the shape n, c, h, w; 0 for NULL, and for one beyond memory.
 ///
+/// Any thread may call it, several at a time.
+///
 /// # Safety
 /// `shape` is NULL or four numbers.
 #[unsafe(no_mangle)]

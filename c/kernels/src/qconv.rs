@@ -15,6 +15,8 @@ use crate::window::tw_window;
 /// zero points; scales are given with the weights. `memory` and errors are as at `tw_sgemm_new`, and
 /// `TW_UNSUPPORTED` for other groups.
 ///
+/// Any thread may call it, several at a time.
+///
 /// # Safety
 /// `window` and `quant` are NULL or as their types say; `memory` is NULL or writable for `bytes` bytes; `out`
 /// is NULL or writable.
@@ -98,6 +100,8 @@ mod lists {
     /// Makes a kernel of a depthwise convolution of bytes, with a result of bytes. All else is as at
     /// `tw_qconv_new`; `groups` is not read.
     ///
+    /// Any thread may call it, several at a time.
+    ///
     /// # Safety
     /// As `tw_qconv_new`.
     #[unsafe(no_mangle)]
@@ -163,6 +167,8 @@ mod lists {
     /// Makes a kernel of a pooling of bytes: input and output have the type `x_type`. `op` is a `tw_pooling`.
     /// For an average, `scale` is that of the input divided by that of the output, 1 if they are the same;
     /// zero points are those of `quant`, whose other members are not read.
+    ///
+    /// Any thread may call it, several at a time.
     ///
     /// # Safety
     /// As `tw_qconv_new`.

@@ -63,6 +63,8 @@ const NAMES: [&CStr; 16] = [
 
 /// The name of a status: `"TW_OK"` and so on; `"TW_UNKNOWN"` for a number that is none. Never NULL,
 /// never to be freed.
+///
+/// Any thread may call it, several at a time.
 #[unsafe(no_mangle)]
 pub extern "C" fn tw_status_name(status: i32) -> *const c_char {
     let name = usize::try_from(status).ok().and_then(|i| NAMES.get(i));

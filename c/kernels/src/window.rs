@@ -107,6 +107,8 @@ impl tw_window {
 
 /// Rows and columns of the output. Gives `TW_INVALID_ARGUMENT` if the window does not fit the input.
 ///
+/// Any thread may call it, several at a time.
+///
 /// # Safety
 /// `window` is NULL or as its type says; `rows` and `columns` are NULL or writable.
 #[unsafe(no_mangle)]
@@ -203,6 +205,8 @@ mod floats {
     /// `tw_depthwise_new`). 3 x 3 filters at stride 1 may be computed by Winograd's algorithm.
     /// `memory` and errors are as at `tw_sgemm_new`.
     ///
+    /// Any thread may call it, several at a time.
+    ///
     /// # Safety
     /// `window` is NULL or as its type says; `memory` is NULL or writable for `bytes` bytes; `out` is NULL or
     /// writable.
@@ -258,6 +262,8 @@ mod floats {
 
     /// Makes a kernel of a depthwise convolution of floats: each channel has a filter of its own. `groups` is
     /// not read. `memory` and errors are as at `tw_sgemm_new`.
+    ///
+    /// Any thread may call it, several at a time.
     ///
     /// # Safety
     /// As `tw_conv_new`.
@@ -319,6 +325,8 @@ mod floats {
 
     /// Makes a kernel of a pooling of floats. `op` is a `tw_pooling`; `memory` and errors are as at
     /// `tw_sgemm_new`.
+    ///
+    /// Any thread may call it, several at a time.
     ///
     /// # Safety
     /// As `tw_conv_new`.

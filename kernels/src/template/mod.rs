@@ -101,6 +101,7 @@ pub mod pool;
 pub mod qconv;
 #[cfg(any(feature = "alloc", test))]
 mod qconv_reference;
+mod qconv_segments;
 #[cfg(test)]
 mod qconv_tests;
 #[cfg(any(feature = "alloc", test))]

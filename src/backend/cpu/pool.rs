@@ -139,6 +139,8 @@ pub(crate) struct Pool {
     phase: u64,
     /// Who called last, and so sits at number 0.
     caller: Option<ThreadId>,
+    /// The process that has the workers: a child of it has none of them.
+    process: u32,
 }
 
 impl Pool {
@@ -149,7 +151,8 @@ impl Pool {
     pub(crate) fn new(threads: usize) -> std::io::Result<Self> {
         let seats = (0..threads.max(1)).map(|_| Seat::default()).collect();
         let shared = Arc::new(Shared { seats, ..Shared::default() });
-        let mut pool = Self { shared, workers: Vec::new(), phase: 0, caller: None };
+        let process = std::process::id();
+        let mut pool = Self { shared, workers: Vec::new(), phase: 0, caller: None, process };
         let started = Arc::new(AtomicUsize::new(1));
         for number in 1..threads {
             let (shared, started) = (pool.shared.clone(), started.clone());
@@ -217,6 +220,11 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
+        if self.process != std::process::id() {
+            // Nobody would ever answer. Parts of a job are done by whoever comes, so jobs still run.
+            self.workers.drain(..).for_each(core::mem::forget);
+            return;
+        }
         self.shared.stop.store(true, Ordering::Relaxed);
         self.shared.publish(Word { phase: self.phase + 1, a: 0, b: 0 });
         for worker in self.workers.drain(..) {
