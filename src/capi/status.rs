@@ -63,7 +63,7 @@ fn of_import(e: &ImportError) -> tw_status {
 
 fn of_graph(e: &GraphError) -> tw_status {
     match e {
-        GraphError::Memory { .. } => tw_status::TW_OUT_OF_MEMORY,
+        GraphError::Memory { .. } | GraphError::Threads { .. } => tw_status::TW_OUT_OF_MEMORY,
         GraphError::Tensor(e) => of_tensor(e),
         GraphError::At { source, .. } => of_graph(source),
         GraphError::UnsupportedDType { .. } | GraphError::Unsupported { .. } => {

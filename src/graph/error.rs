@@ -69,6 +69,13 @@ pub enum GraphError {
     },
     /// A leaf has no data.
     UnsetLeaf(String),
+    /// The system refuses threads, for lack of memory or by a limit.
+    Threads {
+        /// How many were wanted.
+        threads: usize,
+        /// What the system said.
+        reason: String,
+    },
     /// The graph holds more tensors than it may.
     Full(usize),
     /// A tensor depends on itself.
@@ -147,6 +154,9 @@ impl fmt::Display for GraphError {
             }
             Self::IndexOutOfRange { op, index, extent } => {
                 write!(f, "{op}: index {index} is outside an axis of {extent}")
+            }
+            Self::Threads { threads, reason } => {
+                write!(f, "the system refuses {threads} threads: {reason}")
             }
             Self::UnsetLeaf(name) => write!(f, "leaf {name:?} has no data"),
             Self::Full(limit) => write!(f, "the graph is full: at most {limit} tensors"),

@@ -1,11 +1,13 @@
 //! Files as shared bytes.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use bytes::Bytes;
 
 use super::ImportError;
+use crate::tensor::TensorError;
 
 /// Maps a regular file into memory. An empty file gives no bytes.
 pub(super) fn map_file(path: &Path) -> Result<Bytes, ImportError> {
@@ -24,10 +26,19 @@ pub(super) fn open_and_map(path: &Path) -> Result<(Bytes, File), ImportError> {
         return Err(ImportError::Io { path: path.into(), reason: "not a regular file".into() });
     }
     let file = File::open(path).map_err(io)?;
-    if file.metadata().map_err(io)?.len() == 0 {
+    let bytes = file.metadata().map_err(io)?.len();
+    if bytes == 0 {
         return Ok((Bytes::new(), file));
     }
-    Ok((Bytes::from_owner(map(&file).map_err(io)?), file))
+    let mapped = map(&file).map_err(|e| match e.kind() {
+        // No place in the address space.
+        ErrorKind::OutOfMemory => {
+            let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+            ImportError::Graph(TensorError::OutOfMemory(bytes).into())
+        }
+        _ => io(e),
+    })?;
+    Ok((Bytes::from_owner(mapped), file))
 }
 
 #[allow(unsafe_code)]

@@ -70,6 +70,13 @@ end:
     return failed;
 }
 
+/* The stack's memory is the system's: what calls need of it is there before the limit is. */
+static void grow_stack(void) {
+    volatile char bytes[512 << 10];
+    size_t i;
+    for (i = 0; i < sizeof bytes; i += 1024) bytes[i] = 1;
+}
+
 int main(int argc, char **argv) {
     long more, step, refusals = 0, done = 0, most = 0;
     CHECK(argc == 2);
@@ -81,6 +88,7 @@ int main(int argc, char **argv) {
         if (child == 0) {
             struct rlimit limit, before;
             int failed;
+            grow_stack();
             if (getrlimit(RLIMIT_AS, &before) != 0) _exit(4);
             limit = before;
             limit.rlim_cur = in_use() + (rlim_t)more;

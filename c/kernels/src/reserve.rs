@@ -8,13 +8,13 @@ use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Bytes: pages of the process's image that are not touched before they are needed.
-const BYTES: usize = 1 << 20;
+const BYTES: usize = 8 << 20;
 
 /// Bytes of a piece.
 const GRAIN: usize = 64;
 
 /// Longest piece.
-const LONGEST: usize = 128 << 10;
+const LONGEST: usize = 2 << 20;
 
 /// Bytes in use from which on calls are refused.
 const LOW: usize = 64 << 10;

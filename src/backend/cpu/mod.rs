@@ -205,13 +205,11 @@ impl Executor {
     ///
     /// # Errors
     /// [`GraphError::Kernel`] if the CPU lacks the instruction set, and
-    /// [`TensorError::OutOfMemory`] if the system refuses a thread.
+    /// [`GraphError::Threads`] if the system refuses a thread.
     pub fn new(isa: Isa, threads: usize) -> Result<Self, GraphError> {
         let threads = threads.max(1);
-        let pool = Pool::new(threads).map_err(|_| GraphError::Unsupported {
-            op: "executor",
-            what: format!("starting {threads} threads on this system"),
-        })?;
+        let pool = Pool::new(threads)
+            .map_err(|e| GraphError::Threads { threads, reason: e.to_string() })?;
         let (arena, scratch) = (AlignedBytes::default(), AlignedBytes::default());
         let (operands, spare) = (Operands::default(), Vec::new());
         let (choices, device, memory_limit) = (None, None, usize::MAX);
