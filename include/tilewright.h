@@ -39,7 +39,7 @@
 /*
  What that memory is aligned to.
  */
-#define TW_KERNEL_ALIGN 16
+#define TW_KERNEL_ALIGN 8
 
 /*
  From `[n][c][h][w]` to blocked; without, from `[n][h][w][c]`.

@@ -81,7 +81,7 @@ int main(int argc, char **argv) {
     long more, step, refusals = 0, done = 0, most = 0;
     CHECK(argc == 2);
     /* Up to where three in a row have enough. Steps that are no multiple of pages meet other places. */
-    for (more = 0, step = 4096; done < 3; more += step, step += step / 6) {
+    for (more = 0, step = 4096; done < 3; more += step, step += step / 16) {
         int status;
         pid_t child = fork();
         CHECK(child >= 0);

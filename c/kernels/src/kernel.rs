@@ -133,7 +133,7 @@ pub enum tw_activation {
 pub const TW_KERNEL_BYTES: usize = 8192;
 
 /// What that memory is aligned to.
-pub const TW_KERNEL_ALIGN: usize = 16;
+pub const TW_KERNEL_ALIGN: usize = 8;
 
 pub(crate) fn activation(number: i32, low: f32, high: f32) -> Result<Activation, Fail> {
     Ok(match number {
@@ -248,7 +248,7 @@ pub(crate) unsafe fn make<P: Plan>(
         }
         let needed = size_of::<Made<P>>();
         if !memory.is_null() {
-            if memory.addr() % TW_KERNEL_ALIGN != 0 {
+            if !memory.addr().is_multiple_of(TW_KERNEL_ALIGN) {
                 return Err(Fail::Argument("memory", "aligned to TW_KERNEL_ALIGN bytes"));
             }
             if bytes < needed {
@@ -480,7 +480,7 @@ fn operand(
     if bytes < needed {
         return Err(Fail::Small { what, needed, found: bytes });
     }
-    if at.addr() % align != 0 {
+    if !at.addr().is_multiple_of(align) {
         return Err(Fail::Argument(what, "aligned to 4 bytes"));
     }
     Ok(())

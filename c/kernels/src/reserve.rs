@@ -111,7 +111,7 @@ mod tests {
         for (i, &bytes) in sizes.iter().cycle().take(60).enumerate() {
             let memory = alloc(bytes, if i % 7 == 0 { 4096 } else { 8 });
             assert!(!memory.is_null() && owns(memory));
-            assert!(i % 7 != 0 || memory.addr() % 4096 == 0);
+            assert!(i % 7 != 0 || memory.addr().is_multiple_of(4096));
             // SAFETY: the piece has as many bytes.
             unsafe { memory.write_bytes(i as u8, bytes) };
             pieces.push((memory, bytes, i as u8));

@@ -106,6 +106,7 @@ pub enum tw_dtype {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::format;
 
     #[test]
     fn statuses_are_named_by_their_values() {

@@ -9,10 +9,8 @@ use crate::install::{Install, kernels_library};
 use crate::{finish, target_dir};
 
 /// What libraries are built with, and what for.
-const SETS: [(&str, &str); 5] = [
-    ("", "one network, portable kernels"),
-    ("avx2", "one network, one instruction set"),
-    ("all-isas", "one network, all instruction sets"),
+const SETS: [(&str, &str); 3] = [
+    ("avx2", "networks, one instruction set"),
     ("avx2,llm", "networks and language models, one instruction set"),
     ("all-isas,llm,rknn", "all"),
 ];
@@ -45,8 +43,10 @@ pub(super) fn table() -> Result<(), String> {
         let library = install.prefix.join("lib/libtilewright.a");
         let size = linked(Path::new("tests/capi/start.c"), Some(&library), &folder)? - nothing;
         let time = first_result(&folder.join("start"), &[NETWORK])?;
-        let name = if features.is_empty() { "(none)".into() } else { format!("`{features}`") };
-        rows += &format!("| {name}: {what} | `start.c` | {} | {time:.1} |\n", size.div_ceil(1024));
+        rows += &format!(
+            "| `{features}`: {what} | `start.c` | {} | {time:.1} |\n",
+            size.div_ceil(1024)
+        );
     }
     let guide = fs::read_to_string(GUIDE).map_err(|e| format!("{GUIDE}: {e}"))?;
     let (before, rest) = guide.split_once(BEGIN).ok_or(format!("{GUIDE} has no place for it"))?;
