@@ -49,24 +49,52 @@ static unsigned char *read_pgm(const char *path, long *width, long *height) {
 
 enum { HEIGHT = 32, SIDE = 8 };
 
+/* The rectangle that has the ink, with a margin above and below. */
+static void find_text(const unsigned char *pixels, long width, long height, long middle, long box[4]) {
+    long x, y, margin;
+    box[0] = width;
+    box[1] = height;
+    box[2] = box[3] = 0;
+    for (y = 0; y < height; y++) {
+        for (x = 0; x < width; x++) {
+            if (pixels[y * width + x] > middle) continue;
+            if (x < box[0]) box[0] = x;
+            if (x >= box[2]) box[2] = x + 1;
+            if (y < box[1]) box[1] = y;
+            if (y >= box[3]) box[3] = y + 1;
+        }
+    }
+    if (box[2] == 0) {
+        box[0] = box[1] = 0;
+        box[2] = width;
+        box[3] = height;
+    }
+    margin = (box[3] - box[1] + 8) / 16 + 1;
+    box[1] = box[1] > margin ? box[1] - margin : 0;
+    box[3] = box[3] + margin < height ? box[3] + margin : height;
+}
+
 /* Scaled to the network's height by the mean of what each pixel covers; ink is 1, paper 0. */
 static float *scaled(const unsigned char *pixels, long width, long height, size_t *columns) {
-    long inner = (width * HEIGHT + height / 2) / height, all, x, y, u, v;
-    long lightest = 0, darkest = 255;
+    long inner, all, x, y, u, v, wide, tall, lightest = 0, darkest = 255, box[4];
     float *out;
-    if (inner < 1) inner = 1;
-    all = (inner + 2 * SIDE + 3) / 4 * 4;
-    out = (float *)calloc((size_t)(all * HEIGHT), sizeof *out);
-    if (out == NULL) return NULL;
     for (u = 0; u < width * height; u++) {
         if (pixels[u] > lightest) lightest = pixels[u];
         if (pixels[u] < darkest) darkest = pixels[u];
     }
+    find_text(pixels, width, height, (lightest + darkest) / 2, box);
+    wide = box[2] - box[0];
+    tall = box[3] - box[1];
+    inner = (wide * HEIGHT + tall / 2) / tall;
+    if (inner < 1) inner = 1;
+    all = (inner + 2 * SIDE + 3) / 4 * 4;
+    out = (float *)calloc((size_t)(all * HEIGHT), sizeof *out);
+    if (out == NULL) return NULL;
     for (y = 0; y < HEIGHT; y++) {
-        long top = y * height / HEIGHT, bottom = (y + 1) * height / HEIGHT;
+        long top = box[1] + y * tall / HEIGHT, bottom = box[1] + (y + 1) * tall / HEIGHT;
         if (bottom == top) bottom++;
         for (x = 0; x < inner; x++) {
-            long left = x * width / inner, right = (x + 1) * width / inner, sum = 0;
+            long left = box[0] + x * wide / inner, right = box[0] + (x + 1) * wide / inner, sum = 0;
             if (right == left) right++;
             for (v = top; v < bottom; v++) {
                 for (u = left; u < right; u++) sum += pixels[v * width + u];

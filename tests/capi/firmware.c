@@ -157,6 +157,12 @@ static void fault(void) {
     stop(0);
 }
 
-__attribute__((section(".vectors"), used)) static const void *const vectors[] = {
-    &stack_end, (const void *)reset, (const void *)fault, (const void *)fault,
+/* What the processor reads first. */
+struct vectors {
+    const void *stack;
+    void (*handlers[3])(void);
+};
+
+__attribute__((section(".vectors"), used)) static const struct vectors vectors = {
+    &stack_end, {reset, fault, fault},
 };

@@ -19,7 +19,7 @@ pub(crate) struct Leg {
 }
 
 /// All parts, in the order in which they run.
-pub(crate) const LEGS: [Leg; 14] = [
+pub(crate) const LEGS: [Leg; 13] = [
     Leg { name: "programs in C and C++", needs: capi::needs, run: || capi::run(&[]) },
     Leg {
         name: "C with kernels alone",
@@ -28,7 +28,6 @@ pub(crate) const LEGS: [Leg; 14] = [
     },
     Leg { name: "C on a Cortex-M4", needs: capi::firmware_needs, run: capi::firmware },
     Leg { name: "C on aarch64", needs: arm_needs, run: capi::on_arm },
-    Leg { name: "ThreadSanitizer over C with threads", needs: capi::race_needs, run: capi::races },
     Leg { name: "the program on aarch64", needs: || arm_target().to_vec(), run: program_on_arm },
     Leg { name: "tests on a CPU with all of NEON", needs: arm_needs, run: arm_with_everything },
     Leg { name: "tests on CPUs with some of NEON", needs: arm_needs, run: arm_with_some },

@@ -12,7 +12,7 @@ use crate::install::Install;
 use crate::legs::has_program;
 use crate::{finish, target_dir};
 
-pub(crate) use more::{firmware, firmware_needs, kernels_alone, on_arm, race_needs, races};
+pub(crate) use more::{firmware, firmware_needs, kernels_alone, on_arm};
 
 /// What leaves the shared library, one symbol a line.
 const SYMBOLS: &str = "tests/capi/symbols.txt";
@@ -69,7 +69,6 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         [flag] if flag == "--firmware" => return firmware(),
         [flag] if flag == "--kernels" => return kernels_alone(),
         [flag] if flag == "--arm" => return on_arm(),
-        [flag] if flag == "--races" => return races(),
         [flag, list] if flag == "--features" => Some(list.clone()),
         _ => return Err(format!("capi: unknown arguments {args:?}")),
     };
