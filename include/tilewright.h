@@ -1,6 +1,12 @@
-/* tilewright: small networks and language models on small machines, from C.
+/* tilewright: kernels, small networks and language models on small machines, from C.
  *
- * Made by cbindgen from src/capi; the rules that hold for all functions:
+ * Made by cbindgen from src/capi and c/. Three levels, each usable alone:
+ *
+ * - kernels: tw_sgemm_new() and the like plan one operator, tw_kernel_run() runs it. Also on bare metal.
+ * - networks: tw_model_load() an ONNX file, tw_session_new(), tw_session_run().
+ * - language models: tw_model_load() a GGUF file, tw_llm_new(), tw_llm_generate().
+ *
+ * The rules that hold for all functions:
  *
  * - A function that can fail gives a tw_status; after any but TW_OK, tw_last_error() is one line that
  *   says what was wrong, on the thread that called. Results behind out-pointers are only written on
@@ -12,9 +18,8 @@
  * - Strings are UTF-8. Those that go in end with a zero byte, or come with their length.
  * - Nothing is printed, no signal handler, locale or environment variable is touched, and nothing
  *   unwinds into the caller.
- * - Results, packed weights and activations are refused with TW_OUT_OF_MEMORY where they take more
- *   than the limit or more than the system gives. Where the system refuses a few bytes for a name, the
- *   process ends, as with every Rust library.
+ * - What takes more memory than the limit or than the system gives is refused with TW_OUT_OF_MEMORY. While
+ *   the system gives none at all, calls go on giving it until something is freed.
  *
  * Where a comment speaks of safety, it lists what a program must see to: the library cannot.
  */
@@ -943,6 +948,8 @@ const char *tw_version(void);
 /*
  The name of a status: `"TW_OK"` and so on; `"TW_UNKNOWN"` for a number that is none. Never NULL,
  never to be freed.
+
+ Any thread may call it, several at a time.
  */
 const char *tw_status_name(int32_t status);
 
@@ -968,6 +975,8 @@ extern void free(void *memory);
 /*
  Frees a kernel; what it was packed to and its operands are the caller's. NULL is nothing to do. A kernel
  in memory of the caller must be freed too: with a library that has an allocator, plans have lists.
+
+ No other call may use it then; any thread may be the one that frees it.
 
  # Safety
  `kernel` is NULL or a kernel that is not freed yet, and no other call uses it.
@@ -1038,6 +1047,8 @@ enum tw_status tw_sgemm_new(const struct tw_gemm *gemm,
  Makes a kernel of a product of bytes. `quant` says types and zero points; scales are given with the
  weights. All else is as at `tw_sgemm_new`.
 
+ Any thread may call it, several at a time.
+
  # Safety
  `gemm` and `quant` are NULL or as their types say; `memory` is NULL or writable for `bytes` bytes; `out`
  is NULL or writable.
@@ -1051,6 +1062,8 @@ enum tw_status tw_qgemm_new(const struct tw_gemm *gemm,
 /*
  Rows and columns of the output. Gives `TW_INVALID_ARGUMENT` if the window does not fit the input.
 
+ Any thread may call it, several at a time.
+
  # Safety
  `window` is NULL or as its type says; `rows` and `columns` are NULL or writable.
  */
@@ -1060,6 +1073,8 @@ enum tw_status tw_window_output(const struct tw_window *window, size_t *rows, si
  Makes a kernel of a convolution of floats, of any number of groups but as many as channels (see
  `tw_depthwise_new`). 3 x 3 filters at stride 1 may be computed by Winograd's algorithm.
  `memory` and errors are as at `tw_sgemm_new`.
+
+ Any thread may call it, several at a time.
 
  # Safety
  `window` is NULL or as its type says; `memory` is NULL or writable for `bytes` bytes; `out` is NULL or
@@ -1074,6 +1089,8 @@ enum tw_status tw_conv_new(const struct tw_window *window,
  Makes a kernel of a depthwise convolution of floats: each channel has a filter of its own. `groups` is
  not read. `memory` and errors are as at `tw_sgemm_new`.
 
+ Any thread may call it, several at a time.
+
  # Safety
  As `tw_conv_new`.
  */
@@ -1085,6 +1102,8 @@ enum tw_status tw_depthwise_new(const struct tw_window *window,
 /*
  Makes a kernel of a pooling of floats. `op` is a `tw_pooling`; `memory` and errors are as at
  `tw_sgemm_new`.
+
+ Any thread may call it, several at a time.
 
  # Safety
  As `tw_conv_new`.
@@ -1100,6 +1119,8 @@ enum tw_status tw_pool_new(const struct tw_window *window,
  zero points; scales are given with the weights. `memory` and errors are as at `tw_sgemm_new`, and
  `TW_UNSUPPORTED` for other groups.
 
+ Any thread may call it, several at a time.
+
  # Safety
  `window` and `quant` are NULL or as their types say; `memory` is NULL or writable for `bytes` bytes; `out`
  is NULL or writable.
@@ -1114,6 +1135,8 @@ enum tw_status tw_qconv_new(const struct tw_window *window,
  Makes a kernel of a depthwise convolution of bytes, with a result of bytes. All else is as at
  `tw_qconv_new`; `groups` is not read.
 
+ Any thread may call it, several at a time.
+
  # Safety
  As `tw_qconv_new`.
  */
@@ -1127,6 +1150,8 @@ enum tw_status tw_qdepthwise_new(const struct tw_window *window,
  Makes a kernel of a pooling of bytes: input and output have the type `x_type`. `op` is a `tw_pooling`.
  For an average, `scale` is that of the input divided by that of the output, 1 if they are the same;
  zero points are those of `quant`, whose other members are not read.
+
+ Any thread may call it, several at a time.
 
  # Safety
  As `tw_qconv_new`.
@@ -1162,6 +1187,8 @@ enum tw_status tw_block(uint32_t flags,
 
 /*
  Elements of a blocked tensor of the shape n, c, h, w; 0 for NULL, and for one beyond memory.
+
+ Any thread may call it, several at a time.
 
  # Safety
  `shape` is NULL or four numbers.
@@ -1200,6 +1227,8 @@ void tw_set_log(tw_log_fn tell,
 
  Gives `TW_IO`, `TW_FORMAT`, `TW_UNSUPPORTED`, `TW_OUT_OF_MEMORY` or `TW_INVALID_ARGUMENT`.
 
+ Any thread may call it, several at a time.
+
  # Safety
  `path` is NULL or ends with a zero byte; `options` is NULL or as its type says; `out` is NULL or
  writable.
@@ -1214,6 +1243,8 @@ enum tw_status tw_model_load(const char *path,
 
  `options` and errors are as those of `tw_model_load`.
 
+ Any thread may call it, several at a time.
+
  # Safety
  `data` is NULL or readable for `bytes` bytes, with `TW_BORROW` as long as it says; the rest is as
  at `tw_model_load`.
@@ -1227,6 +1258,8 @@ enum tw_status tw_model_from_memory(const void *data,
 /*
  Frees a model; sessions of it may go on. NULL is nothing to do.
 
+ No other call may use it then; any thread may be the one that frees it.
+
  # Safety
  `model` is NULL or a model that is not freed yet, and no other call uses it.
  */
@@ -1234,6 +1267,8 @@ void tw_model_free(struct tw_model *model);
 
 /*
  Which kind a model is; `TW_MODEL_NONE` for NULL.
+
+ Any thread may call it, several at a time.
  */
 enum tw_model_kind tw_model_kind_of(const struct tw_model *model);
 
@@ -1252,16 +1287,22 @@ enum tw_status tw_model_metadata(const struct tw_model *model,
 
 /*
  Number of inputs of a network; 0 for NULL and for language models.
+
+ Any thread may call it, several at a time.
  */
 size_t tw_model_input_count(const struct tw_model *model);
 
 /*
  Number of outputs of a network; 0 for NULL and for language models.
+
+ Any thread may call it, several at a time.
  */
 size_t tw_model_output_count(const struct tw_model *model);
 
 /*
  Name, type and shape of input `index`. Gives `TW_NOT_FOUND` for an index past the end.
+
+ Any thread may call it, several at a time.
 
  # Safety
  `model` is NULL or a model; `out` is NULL or writable.
@@ -1272,6 +1313,8 @@ enum tw_status tw_model_input(const struct tw_model *model,
 
 /*
  Name, type and shape of output `index`. Gives `TW_NOT_FOUND` for an index past the end.
+
+ Any thread may call it, several at a time.
 
  # Safety
  `model` is NULL or a model; `out` is NULL or writable.
@@ -1294,6 +1337,8 @@ enum tw_status tw_session_new(const struct tw_model *model, struct tw_session **
 /*
  Frees a session with its results. NULL is nothing to do.
 
+ No other call may use it then; any thread may be the one that frees it.
+
  # Safety
  `session` is NULL or a session that is not freed yet, and no other call uses it.
  */
@@ -1303,6 +1348,8 @@ void tw_session_free(struct tw_session *session);
  The index of the input called `name`, for the functions that want one.
 
  Gives `TW_NOT_FOUND`.
+
+ Any thread may call it, several at a time.
 
  # Safety
  `model` is NULL or a model; `name` is NULL or ends with a zero byte; `out` is NULL or writable.
@@ -1315,6 +1362,8 @@ enum tw_status tw_model_find_input(const struct tw_model *model, const char *nam
 
  Gives `TW_NOT_FOUND` for an index past the end; `TW_TYPE` and `TW_SHAPE`, with what was expected
  and what was given, if the value does not fit the model or `bytes` not the extents.
+
+ Any thread may call it; while another call works on the session it gives `TW_BUSY` and does nothing.
 
  # Safety
  `session` is NULL or a session; `dims` is NULL or readable for `rank` numbers, `data` for `bytes`
@@ -1331,6 +1380,8 @@ enum tw_status tw_session_set_input(const struct tw_session *session,
 /*
  As `tw_session_set_input`, but each run reads `data` anew. It must stay readable until the input
  is set again or the session freed, and may be written between runs.
+
+ Any thread may call it; while another call works on the session it gives `TW_BUSY` and does nothing.
 
  # Safety
  As `tw_session_set_input`, and `data` as long as said above.
@@ -1349,6 +1400,8 @@ enum tw_status tw_session_bind_input(const struct tw_session *session,
 
  Gives `TW_NOT_FOUND` for an index past the end.
 
+ Any thread may call it; while another call works on the session it gives `TW_BUSY` and does nothing.
+
  # Safety
  `session` is NULL or a session; `data` is NULL or writable for `bytes` bytes until it is bound
  anew or the session freed.
@@ -1364,6 +1417,8 @@ enum tw_status tw_session_bind_output(const struct tw_session *session,
  Gives `TW_STATE` if an input was never set, `TW_SHAPE` if the inputs do not fit each other,
  `TW_OUT_OF_MEMORY`, `TW_UNSUPPORTED`, `TW_BUFFER_TOO_SMALL`, `TW_BUSY`.
 
+ Any thread may call it; while another call works on the session it gives `TW_BUSY` and does nothing.
+
  # Safety
  `session` is NULL or a session; memory bound to it is as it was promised.
  */
@@ -1375,6 +1430,8 @@ enum tw_status tw_session_run(const struct tw_session *session);
 
  Gives `TW_STATE` if there was no run or the last one failed, `TW_NOT_FOUND` for an index past the
  end, `TW_BUSY`.
+
+ Any thread may call it; while another call works on the session it gives `TW_BUSY` and does nothing.
 
  # Safety
  `session` is NULL or a session; `out` is NULL or writable.
@@ -1389,6 +1446,8 @@ enum tw_status tw_session_output(const struct tw_session *session,
  them live until the next call of this function or until the session is freed.
 
  Gives `TW_BUFFER_TOO_SMALL` (with `*count` set), `TW_BUSY`.
+
+ Any thread may call it; while another call works on the session it gives `TW_BUSY` and does nothing.
 
  # Safety
  `session` is NULL or a session; `rows` is NULL or writable for `capacity` rows, `count` NULL or
@@ -1405,6 +1464,8 @@ enum tw_status tw_session_profile(const struct tw_session *session,
  Gives `TW_INVALID_ARGUMENT` for a network, `TW_OUT_OF_MEMORY`, `TW_UNSUPPORTED` for an instruction
  set that the machine lacks.
 
+ Any thread may call it, several at a time.
+
  # Safety
  `model` is NULL or a model; `out` is NULL or writable.
  */
@@ -1412,6 +1473,8 @@ enum tw_status tw_llm_new(const struct tw_model *model, struct tw_llm **out);
 
 /*
  Frees a session. NULL is nothing to do.
+
+ No other call may use it then; any thread may be the one that frees it.
 
  # Safety
  `llm` is NULL or a session that is not freed yet, and no other call uses it.
@@ -1421,10 +1484,14 @@ void tw_llm_free(struct tw_llm *llm);
 /*
  Positions that the session keeps, and those in use. Either pointer may be NULL. Gives `TW_BUSY`.
 
+ Any thread may call it; while another call works on the session it gives `TW_BUSY` and does nothing.
+
  # Safety
  `llm` is NULL or a session; the others are NULL or writable.
  */
-enum tw_status tw_llm_context(const struct tw_llm *llm, size_t *size, size_t *used);
+enum tw_status tw_llm_context(const struct tw_llm *llm,
+                              size_t *size,
+                              size_t *used);
 
 /*
  Adds `count` tokens to the context, and computes the logits behind the last one.
@@ -1433,10 +1500,14 @@ enum tw_status tw_llm_context(const struct tw_llm *llm, size_t *size, size_t *us
  with nothing changed; `TW_CANCELLED`, with some of the tokens in the context; `TW_NOT_FINITE`,
  `TW_OUT_OF_MEMORY`, `TW_BUSY`.
 
+ Any thread may call it; while another call works on the session it gives `TW_BUSY` and does nothing.
+
  # Safety
  `llm` is NULL or a session; `tokens` is NULL or readable for `count` numbers.
  */
-enum tw_status tw_llm_eval(const struct tw_llm *llm, const uint32_t *tokens, size_t count);
+enum tw_status tw_llm_eval(const struct tw_llm *llm,
+                           const uint32_t *tokens,
+                           size_t count);
 
 /*
  Makes the context these `count` tokens, and computes the logits behind the last one. The tokens
@@ -1444,18 +1515,25 @@ enum tw_status tw_llm_eval(const struct tw_llm *llm, const uint32_t *tokens, siz
 
  Errors are those of `tw_llm_eval`.
 
+ Any thread may call it; while another call works on the session it gives `TW_BUSY` and does nothing.
+
  # Safety
  As `tw_llm_eval`.
  */
-enum tw_status tw_llm_prompt(const struct tw_llm *llm, const uint32_t *tokens, size_t count);
+enum tw_status tw_llm_prompt(const struct tw_llm *llm,
+                             const uint32_t *tokens,
+                             size_t count);
 
 /*
  Forgets all positions from `position` on, and the logits. Gives `TW_BUSY`.
 
+ Any thread may call it; while another call works on the session it gives `TW_BUSY` and does nothing.
+
  # Safety
  `llm` is NULL or a session.
  */
-enum tw_status tw_llm_truncate(const struct tw_llm *llm, size_t position);
+enum tw_status tw_llm_truncate(const struct tw_llm *llm,
+                               size_t position);
 
 /*
  The logits behind the last token: one number for each token of the vocabulary, valid until the
@@ -1463,10 +1541,14 @@ enum tw_status tw_llm_truncate(const struct tw_llm *llm, size_t position);
 
  Gives `TW_STATE` if there are none, `TW_BUSY`.
 
+ Any thread may call it; while another call works on the session it gives `TW_BUSY` and does nothing.
+
  # Safety
  `llm` is NULL or a session; `logits` and `count` are NULL or writable.
  */
-enum tw_status tw_llm_logits(const struct tw_llm *llm, const float **logits, size_t *count);
+enum tw_status tw_llm_logits(const struct tw_llm *llm,
+                             const float **logits,
+                             size_t *count);
 
 /*
  Sets how tokens are chosen from now on; NULL: the most probable one each time. What came before is
@@ -1474,26 +1556,34 @@ enum tw_status tw_llm_logits(const struct tw_llm *llm, const float **logits, siz
 
  Gives `TW_INVALID_ARGUMENT` for settings that mean nothing, `TW_BUSY`.
 
+ Any thread may call it; while another call works on the session it gives `TW_BUSY` and does nothing.
+
  # Safety
  `llm` is NULL or a session; `sampling` is NULL or as its type says.
  */
-enum tw_status tw_llm_set_sampling(const struct tw_llm *llm, const struct tw_sampling *sampling);
+enum tw_status tw_llm_set_sampling(const struct tw_llm *llm,
+                                   const struct tw_sampling *sampling);
 
 /*
  Chooses a token by the logits behind the last one. It is not added to the context.
 
  Gives `TW_STATE` if there are no logits, `TW_BUSY`.
 
+ Any thread may call it; while another call works on the session it gives `TW_BUSY` and does nothing.
+
  # Safety
  `llm` is NULL or a session; `token` is NULL or writable.
  */
-enum tw_status tw_llm_sample(const struct tw_llm *llm, uint32_t *token);
+enum tw_status tw_llm_sample(const struct tw_llm *llm,
+                             uint32_t *token);
 
 /*
  Generates text behind `count` tokens, which become the context as in `tw_llm_prompt`; calls
  `each` with every token. `generation` may be NULL, and so may `finish`.
 
  Errors are those of `tw_llm_eval`.
+
+ Any thread may call it; while another call works on the session it gives `TW_BUSY` and does nothing.
 
  # Safety
  `llm` is NULL or a session; `tokens` is NULL or readable for `count` numbers; `generation` is NULL
@@ -1519,6 +1609,8 @@ void tw_llm_cancel(const struct tw_llm *llm);
 
  Gives `TW_BUFFER_TOO_SMALL` (with `*count` set), `TW_INVALID_ARGUMENT` for text that is not UTF-8.
 
+ Any thread may call it, several at a time.
+
  # Safety
  `model` is NULL or a model; `text` is NULL or readable for `length` bytes; `tokens` is NULL or
  writable for `capacity` numbers, `count` NULL or writable.
@@ -1538,6 +1630,8 @@ enum tw_status tw_tokenize(const struct tw_model *model,
 
  Gives `TW_BUFFER_TOO_SMALL` (with `*length` set).
 
+ Any thread may call it, several at a time.
+
  # Safety
  `model` is NULL or a model; `tokens` is NULL or readable for `count` numbers; `text` is NULL or
  writable for `capacity` bytes, `length` NULL or writable.
@@ -1552,6 +1646,8 @@ enum tw_status tw_detokenize(const struct tw_model *model,
 /*
  Number of tokens that a language model knows.
 
+ Any thread may call it, several at a time.
+
  # Safety
  `model` is NULL or a model; `count` is NULL or writable.
  */
@@ -1559,6 +1655,8 @@ enum tw_status tw_vocabulary(const struct tw_model *model, size_t *count);
 
 /*
  Whether a token ends a text: 1 or 0, and 0 for what is no token or no language model.
+
+ Any thread may call it, several at a time.
  */
 int32_t tw_is_end(const struct tw_model *model, uint32_t token);
 
@@ -1569,6 +1667,8 @@ int32_t tw_is_end(const struct tw_model *model, uint32_t token);
 
  Gives `TW_FORMAT` if the template is damaged or refuses the conversation, `TW_BUFFER_TOO_SMALL`
  (with `*length` set).
+
+ Any thread may call it, several at a time.
 
  # Safety
  `model` is NULL or a model; `messages` is NULL or readable for `count` messages, whose strings end
