@@ -85,7 +85,7 @@ pub fn owns(memory: *const u8) -> bool {
 /// Takes a piece of so many bytes back.
 ///
 /// # Safety
-/// It came from [`alloc`] for as many bytes, and nothing uses it any more.
+/// It came from [`alloc()`] for as many bytes, and nothing uses it any more.
 pub unsafe fn free(memory: *mut u8, bytes: usize) {
     let first = (memory.addr() - MEMORY.0.get().addr()) / GRAIN;
     let count = bytes.div_ceil(GRAIN).max(1);
