@@ -10,6 +10,8 @@ use crate::graph::Device;
 /// Those of this build.
 const BACKENDS: &[&str] = &[
     "cpu",
+    #[cfg(feature = "opencl")]
+    "opencl",
     #[cfg(feature = "rknn")]
     "rknn",
 ];
@@ -18,6 +20,8 @@ const BACKENDS: &[&str] = &[
 pub(super) fn device(name: &str) -> Result<Option<Arc<dyn Device>>, Failure> {
     match name {
         "cpu" => Ok(None),
+        #[cfg(feature = "opencl")]
+        "opencl" => opencl().map(Some),
         #[cfg(feature = "rknn")]
         "rknn" => rknn().map(Some),
         _ if ["opencl", "rknn"].contains(&name) => Err(Failure::new(
@@ -32,6 +36,26 @@ pub(super) fn device(name: &str) -> Result<Option<Arc<dyn Device>>, Failure> {
             BACKENDS.join(", ")
         ))),
     }
+}
+
+/// The device that `TILEWRIGHT_OPENCL_DEVICE` and the like choose.
+#[cfg(feature = "opencl")]
+fn opencl() -> Result<Arc<dyn Device>, Failure> {
+    use super::log::{tell, tw_log_level};
+    use crate::backend::opencl::{OpenClDevice, OpenClError, Options};
+    use std::sync::OnceLock;
+
+    static DEVICE: OnceLock<Arc<OpenClDevice>> = OnceLock::new();
+    if let Some(device) = DEVICE.get() {
+        return Ok(device.clone());
+    }
+    let unusable = |e: OpenClError| {
+        Failure::new(tw_status::TW_UNSUPPORTED, format!("the backend opencl: {e}"))
+    };
+    let options = Options::from_env().map_err(unusable)?;
+    let log = |text: &str| tell(tw_log_level::TW_LOG_WARNING, || text.to_owned());
+    let device = OpenClDevice::open(&Options { log, ..options }).map_err(unusable)?;
+    Ok(DEVICE.get_or_init(|| Arc::new(device)).clone())
 }
 
 #[cfg(feature = "rknn")]
