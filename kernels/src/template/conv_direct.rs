@@ -29,6 +29,8 @@ pub(crate) struct Direct {
     chunk: usize,
     /// Units per (image, K tile, phase).
     parts: usize,
+    /// Whether neighbouring units are K tiles of the same pixels, else pixels of the same K tile.
+    by_pixels: bool,
     weights_len: usize,
     /// Elements of an output plane.
     y_plane: usize,
@@ -50,7 +52,21 @@ impl Direct {
         let wanted = if p.c_in > chunk { 16 } else { 32 };
         let parts = usize::div_ceil(wanted, p.n * k_tiles.len() * phases.len()).min(most_tiles);
         let (params, y_plane) = (p.clone(), p.h_out * p.w_out * C_BLOCK);
-        Self { params, isa, kernels, k_tiles, phases, chunk, parts, weights_len, y_plane }
+        // A thread gets a range of units: a part of the image, which it most likely has in its cache
+        // from the step before, or a part of the weights, where they are the larger operand.
+        let by_pixels = weights_len < p.c_in * p.h_in * p.w_in;
+        Self {
+            params,
+            isa,
+            kernels,
+            k_tiles,
+            phases,
+            chunk,
+            parts,
+            by_pixels,
+            weights_len,
+            y_plane,
+        }
     }
 
     /// The plan of a choice. `None` if there is none.
@@ -112,18 +128,32 @@ impl Direct {
         post: Option<&UnaryKernel>,
         units: Range<usize>,
     ) {
-        for unit in units {
-            let (unit, part) = (unit / self.parts, unit % self.parts);
-            let (unit, phase) = (unit / self.phases.len(), unit % self.phases.len());
-            let (image, k_tile) = (unit / self.k_tiles.len(), unit % self.k_tiles.len());
-            let k_tile = &self.k_tiles[k_tile];
-            let operands = self.at_k_tile(all, image, k_tile);
-            let count = self.phases[phase].tilings[k_tile.tiling].tiles;
-            let tiles = part * count / self.parts..(part + 1) * count / self.parts;
-            // SAFETY: the operands are moved to this image and K tile, whose elements lie inside
-            // those that the caller vouches for.
-            unsafe { self.run_tiles(&operands, post, k_tile, phase, tiles) };
+        let kinds = self.k_tiles.len() * self.phases.len();
+        let per_image = kinds * self.parts;
+        for image in units.start / per_image..units.end.div_ceil(per_image) {
+            let of_image = |unit: usize| unit.saturating_sub(image * per_image).min(per_image);
+            let units = of_image(units.start)..of_image(units.end);
+            for kind in 0..kinds {
+                let (k_tile, phase) = (kind / self.phases.len(), kind % self.phases.len());
+                let parts = self.parts_of(kind, kinds, &units);
+                let k_tile = &self.k_tiles[k_tile];
+                let operands = self.at_k_tile(all, image, k_tile);
+                let count = self.phases[phase].tilings[k_tile.tiling].tiles;
+                let tiles = parts.start * count / self.parts..parts.end * count / self.parts;
+                // SAFETY: the operands are moved to this image and K tile, whose elements lie inside
+                // those that the caller vouches for.
+                unsafe { self.run_tiles(&operands, post, k_tile, phase, tiles) };
+            }
         }
+    }
+
+    /// Which parts of a K tile and phase are among some units of an image.
+    fn parts_of(&self, kind: usize, kinds: usize, units: &Range<usize>) -> Range<usize> {
+        let part = |unit: usize| match self.by_pixels {
+            true => (unit + kinds - 1).saturating_sub(kind) / kinds,
+            false => unit.saturating_sub(kind * self.parts).min(self.parts),
+        };
+        part(units.start)..part(units.end)
     }
 
     /// The operands from the start of an image and a K tile on.

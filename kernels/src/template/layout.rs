@@ -60,8 +60,13 @@ pub struct LayoutPlan {
     chunk: usize,
 }
 
-/// Elements that a unit moves, about: 64 KiB read and written.
+/// Most elements that a unit moves, about: 64 KiB read and written.
 const UNIT: usize = 8192;
+
+/// Units per image and block of channels are a multiple of this, so that few threads get equal shares;
+/// matrices of fewer elements are not divided.
+const SHARES: usize = 4;
+const WHOLE: usize = 2048;
 
 impl LayoutPlan {
     /// Plans a conversion.
@@ -81,6 +86,13 @@ impl LayoutPlan {
         };
         let (batches, width) =
             if per_block { (n * c.div_ceil(C_BLOCK), C_BLOCK) } else { (n, c.max(1)) };
+        let pixels = if plain == 0 { 0 } else { h * w };
+        let chunk = if pixels.saturating_mul(width) <= WHOLE {
+            pixels.max(1)
+        } else {
+            let units = pixels.div_ceil((UNIT / width).max(C_BLOCK)).next_multiple_of(SHARES);
+            pixels.div_ceil(units).next_multiple_of(C_BLOCK)
+        };
         Ok(Self {
             params: *params,
             isa,
@@ -88,8 +100,8 @@ impl LayoutPlan {
             x_len,
             y_len,
             batches,
-            pixels: if plain == 0 { 0 } else { h * w },
-            chunk: (UNIT / width).next_multiple_of(C_BLOCK).max(C_BLOCK),
+            pixels,
+            chunk,
         })
     }
 
@@ -103,7 +115,8 @@ impl LayoutPlan {
         self.y_len
     }
 
-    /// Independent units of work.
+    /// Independent units of work: pixels first, so that a range of them is a part of the image with
+    /// all its channels, as convolutions divide it.
     pub fn units(&self) -> usize {
         self.batches * self.pixels.div_ceil(self.chunk)
     }
@@ -134,8 +147,11 @@ impl LayoutPlan {
         let LayoutParams { op, c, .. } = self.params;
         let (hw, per_batch) = (self.pixels, self.pixels.div_ceil(self.chunk));
         let blocks = c.div_ceil(C_BLOCK);
+        // Matrices of one image.
+        let matrices = (self.batches / self.params.n.max(1)).max(1);
         for unit in units {
-            let (batch, p0) = (unit / per_batch, unit % per_batch * self.chunk);
+            let (image, unit) = (unit / (matrices * per_batch), unit % (matrices * per_batch));
+            let (batch, p0) = (image * matrices + unit % matrices, unit / matrices * self.chunk);
             let pixels = self.chunk.min(hw - p0);
             // Of the batch (n, block) in a blocked tensor, and of its first channel in a plain one.
             let at_block = (batch * hw + p0) * C_BLOCK;

@@ -5,8 +5,8 @@
 //! does not run. A *job* is a sequence of *phases*, a phase a number of *parts* that may run at
 //! the same time; the next phase begins when all parts of the last one are done. Each thread has
 //! its own share of the parts, always the same one, so that data stay in the cache of its core, and
-//! takes parts of other shares when its own are gone. Nobody waits for a thread, only for parts
-//! that a thread has begun.
+//! takes parts of other shares when its own are gone and others are late with theirs. Nobody waits
+//! long for a thread, only for parts that a thread has begun.
 //!
 //! Two words matter. The *call* says which phase it is and how its parts are shared out; the thread
 //! that finishes the last part of a phase writes the call for the next. The *claim* of a thread says
@@ -33,8 +33,9 @@ const SPIN: Duration = Duration::from_micros(10);
 /// An offer of the core that takes longer than this has been accepted: the machine is busy.
 const TAKEN: Duration = Duration::from_micros(20);
 
-/// How long the owner of the only part of a phase may be late before another thread takes it. Its
-/// operands are most likely in the owner's cache.
+/// How long the owner of parts may take before others begin those that it has not begun. Their
+/// operands are most likely in the owner's cache: fetched from there, what takes the owner a
+/// microsecond takes another core ten.
 const LATE: Duration = Duration::from_micros(20);
 
 /// What threads compute together.
@@ -287,6 +288,8 @@ impl Shared {
     /// Computes parts and waits for more of them until the call is one that is `over`.
     fn take_part(&self, number: usize, over: impl Fn(Word) -> bool) {
         let mut watch = Watch::new();
+        // The last phase in which this thread has waited for others long enough.
+        let mut late = 0;
         loop {
             let word = self.board.0.call.load(Ordering::Acquire);
             let call = Word::unpack(word);
@@ -301,9 +304,13 @@ impl Shared {
             // Others are about to begin theirs, so first this waits for a moment.
             let changed = || self.board.0.call.load(Ordering::Acquire) != word;
             let tired = watch.wait(changed);
+            if !changed() && watch.longer_than(LATE) {
+                late = call.phase;
+            }
             if changed() {
                 watch = Watch::new();
-            } else if let Some(part) = self.take_other(call, number, &watch) {
+            } else if let Some(part) = self.take_other(call, number, late) {
+                late = call.phase;
                 self.compute(call.phase, part, number);
                 watch = Watch::new();
             } else if tired {
@@ -318,11 +325,17 @@ impl Shared {
         self.take(call, number, |claim| (claim.a, Word { a: claim.a + 1, ..claim }))
     }
 
-    /// Takes the last part of a share that is not the own one.
-    fn take_other(&self, call: Word, number: usize, watch: &Watch) -> Option<u64> {
-        let late = call.a > 1 || watch.longer_than(LATE);
-        let others = (0..self.seats.len()).filter(|t| late && *t != number);
-        others.into_iter().find_map(|other| {
+    /// Takes the last part of a share that is not the own one. Its owner has been `late` in this phase,
+    /// or was so in the one before, also in that of an earlier job, and has not begun this one.
+    fn take_other(&self, call: Word, number: usize, late: u64) -> Option<u64> {
+        let absent = |other: usize| {
+            let claim = Word::unpack(self.seats[other].claim.0.load(Ordering::Relaxed));
+            late > 0
+                && late + 2 >= call.phase
+                && (claim.phase < call.phase || claim.a == call.share(other).a)
+        };
+        let others = (0..self.seats.len()).filter(|&t| t != number);
+        others.into_iter().filter(|&t| late == call.phase || absent(t)).find_map(|other| {
             self.take(call, other, |claim| (claim.b - 1, Word { b: claim.b - 1, ..claim }))
         })
     }
