@@ -4,6 +4,7 @@ mod lower;
 mod memory;
 mod plan;
 mod pool;
+mod product;
 mod reference;
 mod trial;
 
@@ -11,6 +12,7 @@ pub use memory::available as available_memory;
 #[cfg(feature = "opencl")]
 pub(crate) use memory::{Span, place};
 pub use plan::{NodeInfo, Plan};
+pub use product::Products;
 pub use trial::Trial;
 
 use core::ops::Range;

@@ -106,7 +106,7 @@ fn dot(x: &[f32], w: &[f32], more: f32) -> f32 {
 }
 
 /// The kernels' name of a type of weights.
-fn format(dtype: DType) -> Option<BlockFormat> {
+pub(crate) fn format(dtype: DType) -> Option<BlockFormat> {
     Some(match dtype {
         DType::F32 => BlockFormat::F32,
         DType::F16 => BlockFormat::F16,

@@ -21,6 +21,7 @@ use bytes::Bytes;
 
 pub use error::{GgufError, TensorFault};
 pub use metadata::{Array, Metadata, Strings, Value, ValueType};
+pub use types::dtype;
 
 use super::ImportError;
 use super::map::open_and_map;

@@ -2,8 +2,11 @@
 
 use crate::tensor::DType;
 
-/// The type with a number, or what ggml calls it where it is not supported.
-pub(super) fn dtype(number: u32) -> Result<DType, String> {
+/// The type of a tensor with this number in a file.
+///
+/// # Errors
+/// What ggml calls it, where it is not supported.
+pub fn dtype(number: u32) -> Result<DType, String> {
     let found = match number {
         0 => DType::F32,
         1 => DType::F16,
