@@ -6,7 +6,9 @@ use core::time::Duration;
 use std::time::Instant;
 
 use rknnrt::{Instance, Version};
-use tilewright::backend::rknn::{Npu, Numbers, Options, RknnError, Rows, Weights, self_test};
+use tilewright::backend::rknn::{
+    Npu, Numbers, Options, PlanFile, RknnError, Rows, Want, Weights, self_test,
+};
 
 /// Numbers of the emulator's counters.
 const CONTEXTS: i32 = 0;
@@ -342,20 +344,108 @@ fn weights_stay_within_their_budget() {
 }
 
 #[test]
-fn nothing_grows_over_many_products() {
-    let emulator = emulator("RKNN_EMU_COMPUTE=0");
-    let options = Options { verify: false, ..options(&emulator, "rk3588") };
-    let npu = Npu::open(options).unwrap();
-    let weights = Weights::new(Columns { k: 32, values: numbers(32 * 96, 2) });
-    let (x, mut y) = (vec![1f32; 32], vec![0f32; 96]);
-    let state = || [CONTEXTS, MEMORIES, 2].map(|which| emulator.counter(which));
+fn four_bits_are_exact_up_to_their_rounding() {
+    let emulator = emulator("");
+    let four = |chip: &str| Options { numbers: Numbers::I4, ..options(&emulator, chip) };
+    let npu = Npu::open(four("rk3588")).unwrap();
+    let (m, k, n) = (4, 700, 70);
+    // Whole numbers that 4 bits hold, with 7 in every row and column of both segments of K.
+    let whole = |count: usize, seed| -> Vec<f32> {
+        let mut all: Vec<f32> = numbers(count, seed).iter().map(|x| (x * 7.0).round()).collect();
+        for row in all.chunks_mut(k) {
+            (row[0], row[k - 1]) = (7.0, 7.0);
+        }
+        all
+    };
+    let (x, w) = (whole(m * k, 5), whole(n * k, 6));
+    let weights = Weights::new(Columns { k, values: w.clone() });
+    let mut y = vec![0f32; m * n];
     npu.multiply(&weights, &x, &mut y).unwrap();
-    let before = state();
-    for _ in 0..2000 {
-        npu.multiply(&weights, &x, &mut y).unwrap();
+    let expected: Vec<f32> = reference(&x, &w, k).iter().map(|(sum, _)| *sum as f32).collect();
+    assert_eq!(y, expected);
+    assert_eq!(npu.report().requantized, Some(0.0));
+    let refused = Npu::open(four("rk3576")).map(|_| ()).unwrap_err();
+    assert!(refused.to_string().contains("f16 or i8 on this chip"), "{refused}");
+}
+
+#[test]
+fn what_rounding_costs_is_reported() {
+    let emulator = emulator("");
+    let (k, n) = (256, 96);
+    let lost = |numbers: Numbers| {
+        let npu = Npu::open(Options { numbers, ..options(&emulator, "rk3588") }).unwrap();
+        assert_eq!(npu.report().requantized, None, "nothing is packed yet");
+        let weights = Weights::new(Columns { k, values: self::numbers(n * k, 8) });
+        npu.multiply(&weights, &self::numbers(k, 7), &mut vec![0f32; n]).unwrap();
+        npu.report().requantized
+    };
+    assert_eq!(lost(Numbers::F16), None);
+    // Steps of 1 / 127 and 1 / 7 of numbers from -1 to 1: a twelfth of their squares by a third.
+    let [bytes, nibbles] = [Numbers::I8, Numbers::I4].map(|numbers| lost(numbers).unwrap());
+    assert!((1e-5..2e-5).contains(&bytes), "{bytes}");
+    assert!((3.5e-3..7e-3).contains(&nibbles), "{nibbles}");
+}
+
+#[test]
+fn weights_fill_one_address_space_after_the_other() {
+    let emulator = emulator("RKNN_EMU_DOMAIN_MB=1");
+    let (k, n) = (256, 512);
+    let all: Vec<(Vec<f32>, Weights)> = (0..6)
+        .map(|seed| {
+            let values = numbers(n * k, 10 + seed);
+            (values.clone(), Weights::new(Columns { k, values }))
+        })
+        .collect();
+    let x = numbers(k, 1);
+    let mut most = Vec::new();
+    for domains in [1, 2, 3] {
+        let npu = Npu::open(Options { domains, cores: 1, ..options(&emulator, "rk3588") }).unwrap();
+        let mut y = vec![0f32; n];
+        for (w, weights) in all.iter().chain(&all) {
+            npu.multiply(weights, &x, &mut y).unwrap();
+            for (y, (sum, size)) in y.iter().zip(reference(&x, w, k)) {
+                assert!((f64::from(*y) - sum).abs() <= size / 1000.0, "{domains}");
+            }
+        }
+        most.push(emulator.counter(2));
     }
-    assert_eq!(state(), before);
-    assert_eq!(emulator.counter(RUNS), 3 * 2001);
+    // Of 1.5 MiB of weights a space of 1 MiB holds a part, two hold all.
+    assert!(most[0] <= 1 << 20 && most[1] > 3 << 19 && most[2] > 3 << 19, "{most:?}");
+    for domains in [0, 17] {
+        let refused = Npu::open(Options { domains, ..options(&emulator, "rk3588") }).map(|_| ());
+        assert!(matches!(refused, Err(RknnError::Setting { .. })), "{refused:?}");
+    }
+    let old = Instance::new("RKNN_EMU_VERSION=1.6.0", Some(Version::V1_6)).unwrap();
+    let refused = Npu::open(Options { domains: 2, ..options(&old, "rk3588") }).map(|_| ());
+    assert!(matches!(refused, Err(RknnError::Setting { .. })), "{refused:?}");
+}
+
+#[test]
+fn who_computes_is_decided_by_plan_rows_or_costs() {
+    let emulator = emulator("");
+    let open = |change: &dyn Fn(&mut Options)| {
+        let mut options = options(&emulator, "rk3588");
+        change(&mut options);
+        Npu::open(options).unwrap()
+    };
+    let want =
+        |rows| Want { rows, k: 2048, n: 2048, name: Some("ffn_up-0"), stored_bytes: 4 << 20 };
+    let by_costs = open(&|_| {});
+    assert!(!by_costs.takes(&want(1)) && by_costs.takes(&want(128)));
+    let by_rows = open(&|options| options.min_rows = Some(2));
+    assert!(!by_rows.takes(&want(1)) && by_rows.takes(&want(2)) && !by_rows.takes(&want(0)));
+    let small = Want { k: 31, ..want(128) };
+    assert!(!by_rows.takes(&small) && !by_costs.takes(&small));
+    let path = std::env::temp_dir().join(format!("tilewright-plan-{}.json", std::process::id()));
+    let pair =
+        r#"{"src0": {"row": 1, "col": 2048}, "src1": {"row": 2048, "col": 2048}, "name": "ffn_*"}"#;
+    std::fs::write(&path, format!(r#"{{"pairs": [{pair}]}}"#)).unwrap();
+    let plan = PlanFile::read(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let by_plan = open(&|options| options.plan = Some(plan.clone()));
+    assert!(by_plan.takes(&want(1)) && !by_plan.takes(&want(128)));
+    assert!(!by_plan.takes(&Want { name: Some("attn"), ..want(1) }));
+    assert!(matches!(PlanFile::read(&path), Err(RknnError::PlanFile { .. })));
 }
 
 #[test]

@@ -90,6 +90,7 @@ fn device(emulator: &Instance) -> Arc<RknnDevice> {
         library: Some(emulator.path().to_owned()),
         chip: Some("rk3588".to_owned()),
         emulator: true,
+        min_rows: Some(16),
         weight_bytes: Some(64 << 20),
         lock: None,
         log: |_| {},
@@ -116,10 +117,52 @@ fn the_npu_takes_products_with_constant_weights() {
     let device = device(&emulator);
     let (found, kernels) = run(q8_0(33, 64), Some(device.clone()));
     let taken = kernels.iter().filter(|k| *k == "rknn_matmul_f16").count();
-    assert_eq!(taken, 4, "{kernels:?}");
+    assert_eq!(taken, 8, "an attempt and its end for each of four products: {kernels:?}");
     close(&found, &expected, "on the NPU");
     let report = device.npu().report();
     assert_eq!((report.products, report.failures), (8, 0));
+}
+
+/// Two convolutions with windows of one pixel, one of them with what is fused to it, between others.
+fn picture(device: Option<Arc<dyn Device>>) -> (Vec<f32>, Vec<String>) {
+    use tilewright::graph::ops::binary::Binary;
+    use tilewright::graph::ops::conv::Conv;
+    use tilewright::graph::ops::unary::{Unary, UnaryOp};
+    use tilewright_kernels::BinaryOp;
+    let mut cx = Context::new();
+    let x = cx.input("x", DType::F32, &[2, 40, 5, 7]).unwrap();
+    let wide = cx.constant(tensor(&[40, 40, 3, 3], 1)).unwrap();
+    let biased = cx.constant(tensor(&[40], 2)).unwrap();
+    let padded = Conv { pads: [1; 4], bias: true, ..Conv::default() };
+    let y = cx.op(padded, &[x, wide, biased]).unwrap();
+    let w = cx.constant(tensor(&[40, 40, 1, 1], 3)).unwrap();
+    let bias = cx.constant(tensor(&[40], 4)).unwrap();
+    let z = cx.op(Conv { bias: true, ..Conv::default() }, &[y, w, bias]).unwrap();
+    let z = cx.op(Binary::new(BinaryOp::Add), &[z, y]).unwrap();
+    let z = cx.op(Unary::new(UnaryOp::Relu), &[z]).unwrap();
+    let w = cx.constant(tensor(&[50, 40, 1, 1], 5)).unwrap();
+    let z = cx.op(Conv::default(), &[z, w]).unwrap();
+    passes::optimize(&mut cx, &[z], 2).unwrap();
+    let mut executor = Executor::new(Isa::best(), 2).unwrap().with_device(device);
+    let plan = executor.plan(&mut cx, &[z]).unwrap();
+    let given = tensor(&[2, 40, 5, 7], 9);
+    let results = executor.run(&plan, &[&given], None).unwrap();
+    let values = results[0].as_slice::<f32>().unwrap().to_vec();
+    (values, plan.nodes().map(|node| node.kernel.clone()).collect())
+}
+
+#[test]
+fn convolutions_of_single_pixels_are_products() {
+    let (expected, _) = picture(None);
+    for (fault, failures) in [("", 0), ("run:rc=-1", 2)] {
+        let emulator = Instance::new(&format!("RKNN_EMU_FAULT={fault}"), None).unwrap();
+        let device = device(&emulator);
+        let (found, kernels) = picture(Some(device.clone()));
+        assert!(kernels.iter().any(|k| k == "rknn_matmul_f16"), "{kernels:?}");
+        close(&found, &expected, fault);
+        let report = device.npu().report();
+        assert_eq!((report.products, report.failures), (2 - failures, failures), "{report:?}");
+    }
 }
 
 #[test]

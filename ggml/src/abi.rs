@@ -106,8 +106,10 @@ pub(crate) struct BufferCalls {
     pub(crate) get_base: unsafe extern "C" fn(*mut Buffer) -> *mut c_void,
     pub(crate) init_tensor: Empty,
     pub(crate) memset_tensor: unsafe extern "C" fn(*mut Buffer, *mut Tensor, u8, usize, usize),
-    pub(crate) set_tensor: unsafe extern "C" fn(*mut Buffer, *mut Tensor, *const c_void, usize, usize),
-    pub(crate) get_tensor: unsafe extern "C" fn(*mut Buffer, *const Tensor, *mut c_void, usize, usize),
+    pub(crate) set_tensor:
+        unsafe extern "C" fn(*mut Buffer, *mut Tensor, *const c_void, usize, usize),
+    pub(crate) get_tensor:
+        unsafe extern "C" fn(*mut Buffer, *const Tensor, *mut c_void, usize, usize),
     /// Copies of rows with a distance.
     pub(crate) absent: [Empty; 2],
     pub(crate) cpy_tensor: Empty,

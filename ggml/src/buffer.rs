@@ -57,7 +57,9 @@ impl Memory {
         }
         // SAFETY: these bytes are ours as long as we are. A program that loads weights while it computes
         // with them gets what it asks for: some bytes of both.
-        unsafe { ptr::copy_nonoverlapping(self.start.as_ptr().add(at), out.as_mut_ptr(), out.len()) };
+        unsafe {
+            ptr::copy_nonoverlapping(self.start.as_ptr().add(at), out.as_mut_ptr(), out.len())
+        };
         Ok(())
     }
 }

@@ -10,9 +10,7 @@ use std::sync::OnceLock;
 use tilewright::backend::cpu::available_memory;
 use tilewright::import::gguf::dtype;
 
-use crate::abi::{
-    self, Backend, BufferType, Device, Graph, MUL_MAT, NO_WORK, Props, Reg, Tensor,
-};
+use crate::abi::{self, Backend, BufferType, Device, Graph, MUL_MAT, NO_WORK, Props, Reg, Tensor};
 use crate::buffer::{alignment, alloc_buffer, buft_name, from_host_ptr, is_host, place};
 use crate::host::Host;
 use crate::{Engine, Shape, Weights};
@@ -213,7 +211,8 @@ unsafe extern "C" fn supports_op(_device: *mut Device, tensor: *const Tensor) ->
         // SAFETY: a tensor of the host's with its operands; data are not looked at.
         unsafe {
             let tensor = &*tensor;
-            has_no_work(tensor) || product(tensor).is_some_and(|p| plugin().engine.supports(&p.shape()))
+            has_no_work(tensor)
+                || product(tensor).is_some_and(|p| plugin().engine.supports(&p.shape()))
         }
     })
 }

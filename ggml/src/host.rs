@@ -111,11 +111,15 @@ unsafe fn find() -> Result<Host, String> {
     // SAFETY: it takes nothing.
     let found = unsafe { overhead() };
     if found != size_of::<Tensor>() + OBJECT {
-        return Err(format!("its tensors have {found} bytes, not {}", size_of::<Tensor>() + OBJECT));
+        return Err(format!(
+            "its tensors have {found} bytes, not {}",
+            size_of::<Tensor>() + OBJECT
+        ));
     }
     let count = function!(c"ggml_backend_dev_count", unsafe extern "C" fn() -> usize);
     let get = function!(c"ggml_backend_dev_get", unsafe extern "C" fn(usize) -> *mut Device);
-    let reg = function!(c"ggml_backend_dev_backend_reg", unsafe extern "C" fn(*mut Device) -> *mut Reg);
+    let reg =
+        function!(c"ggml_backend_dev_backend_reg", unsafe extern "C" fn(*mut Device) -> *mut Reg);
     let memory_of = function!(
         c"ggml_backend_dev_buffer_type",
         unsafe extern "C" fn(*mut Device) -> *mut BufferType
@@ -151,7 +155,8 @@ unsafe fn find() -> Result<Host, String> {
         }
         let slots = Slots::of(version);
         let differs = |what: &str| Err(format!("its {what} is laid out in another way"));
-        if (*device).reg != reg(device) || ((*device).get_buffer_type)(device) != memory_of(device) {
+        if (*device).reg != reg(device) || ((*device).get_buffer_type)(device) != memory_of(device)
+        {
             return differs("record of devices");
         }
         let buft = memory_of(device);

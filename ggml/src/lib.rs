@@ -5,6 +5,7 @@
 //! of ggml is linked: `abi.rs` declares its structures, `host.rs` finds its functions in the process
 //! and refuses a version whose structures differ, `buffer.rs` has the memory of weights, `device.rs` the
 //! rest. A panic ends in the error that ggml has for a failed computation.
+#![cfg(target_os = "linux")]
 #![deny(missing_docs)]
 #![allow(unsafe_code, reason = "the interface is one of C")]
 

@@ -92,6 +92,7 @@ pub use template::attention_layout::CacheType;
 pub use template::binary::{BinaryOp, BinaryParams, BinaryPlan};
 #[cfg(any(feature = "alloc", test))]
 pub use template::block::{BlockFormat, BlockMatmulParams, BlockMatmulPlan, BlockOperands};
+pub use template::cells::{CellForm, CellsParams, CellsPlan};
 #[cfg(any(feature = "alloc", test))]
 pub use template::conv::{ConvParams, ConvPlan, InputLayout};
 #[cfg(any(feature = "alloc", test))]

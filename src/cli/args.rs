@@ -24,6 +24,7 @@ Environment:
   TILEWRIGHT_TUNE_TABLE=FILE|off                   tuning table to use instead of the user's own
   TILEWRIGHT_OPENCL_DEVICE=NUMBER|NAME             the device, for --backend opencl
   TILEWRIGHT_RKNN_LIB=FILE                         the NPU's run-time library, for --backend rknn
+                                                   (more variables: docs/rknn.md)
   NO_COLOR=1                                       plain text on terminals
 
 Exit status: 0 done; 1 it failed, with one line on standard error; 2 bad usage.
@@ -323,6 +324,9 @@ pub(super) struct DoctorArgs {
     /// Test the NPU in this process and print what was found
     #[arg(long, hide = true)]
     pub(super) npu_self_test: bool,
+    /// Measure what products cost on the NPU and the processor, and write it to FILE
+    #[arg(long, value_name = "FILE")]
+    pub(super) npu_costs: Option<PathBuf>,
     /// Form of the result
     #[arg(long, value_enum, default_value_t)]
     pub(super) format: Format,

@@ -26,7 +26,7 @@ struct Json {
 }
 
 #[cfg(feature = "rknn")]
-use super::npu::{Rknn, examine as examine_npu, run_self_test};
+use super::npu::{Rknn, examine as examine_npu, measure_costs, run_self_test};
 
 #[cfg(not(feature = "rknn"))]
 #[derive(Serialize)]
@@ -45,10 +45,25 @@ fn run_self_test() -> Result<(), Failure> {
     Err(Failure(examine_npu(&mut Vec::new()).reason))
 }
 
+#[cfg(not(feature = "rknn"))]
+impl Rknn {
+    fn lines(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+#[cfg(not(feature = "rknn"))]
+fn measure_costs(_file: &std::path::Path) -> Result<(), Failure> {
+    run_self_test()
+}
+
 /// The command.
 pub(super) fn doctor(args: &DoctorArgs) -> Result<(), Failure> {
     if args.npu_self_test {
         return run_self_test();
+    }
+    if let Some(file) = &args.npu_costs {
+        return measure_costs(file);
     }
     let found = examine();
     match args.format {
@@ -149,6 +164,9 @@ fn text(found: &Json) -> String {
         if found.rknn.available { "" } else { "none: " },
         found.rknn.reason,
     );
+    for line in found.rknn.lines() {
+        out.push_str(&format!("                  {line}\n"));
+    }
     if found.advice.is_empty() {
         out.push_str("advice            none, all is well\n");
     }

@@ -16,6 +16,8 @@ mod llm;
 mod model;
 #[cfg(feature = "rknn")]
 mod npu;
+#[cfg(feature = "rknn")]
+mod npu_system;
 mod opencl;
 mod output;
 mod report;

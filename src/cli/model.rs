@@ -166,7 +166,9 @@ pub(super) fn device(name: &str, which: Option<&str>) -> Result<Option<Arc<dyn D
         let device = match DEVICE.get() {
             Some(device) => device,
             None => {
-                let npu = Arc::new(Npu::open(Options::from_env()?)?);
+                let options = Options::from_env()?;
+                super::npu::before_use(&options)?;
+                let npu = Arc::new(Npu::open(options)?);
                 DEVICE.get_or_init(|| Arc::new(RknnDevice::new(npu)))
             }
         };

@@ -13,6 +13,9 @@ fn command(bench: &Bench, emulator: &Instance) -> Command {
         .env("TMPDIR", bench.path("."))
         .env("TILEWRIGHT_RKNN_CHIP", "rk3588")
         .env("TILEWRIGHT_RKNN_EMULATOR", "1")
+        .env("TILEWRIGHT_RKNN_MIN_ROWS", "16")
+        .env("TILEWRIGHT_RKNN_SELF_TEST", "off")
+        .env("XDG_CACHE_HOME", bench.path("cache"))
         .env("TILEWRIGHT_RKNN_LIB", emulator.path());
     command
 }
@@ -33,6 +36,10 @@ fn doctor_tests_the_npu_in_another_process() {
     assert_eq!((&good["available"], &good["chip"]), (&true.into(), &"rk3588".into()), "{good}");
     assert_eq!(good["self_test"]["cores"], 3);
     assert_eq!(good["self_test"]["api_version"], "2.3.2 (emulator)");
+    let times = good["self_test"]["per_core"].as_array().unwrap();
+    assert_eq!(times.len(), 6, "three cores, two types: {good}");
+    assert!(good["self_test"]["times"][0]["gflops"].as_f64().unwrap() > 0.0, "{good}");
+    assert!(good["kernel"].is_string() && good["open_files"].is_u64(), "{good}");
     for (fault, reason) in [
         ("create:rc=-3", "device unavailable"),
         ("run:wrong=zero", "wrong row"),
@@ -45,7 +52,46 @@ fn doctor_tests_the_npu_in_another_process() {
     let mut nowhere = command(&bench, &emulator);
     nowhere.env("TILEWRIGHT_RKNN_LIB", "none.so").arg("doctor");
     let ran = Ran::from(nowhere.output().unwrap());
-    assert!(ran.done().contains("rknn              none: "));
+    let said = ran.done();
+    assert!(said.contains("rknn              none: "), "{said}");
+    assert!(said.contains("set TILEWRIGHT_RKNN_LIB to its path"), "{said}");
+}
+
+#[test]
+fn a_library_is_tested_before_its_first_use() {
+    let (bench, emulator) = (Bench::new(), emulator());
+    let run = |fault: &str| {
+        let mut command = command(&bench, &emulator);
+        command.env_remove("TILEWRIGHT_RKNN_SELF_TEST").env("RKNN_EMU_FAULT", fault);
+        command.args(["generate", "-p", "a", "-n", "1", "--backend", "rknn"]);
+        Ran::from(command.output().unwrap())
+    };
+    for fault in ["run:crash", "run:nth=3:wrong=nan"] {
+        let bad = run(fault);
+        assert_eq!(bad.status, Some(1), "{}", bad.stderr);
+        assert!(bad.stderr.contains("before its first use: "), "{}", bad.stderr);
+    }
+    run("").done();
+    // It has passed now, and is not tested again: what fails later is left to the CPU.
+    run("run:nth=3:rc=-1").done();
+}
+
+#[test]
+fn costs_are_measured_and_used() {
+    let (bench, emulator) = (Bench::new(), emulator());
+    let mut measure = command(&bench, &emulator);
+    measure.args(["doctor", "--npu-costs", "costs.json"]);
+    assert!(Ran::from(measure.output().unwrap()).done().contains("npu_macs"));
+    let generate = |costs: &str| {
+        let mut command = command(&bench, &emulator);
+        command.env("TILEWRIGHT_RKNN_COSTS", costs).env_remove("TILEWRIGHT_RKNN_MIN_ROWS");
+        command.args(["generate", "-p", "a", "-n", "1", "--backend", "rknn"]);
+        Ran::from(command.output().unwrap())
+    };
+    generate("costs.json").done();
+    let refused = generate("m.onnx");
+    assert_eq!(refused.status, Some(1));
+    assert!(refused.stderr.contains("the table of costs `m.onnx`"), "{}", refused.stderr);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-"""Stock llama.cpp through the C interface that the package xllamacpp carries.
+"""Stock llama.cpp through the C interface that the package xllamacpp carries, or llama-cpp-python without it.
 
 xllamacpp's Python classes only have a server, without logits; its shared library
 exports the whole C interface. The parameter structs are taken as opaque memory
@@ -38,10 +38,12 @@ POINTERS = ("llama_model_load_from_file", "llama_init_from_model", "llama_model_
 
 
 def _library():
-    spec = importlib.util.find_spec("xllamacpp")
-    if spec is None:
+    found = [(importlib.util.find_spec(name), names) for name, names in
+             (("xllamacpp", "xllamacpp*.so"), ("llama_cpp", "lib/libllama.so"))]
+    paths = [path for spec, names in found if spec for path in pathlib.Path(spec.origin).parent.glob(names)]
+    if not paths:
         raise SystemExit("error: package xllamacpp is missing; pip install -r tests/requirements-llm.txt")
-    path = next(pathlib.Path(spec.origin).parent.glob("xllamacpp*.so"))
+    path = paths[0]
     library = ctypes.CDLL(str(path))
     for name in POINTERS:
         getattr(library, name).restype = ctypes.c_void_p

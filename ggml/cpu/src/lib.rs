@@ -1,21 +1,26 @@
 //! `libggml_tilewright.so`: tilewright's kernels compute the products of a stock llama.cpp.
 //!
-//! `TILEWRIGHT_GGML_MIN_ROWS` is the fewest rows of activations of a product that is taken;
+//! `TILEWRIGHT_GGML_MIN_ROWS` is the fewest rows of activations of a product that is taken, by itself as
+//! many as make it faster than ggml's own;
 //! `TILEWRIGHT_ISA` chooses a lower instruction set.
+#![cfg(target_os = "linux")]
 
 use core::ffi::{CStr, c_int, c_void};
 use std::sync::{Mutex, PoisonError};
 
-use tilewright::Isa;
 use tilewright::backend::cpu::Products;
+use tilewright::{DType, Isa};
 use tilewright_ggml::{Engine, Shape, Weights, start};
 
-/// Fewest rows of activations, unless the environment says otherwise.
-const MIN_ROWS: usize = 1;
+/// Fewest rows of activations with which products are faster here than in ggml's own kernels
+/// (`tests/ggml_plugins.py --bench TILEWRIGHT`): weights lie as in the file, so they are packed each time.
+fn fewest(dtype: DType) -> usize {
+    if dtype.is_float() { 128 } else { 16 }
+}
 
 struct Cpu {
     isa: Isa,
-    min_rows: usize,
+    min_rows: Option<usize>,
     products: Mutex<Products>,
 }
 
@@ -23,10 +28,10 @@ impl Cpu {
     fn new() -> Result<Self, String> {
         let isa = Isa::select().map_err(|e| e.to_string())?;
         let min_rows = match std::env::var("TILEWRIGHT_GGML_MIN_ROWS") {
-            Ok(text) => text.parse().map_err(|_| {
+            Ok(text) => Some(text.parse().map_err(|_| {
                 format!("TILEWRIGHT_GGML_MIN_ROWS is `{text}`, which must be a number of rows")
-            })?,
-            Err(_) => MIN_ROWS,
+            })?),
+            Err(_) => None,
         };
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let products = Mutex::new(Products::new(isa, threads).map_err(|e| e.to_string())?);
@@ -56,7 +61,8 @@ impl Engine for Cpu {
     }
 
     fn supports(&self, shape: &Shape<'_>) -> bool {
-        shape.rows >= self.min_rows && Products::takes(self.isa, shape.dtype, shape.n, shape.k)
+        shape.rows >= self.min_rows.unwrap_or(fewest(shape.dtype))
+            && Products::takes(self.isa, shape.dtype, shape.n, shape.k)
     }
 
     fn multiply(&self, w: &Weights<'_>, x: &[f32], y: &mut [f32]) -> Result<(), String> {
@@ -68,7 +74,9 @@ impl Engine for Cpu {
         if products.threads() != threads {
             match Products::new(self.isa, threads) {
                 Ok(fresh) => *products = fresh,
-                Err(e) => eprintln!("tilewright's plug-in keeps {} threads: {e}", products.threads()),
+                Err(e) => {
+                    eprintln!("tilewright's plug-in keeps {} threads: {e}", products.threads())
+                }
             }
         }
     }

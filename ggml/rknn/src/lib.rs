@@ -2,6 +2,7 @@
 //!
 //! The variables are those of the backend `rknn` (`docs/rknn.md`). What the NPU cannot compute this
 //! plug-in computes on the CPU, with the threads that llama.cpp was told to use.
+#![cfg(target_os = "linux")]
 
 use core::ffi::{CStr, c_int, c_void};
 use core::hash::Hasher;
@@ -10,7 +11,7 @@ use std::hash::DefaultHasher;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tilewright::backend::cpu::Products;
-use tilewright::backend::rknn::{self, Npu, Options, RknnError, Rows};
+use tilewright::backend::rknn::{self, Npu, Options, RknnError, Rows, Want};
 use tilewright::tensor::block::dequantize;
 use tilewright::{DType, Isa};
 use tilewright_ggml::{Engine, Memory, Shape, Weights, start};
@@ -124,8 +125,8 @@ impl Engine for Rknn {
 
     fn guid(&self) -> [u8; 16] {
         [
-            0xc9, 0xbd, 0xb7, 0x02, 0x49, 0x36, 0x42, 0x12, 0xaf, 0x35, 0xa2, 0x87, 0xd8, 0xc0, 0x29,
-            0x20,
+            0xc9, 0xbd, 0xb7, 0x02, 0x49, 0x36, 0x42, 0x12, 0xaf, 0x35, 0xa2, 0x87, 0xd8, 0xc0,
+            0x29, 0x20,
         ]
     }
 
@@ -135,9 +136,11 @@ impl Engine for Rknn {
     }
 
     fn supports(&self, shape: &Shape<'_>) -> bool {
+        let &Shape { dtype, rows, k, n, name, .. } = shape;
+        let Some(stored_bytes) = dtype.bytes_of(k * n) else { return false };
         shape.constant
             && shape.batch == 1
-            && self.npu.takes(shape.rows, shape.k, shape.n)
+            && self.npu.takes(&Want { rows, k, n, name: Some(name), stored_bytes })
             && Products::takes(self.isa, shape.dtype, shape.n, shape.k)
     }
 

@@ -31,6 +31,9 @@ mod binary_pow;
 mod binary_tests;
 #[cfg(any(feature = "alloc", test))]
 pub mod block;
+pub mod cells;
+#[cfg(test)]
+mod cells_tests;
 #[cfg(any(feature = "alloc", test))]
 pub mod conv;
 #[cfg(any(feature = "alloc", test))]

@@ -23,6 +23,9 @@ use std::time::Instant;
 use crate::graph::{Choices, Context, Device, Evaluator, GraphError, Host, TensorId, passes};
 use crate::tensor::{AlignedBytes, Storage, Tensor, TensorError};
 use plan::{Place, Port};
+#[cfg(feature = "rknn")]
+pub(crate) use pool::{Job, Pool};
+#[cfg(not(feature = "rknn"))]
 use pool::{Job, Pool};
 use tilewright_kernels::Isa;
 

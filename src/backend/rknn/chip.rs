@@ -1,6 +1,7 @@
 //! The chips: cores, limits, and the blocks that matrices lie in.
 
 use super::RknnError;
+use tilewright_kernels::CellForm;
 
 /// How a product is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -11,6 +12,8 @@ pub enum Numbers {
     /// Both operands rounded to 8 bits, activations with a scale per row, weights with one per
     /// column; sums are exact.
     I8,
+    /// The same with 4 bits, on chips that have it: errors of some 20 %, for research only.
+    I4,
 }
 
 impl Numbers {
@@ -19,14 +22,47 @@ impl Numbers {
         match self {
             Self::F16 => 1,
             Self::I8 => 2,
+            Self::I4 => 10,
         }
     }
 
-    /// Bytes of an element of A and B.
-    pub(super) fn bytes(self) -> usize {
+    /// Its name in settings and reports.
+    pub fn name(self) -> &'static str {
         match self {
-            Self::F16 => 2,
-            Self::I8 => 1,
+            Self::F16 => "f16",
+            Self::I8 => "i8",
+            Self::I4 => "i4",
+        }
+    }
+
+    /// What elements of A and B are.
+    pub(super) fn form(self) -> CellForm {
+        match self {
+            Self::F16 => CellForm::F16,
+            Self::I8 => CellForm::I8,
+            Self::I4 => CellForm::I4,
+        }
+    }
+
+    /// Bytes of so many elements of A or B.
+    pub(super) fn bytes(self, elements: usize) -> usize {
+        self.form().bytes(elements)
+    }
+
+    /// The largest integer that elements become; `None` for floats.
+    pub(super) fn most(self) -> Option<f32> {
+        match self {
+            Self::F16 => None,
+            Self::I8 => Some(127.0),
+            Self::I4 => Some(7.0),
+        }
+    }
+
+    /// Bytes of an element of C.
+    pub(super) fn result_bytes(self) -> usize {
+        match self {
+            Self::F16 | Self::I8 => 4,
+            Self::I4 => 2,
         }
     }
 }
@@ -47,12 +83,20 @@ pub(super) struct Chip {
     pub(super) name: &'static str,
     pub(super) cores: usize,
     /// Most rows of B in one context: past them some chips cut B, and one is said to be wrong.
-    pub(super) k_max: usize,
-    /// Columns come in multiples of this.
-    pub(super) n_unit: usize,
+    k_max: usize,
+    /// Columns come in multiples of this, those of 4 bits in ones of [`N_UNIT_I4`].
+    n_unit: usize,
     f16: Blocks,
     i8: Blocks,
+    /// Whether products of 4 bits exist.
+    has_i4: bool,
 }
+
+/// Most rows of B of 4 bits: 7 * 7 * 640 is the last even number of units that 16 bits surely hold.
+const K_MAX_I4: usize = 640;
+
+const N_UNIT_I4: usize = 64;
+const I4: Blocks = Blocks { a: 32, sn: 64, sk: 32, c: 8 };
 
 /// Rows of B come in multiples of this.
 pub(super) const K_UNIT: usize = 32;
@@ -71,6 +115,7 @@ const RK356X: Chip = Chip {
     n_unit: 16,
     f16: blocks(4, 8, 16),
     i8: blocks(8, 16, 32),
+    has_i4: false,
 };
 
 const CHIPS: [Chip; 5] = [
@@ -81,6 +126,7 @@ const CHIPS: [Chip; 5] = [
         n_unit: 32,
         f16: blocks(8, 16, 32),
         i8: blocks(16, 32, 32),
+        has_i4: true,
     },
     Chip {
         name: "rk3576",
@@ -89,6 +135,7 @@ const CHIPS: [Chip; 5] = [
         n_unit: 32,
         f16: blocks(8, 16, 32),
         i8: blocks(16, 32, 32),
+        has_i4: false,
     },
     RK356X,
     Chip { name: "rk3566", ..RK356X },
@@ -99,6 +146,7 @@ const CHIPS: [Chip; 5] = [
         n_unit: 16,
         f16: blocks(8, 8, 32),
         i8: blocks(16, 16, 32),
+        has_i4: false,
     },
 ];
 
@@ -125,6 +173,22 @@ impl Chip {
         match numbers {
             Numbers::F16 => self.f16,
             Numbers::I8 => self.i8,
+            Numbers::I4 => I4,
         }
+    }
+
+    /// Whether it computes with them.
+    pub(super) fn has(&self, numbers: Numbers) -> bool {
+        numbers != Numbers::I4 || self.has_i4
+    }
+
+    /// Most rows of B in one context.
+    pub(super) fn k_max(&self, numbers: Numbers) -> usize {
+        if numbers == Numbers::I4 { K_MAX_I4 } else { self.k_max }
+    }
+
+    /// Columns come in multiples of this.
+    pub(super) fn n_unit(&self, numbers: Numbers) -> usize {
+        if numbers == Numbers::I4 { N_UNIT_I4 } else { self.n_unit }
     }
 }

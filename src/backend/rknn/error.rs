@@ -4,6 +4,8 @@ use core::fmt;
 use core::time::Duration;
 use std::path::PathBuf;
 
+use tilewright_kernels::KernelError;
+
 /// Why the NPU is not used, or did not compute a product.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -78,6 +80,28 @@ pub enum RknnError {
     },
     /// Weights cannot be read.
     Weights(String),
+    /// A file of products is not one.
+    PlanFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A table of costs is not one.
+    CostFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// There are no kernels that pack.
+    Kernel(KernelError),
+}
+
+impl From<KernelError> for RknnError {
+    fn from(e: KernelError) -> Self {
+        Self::Kernel(e)
+    }
 }
 
 impl RknnError {
@@ -119,7 +143,12 @@ impl fmt::Display for RknnError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Library { path, reason } => {
-                write!(f, "the NPU's run-time library `{}`: {reason}", path.display())
+                write!(
+                    f,
+                    "the NPU's run-time library `{}`: {reason}; install librknnrt.so 2.3 of Rockchip's \
+                     rknn-toolkit2 for this processor and set TILEWRIGHT_RKNN_LIB to its path",
+                    path.display()
+                )
             }
             Self::Setting { name, value, expected } => {
                 write!(f, "{name} is `{value}`, which must be {expected}")
@@ -157,6 +186,13 @@ impl fmt::Display for RknnError {
                 write!(f, "an operand has {found} elements instead of {expected}")
             }
             Self::Weights(reason) => write!(f, "weights cannot be read: {reason}"),
+            Self::PlanFile { path, reason } => {
+                write!(f, "the plan file `{}`: {reason}", path.display())
+            }
+            Self::CostFile { path, reason } => {
+                write!(f, "the table of costs `{}`: {reason}", path.display())
+            }
+            Self::Kernel(e) => write!(f, "{e}"),
         }
     }
 }

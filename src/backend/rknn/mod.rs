@@ -9,9 +9,11 @@
 
 mod breaker;
 mod chip;
+mod costs;
 mod error;
 mod owner;
 mod pack;
+mod plan_file;
 mod planner;
 mod rates;
 mod self_test;
@@ -26,8 +28,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Instant;
 
+use tilewright_kernels::Isa;
+
 pub use chip::Numbers;
+pub use costs::Costs;
 pub use error::RknnError;
+pub use plan_file::PlanFile;
 pub use rates::{PackRates, pack_rates};
 pub use self_test::{SelfTest, self_test};
 pub use step::RknnDevice;
@@ -36,6 +42,7 @@ pub use sys::Interface;
 use breaker::Breaker;
 use chip::Chip;
 use owner::{Job, Owner, Reply};
+use pack::Packer;
 use planner::{Cut, MAX_ROWS};
 use sys::Library;
 
@@ -59,8 +66,11 @@ const WEIGHT_RATE: f64 = 8.9e9;
 const MAC_RATE: f64 = 0.35e12;
 const PACK_RATE: f64 = 0.1e9;
 
-/// Fewest rows from which the NPU is faster than the CPU: with fewer both wait for memory.
-const MIN_ROWS: usize = 16;
+/// Address spaces that there can be.
+const MAX_DOMAINS: usize = 16;
+
+/// Most threads that pack activations.
+const PACKERS: usize = 4;
 
 /// How the NPU is used.
 #[derive(Clone, Debug)]
@@ -73,12 +83,21 @@ pub struct Options {
     pub emulator: bool,
     /// How products are computed.
     pub numbers: Numbers,
+    /// First core in use.
+    pub first_core: usize,
     /// Most cores in use.
     pub cores: usize,
-    /// Fewest rows of activations of a product that the NPU takes.
-    pub min_rows: usize,
+    /// Fewest rows of activations of a product that the NPU takes; `None` if costs decide.
+    pub min_rows: Option<usize>,
+    /// The only products that it takes, whatever they cost; `None` for all.
+    pub plan: Option<PlanFile>,
+    /// What products cost; `None` for what is known of the chip.
+    pub costs: Option<Costs>,
     /// Most bytes of packed weights on all cores; `None` for 40 % of the free memory.
     pub weight_bytes: Option<usize>,
+    /// Address spaces of the NPU, from 1 to 16, each for 2 GiB of weights less 64 MiB. More than one needs
+    /// a driver of 0.9.8 and no other program that uses them.
+    pub domains: usize,
     /// Time that a core gets for a product; `None` for what a prediction allows, 2 s at least.
     pub deadline: Option<Duration>,
     /// Whether results are compared with check sums.
@@ -96,9 +115,13 @@ impl Default for Options {
             chip: None,
             emulator: false,
             numbers: Numbers::F16,
+            first_core: 0,
             cores: usize::MAX,
-            min_rows: MIN_ROWS,
+            min_rows: None,
+            plan: None,
+            costs: None,
             weight_bytes: None,
+            domains: 1,
             deadline: None,
             verify: true,
             log: |text| eprintln!("warning: {text}"),
@@ -109,11 +132,12 @@ impl Default for Options {
 
 impl Options {
     /// The defaults, with what the environment says: `TILEWRIGHT_RKNN_LIB` (a path),
-    /// `TILEWRIGHT_RKNN_CHIP`, `TILEWRIGHT_RKNN_EMULATOR` (1), `TILEWRIGHT_RKNN_TYPE` (`f16` or
-    /// `i8`), `TILEWRIGHT_RKNN_CORES` and `TILEWRIGHT_RKNN_MIN_ROWS`.
+    /// `TILEWRIGHT_RKNN_CHIP`, `TILEWRIGHT_RKNN_EMULATOR` (1), `TILEWRIGHT_RKNN_TYPE` (`f16`,
+    /// `i8` or `i4`), `TILEWRIGHT_RKNN_CORES`, `TILEWRIGHT_RKNN_MIN_ROWS`, `TILEWRIGHT_RKNN_DOMAINS`,
+    /// `TILEWRIGHT_RKNN_PLAN` and `TILEWRIGHT_RKNN_COSTS` (files).
     ///
     /// # Errors
-    /// [`RknnError::Setting`].
+    /// [`RknnError::Setting`], [`RknnError::PlanFile`], [`RknnError::CostFile`].
     pub fn from_env() -> Result<Self, RknnError> {
         let text = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
         let number = |name: &'static str, default: usize| match text(name) {
@@ -129,8 +153,9 @@ impl Options {
             Some(value) => match &value[..] {
                 "f16" => Numbers::F16,
                 "i8" => Numbers::I8,
+                "i4" => Numbers::I4,
                 _ => {
-                    let (name, expected) = ("TILEWRIGHT_RKNN_TYPE", "f16 or i8");
+                    let (name, expected) = ("TILEWRIGHT_RKNN_TYPE", "f16, i8 or i4");
                     return Err(RknnError::Setting { name, value, expected });
                 }
             },
@@ -141,7 +166,13 @@ impl Options {
             emulator: text("TILEWRIGHT_RKNN_EMULATOR").is_some_and(|v| v == "1"),
             numbers,
             cores: number("TILEWRIGHT_RKNN_CORES", usize::MAX)?,
-            min_rows: number("TILEWRIGHT_RKNN_MIN_ROWS", MIN_ROWS)?,
+            min_rows: match number("TILEWRIGHT_RKNN_MIN_ROWS", 0)? {
+                0 => None,
+                rows => Some(rows),
+            },
+            domains: number("TILEWRIGHT_RKNN_DOMAINS", 1)?,
+            plan: text("TILEWRIGHT_RKNN_PLAN").map(|p| PlanFile::read(p.as_ref())).transpose()?,
+            costs: text("TILEWRIGHT_RKNN_COSTS").map(|p| Costs::read(p.as_ref())).transpose()?,
             ..Self::default()
         })
     }
@@ -168,6 +199,21 @@ pub trait Rows: Send + Sync {
     /// # Errors
     /// [`RknnError::Weights`].
     fn row(&self, column: usize, out: &mut [f32]) -> Result<(), RknnError>;
+
+    /// Those for several columns, one after the other.
+    ///
+    /// # Errors
+    /// [`RknnError::Weights`].
+    fn rows(&self, columns: Range<usize>, out: &mut [f32]) -> Result<(), RknnError> {
+        let rows = out.chunks_exact_mut(self.k());
+        columns.zip(rows).try_for_each(|(column, out)| self.row(column, out))
+    }
+
+    /// The same where they lie, if they lie there so.
+    fn slice(&self, columns: Range<usize>) -> Option<&[f32]> {
+        let _ = columns;
+        None
+    }
 }
 
 /// Weights that products name. Clones are the same weights.
@@ -191,6 +237,21 @@ impl Weights {
     }
 }
 
+/// A product that somebody would like to have computed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Want<'a> {
+    /// Rows of activations.
+    pub rows: usize,
+    /// Elements that are summed.
+    pub k: usize,
+    /// Columns of the result.
+    pub n: usize,
+    /// Its name in its graph, where it has one.
+    pub name: Option<&'a str>,
+    /// Bytes of the weights that the CPU would read.
+    pub stored_bytes: usize,
+}
+
 /// What an NPU has done.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
@@ -200,6 +261,8 @@ pub struct Report {
     pub failures: u64,
     /// Why, each reason once.
     pub reasons: Vec<String>,
+    /// Of weights that were rounded to integers so far: squares of what was lost, by those of the elements.
+    pub requantized: Option<f64>,
 }
 
 /// What is known of an NPU.
@@ -218,6 +281,7 @@ pub struct Description {
 }
 
 struct Cores {
+    packer: Packer,
     owners: Vec<Owner>,
     breakers: Vec<Breaker>,
 }
@@ -229,6 +293,8 @@ pub struct Npu {
     description: Description,
     cores: Mutex<Cores>,
     report: Mutex<Report>,
+    /// Of all weights that were packed: squares of what rounding changed, and of the elements.
+    lost: Mutex<[f64; 2]>,
     _lock: Option<File>,
 }
 
@@ -244,20 +310,44 @@ impl Npu {
     /// An unknown chip, a library that cannot be opened or used, another process that uses the NPU.
     pub fn open(options: Options) -> Result<Self, RknnError> {
         let chip = Chip::find(options.chip.as_deref())?;
+        if !chip.has(options.numbers) {
+            let (name, value) = ("TILEWRIGHT_RKNN_TYPE", options.numbers.name().to_owned());
+            return Err(RknnError::Setting { name, value, expected: "f16 or i8 on this chip" });
+        }
         let held = options.lock.as_ref().map(|path| hold(path)).transpose()?;
         let path = options.library.clone().unwrap_or_else(|| PathBuf::from(LIBRARY));
         let library = Library::open(&path)?;
-        let cores = options.cores.clamp(1, chip.cores);
+        let domains = (1..=MAX_DOMAINS).contains(&options.domains)
+            && (options.domains == 1 || library.interface() != Interface::V1);
+        if !domains {
+            let (name, value) = ("TILEWRIGHT_RKNN_DOMAINS", options.domains.to_string());
+            return Err(RknnError::Setting {
+                name,
+                value,
+                expected: "from 1 to 16, and 1 for a library before 2.0",
+            });
+        }
+        let isa = Isa::select()?;
+        let first = options.first_core.min(chip.cores - 1);
+        let cores = options.cores.clamp(1, chip.cores - first);
         let budget = options.weight_bytes.unwrap_or_else(|| {
             let free = super::cpu::available_memory().unwrap_or(1 << 30);
-            (free / 100 * BUDGET_PERCENT).min(BUDGET_MOST)
+            (free / 100 * BUDGET_PERCENT).min(BUDGET_MOST * options.domains)
         });
         let deadline = options.deadline.unwrap_or(LEAST_DEADLINE);
         let (mut owners, mut breakers) = (Vec::new(), Vec::new());
         let (mut versions, mut problem) = (None, RknnError::Unavailable);
         let mut report = Report::default();
-        for core in 0..cores {
-            let (mut owner, started) = Owner::start(library.clone(), chip, core, budget / cores)?;
+        for core in first..first + cores {
+            let settings = owner::Settings {
+                chip,
+                core,
+                budget: budget / cores,
+                domains: options.domains,
+                domain_bytes: BUDGET_MOST / cores,
+                isa,
+            };
+            let (mut owner, started) = Owner::start(library.clone(), settings)?;
             let answer = started.recv_timeout(deadline).unwrap_or_else(|_| {
                 owner.abandon();
                 Err(RknnError::Timeout { core, after: deadline })
@@ -290,8 +380,23 @@ impl Npu {
             interface: library.interface(),
             versions,
         };
-        let cores = Mutex::new(Cores { owners, breakers });
-        Ok(Self { chip, options, description, cores, report: Mutex::new(report), _lock: held })
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let packer = Packer::new(isa, threads.min(PACKERS))?;
+        let cores = Mutex::new(Cores { packer, owners, breakers });
+        Ok(Self {
+            chip,
+            options,
+            description,
+            cores,
+            report: Mutex::new(report),
+            lost: Mutex::default(),
+            _lock: held,
+        })
+    }
+
+    /// Place of a core among those in use.
+    fn place(&self, core: usize) -> usize {
+        core - self.options.first_core.min(self.chip.cores - 1)
     }
 
     /// What is known of it.
@@ -306,14 +411,31 @@ impl Npu {
 
     /// What it has done so far.
     pub fn report(&self) -> Report {
-        lock(&self.report).clone()
+        let [lost, all] = *lock(&self.lost);
+        let rounded = self.options.numbers.most().is_some() && all > 0.0;
+        Report { requantized: rounded.then_some(lost / all), ..lock(&self.report).clone() }
     }
 
-    /// Whether a product of so many rows with such weights is one for the NPU. The answer depends on
-    /// sizes only, so a plan that was made with it stays right.
-    pub fn takes(&self, rows: usize, k: usize, n: usize) -> bool {
+    /// Whether a product is one for the NPU: one of the plan file's, if there is one; else one of enough
+    /// rows, if there is a number; else one that costs say is faster there. The answer depends on nothing
+    /// else, so a plan that was made with it stays right.
+    pub fn takes(&self, want: &Want<'_>) -> bool {
+        let (options, chip) = (&self.options, self.chip);
+        let numbers = options.numbers;
         // What is smaller than a block is mostly padding.
-        rows >= self.options.min_rows && k >= chip::K_UNIT && n >= self.chip.n_unit
+        if want.k < chip::K_UNIT || want.n < chip.n_unit(numbers) || want.rows == 0 {
+            return false;
+        }
+        if let Some(plan) = &options.plan {
+            return plan.has(want);
+        }
+        match options.min_rows {
+            Some(rows) => want.rows >= rows,
+            None => {
+                let costs = options.costs.unwrap_or_else(|| Costs::of(chip));
+                costs.prefers_npu(chip, numbers, self.description.cores, want)
+            }
+        }
     }
 
     /// `y = x * w`: `x` is `[rows, k]`, `y` `[rows, n]`, both row-major. `y` is written only if all
@@ -368,11 +490,12 @@ impl Npu {
         if usable.is_empty() {
             return Err(RknnError::Unavailable);
         }
-        let cut = Cut::new(self.chip, k, n, usable.len());
+        let cut = Cut::new(self.chip, numbers, k, n, usable.len());
         let rows = x.len() / k;
         let bucket = planner::bucket(rows);
         let blocks = self.chip.blocks(numbers);
-        let pack = |segment: &Range<usize>| pack::pack_a(x, k, segment, bucket, numbers, blocks);
+        let packer = &mut cores.packer;
+        let pack = |segment: &Range<usize>| packer.pack_a(x, k, segment, bucket, numbers, blocks);
         let a = Arc::new(cut.segments.iter().map(pack).collect::<Result<Vec<_>, _>>()?);
         let segments = Arc::new(cut.segments);
         let (reply, replies) = mpsc::channel();
@@ -405,32 +528,31 @@ impl Npu {
         let mut first = None;
         while !waiting.is_empty() {
             let left = end.saturating_duration_since(Instant::now());
-            let Ok(Reply { core, outcome }) = replies.recv_timeout(left) else { break };
-            waiting.retain(|&other| other != core);
-            cores.breakers[core].note(outcome.as_ref().map(|_| ()), Instant::now());
+            let Ok(Reply { core, outcome, lost: more }) = replies.recv_timeout(left) else { break };
+            lock(&self.lost).iter_mut().zip(more).for_each(|(all, more)| *all += more);
+            let place = self.place(core);
+            waiting.retain(|&other| other != place);
+            cores.breakers[place].note(outcome.as_ref().map(|_| ()), Instant::now());
             match outcome {
-                Ok(pieces) => pieces.iter().for_each(|piece| place(piece, n, y)),
+                Ok(pieces) => pieces.iter().for_each(|piece| piece.copy(n, y)),
                 Err(e) => {
                     first.get_or_insert(e);
                 }
             }
         }
         // Who has not answered hangs, or its thread has ended.
-        for core in waiting {
+        for place in waiting {
+            let core = place + self.options.first_core;
             let lost = RknnError::Timeout { core, after: now.elapsed() };
-            cores.owners[core].abandon();
-            cores.breakers[core].note(Err(&lost), Instant::now());
+            cores.owners[place].abandon();
+            cores.breakers[place].note(Err(&lost), Instant::now());
             first.get_or_insert(lost);
         }
+        // A core that was given up may still read them.
+        if let Ok(all) = Arc::try_unwrap(a) {
+            all.into_iter().for_each(|packed| cores.packer.reuse(packed));
+        }
         first.map_or(Ok(()), Err)
-    }
-}
-
-/// Copies a piece to its columns of a result with `n`.
-fn place(piece: &owner::Piece, n: usize, y: &mut [f32]) {
-    let columns = piece.columns.start..piece.columns.end.min(n);
-    for (row, y) in piece.values.chunks(piece.columns.len()).zip(y.chunks_mut(n)) {
-        y[columns.clone()].copy_from_slice(&row[..columns.len()]);
     }
 }
 

@@ -10,6 +10,7 @@ use super::chip::{Chip, Numbers};
 use super::pack::{PackedA, PackedB, pack_b, unpack_c, wrong_row};
 use super::sys::{Context, Library, Memory, Which};
 use super::{RknnError, Rows};
+use tilewright_kernels::Isa;
 
 /// Most contexts of a core, each with two pieces of memory.
 const CONTEXTS: usize = 64;
@@ -39,14 +40,40 @@ pub(super) struct Piece {
     pub(super) values: Vec<f32>,
 }
 
+impl Piece {
+    /// Copies it to its columns of a result with `n`.
+    pub(super) fn copy(&self, n: usize, y: &mut [f32]) {
+        let columns = self.columns.start..self.columns.end.min(n);
+        for (row, y) in self.values.chunks(self.columns.len()).zip(y.chunks_mut(n)) {
+            y[columns.clone()].copy_from_slice(&row[..columns.len()]);
+        }
+    }
+}
+
 /// What a core answers.
 pub(super) struct Reply {
     pub(super) core: usize,
     pub(super) outcome: Result<Vec<Piece>, RknnError>,
+    /// Of weights that were packed for it: squares of what rounding changed, and of the elements.
+    pub(super) lost: [f64; 2],
 }
 
 /// What the owner says when it has started: texts of the versions, if the library tells them.
 pub(super) type Started = Result<Option<[String; 2]>, RknnError>;
+
+/// What a thread is for, and with what.
+#[derive(Clone, Copy)]
+pub(super) struct Settings {
+    pub(super) chip: &'static Chip,
+    pub(super) core: usize,
+    /// Most bytes of packed weights.
+    pub(super) budget: usize,
+    /// Address spaces, and most bytes of packed weights in each.
+    pub(super) domains: usize,
+    pub(super) domain_bytes: usize,
+    /// Instruction set of the kernels that pack.
+    pub(super) isa: Isa,
+}
 
 /// A handle on the thread. Dropping it ends the thread when its last job is done, and waits for
 /// that, unless the core has been given up.
@@ -59,25 +86,28 @@ impl Owner {
     /// Starts the thread. The receiver gets one message.
     pub(super) fn start(
         library: Arc<Library>,
-        chip: &'static Chip,
-        core: usize,
-        budget: usize,
+        settings: Settings,
     ) -> Result<(Self, Receiver<Started>), RknnError> {
+        let core = settings.core;
         let (jobs, work) = mpsc::channel::<Job>();
         let (ready, started) = mpsc::channel();
         let body = move || {
-            let mut core = match Core::new(library, chip, core, budget) {
+            let mut core = match Core::new(library, settings) {
                 Ok(core) => core,
                 Err(e) => {
                     let _ = ready.send(Err(e));
                     return;
                 }
             };
-            let _ = ready.send(Ok(core.allocator.versions()));
+            let _ = ready.send(Ok(core.allocators[0].versions()));
             while let Ok(job) = work.recv() {
                 let outcome = core.product(&job);
+                // The activations are the caller's again before it hears of the result.
+                let reply = job.reply.clone();
+                drop(job);
                 // Whoever asked may have given up.
-                let _ = job.reply.send(Reply { core: core.number, outcome });
+                let lost = core::mem::take(&mut core.lost);
+                let _ = reply.send(Reply { core: core.settings.core, outcome, lost });
             }
         };
         let builder = thread::Builder::new().name(format!("rknn-core-{core}"));
@@ -112,6 +142,7 @@ type Key = (u64, Range<usize>, Range<usize>, Numbers);
 
 struct Stored {
     memory: Memory,
+    domain: usize,
     packed: PackedB,
     used: u64,
 }
@@ -125,31 +156,43 @@ struct Bound {
     used: u64,
 }
 
-/// What the thread owns. Fields end in this order: the allocator outlives what it allocated.
+/// Shape, form, and address space of a context.
+type Form = ([usize; 3], Numbers, usize);
+
+/// What the thread owns. Fields end in this order: allocators outlive what they allocated.
 struct Core {
-    contexts: HashMap<([usize; 3], Numbers), Bound>,
+    contexts: HashMap<Form, Bound>,
     weights: HashMap<Key, Stored>,
-    allocator: Context,
+    /// One per address space, with the bytes of weights there.
+    allocators: Vec<Context>,
+    stored_in: Vec<usize>,
+    lost: [f64; 2],
     library: Arc<Library>,
-    chip: &'static Chip,
-    number: usize,
-    budget: usize,
+    settings: Settings,
     stored: usize,
     clock: u64,
 }
 
 impl Core {
-    fn new(
-        library: Arc<Library>,
-        chip: &'static Chip,
-        number: usize,
-        budget: usize,
-    ) -> Result<Self, RknnError> {
-        let mask = (chip.cores > 1).then_some(number);
-        let allocator = Context::new(&library, ALLOCATOR, Numbers::F16.code(), mask)?;
+    fn new(library: Arc<Library>, settings: Settings) -> Result<Self, RknnError> {
+        let mask = (settings.chip.cores > 1).then_some(settings.core);
+        let allocator =
+            |domain| Context::new(&library, ALLOCATOR, Numbers::F16.code(), mask, domain);
+        let allocators = (0..settings.domains).map(allocator).collect::<Result<Vec<_>, _>>()?;
         let (contexts, weights) = (HashMap::new(), HashMap::new());
+        let (stored_in, lost) = (vec![0; settings.domains], [0.0; 2]);
         let (stored, clock) = (0, 0);
-        Ok(Self { contexts, weights, allocator, library, chip, number, budget, stored, clock })
+        Ok(Self {
+            contexts,
+            weights,
+            allocators,
+            stored_in,
+            lost,
+            library,
+            settings,
+            stored,
+            clock,
+        })
     }
 
     fn product(&mut self, job: &Job) -> Result<Vec<Piece>, RknnError> {
@@ -175,11 +218,11 @@ impl Core {
         self.clock += 1;
         let (clock, numbers) = (self.clock, job.numbers);
         let key = (job.weight, segment.clone(), columns.clone(), numbers);
-        self.store(&key, &*job.source)?;
-        let shape = [job.bucket, segment.len(), columns.len()];
-        self.open(shape, numbers)?;
+        let domain = self.store(&key, &*job.source)?;
+        let form = ([job.bucket, segment.len(), columns.len()], numbers, domain);
+        self.open(form)?;
         let (Some(bound), Some(weight)) =
-            (self.contexts.get_mut(&(shape, numbers)), self.weights.get_mut(&key))
+            (self.contexts.get_mut(&form), self.weights.get_mut(&key))
         else {
             unreachable!("both have just been made");
         };
@@ -194,12 +237,12 @@ impl Core {
         bound.context.bind(&bound.a, Which::A)?;
         bound.a.flush()?;
         bound.context.run(&bound.a, &weight.memory, &mut bound.c)?;
-        let blocks = self.chip.blocks(numbers);
+        let blocks = self.settings.chip.blocks(numbers);
         let n = columns.len();
         let c = unpack_c(bound.c.bytes(), job.rows, job.bucket, n, numbers, blocks);
         let wrong = if job.verify { wrong_row(a, &weight.packed, &c, n) } else { None };
         if let Some(row) = wrong {
-            return Err(RknnError::WrongResult { core: self.number, row });
+            return Err(RknnError::WrongResult { core: self.settings.core, row });
         }
         for ((row, out), &scale) in c.chunks(n).zip(values.chunks_mut(n)).zip(&a.scales) {
             for ((out, &c), &column) in out.iter_mut().zip(row).zip(&weight.packed.scales) {
@@ -209,33 +252,49 @@ impl Core {
         Ok(())
     }
 
-    /// Makes sure that weights are packed in memory of the NPU.
-    fn store(&mut self, key: &Key, source: &dyn Rows) -> Result<(), RknnError> {
-        if self.weights.contains_key(key) {
-            return Ok(());
+    /// Makes sure that weights are packed in memory of the NPU; in which address space they are.
+    fn store(&mut self, key: &Key, source: &dyn Rows) -> Result<usize, RknnError> {
+        if let Some(stored) = self.weights.get(key) {
+            return Ok(stored.domain);
         }
         let (_, k, n, numbers) = key;
-        let bytes = k.len() * n.len() * numbers.bytes();
-        if bytes > self.budget {
+        let bytes = numbers.bytes(k.len() * n.len());
+        if bytes > self.settings.budget.min(self.settings.domain_bytes) {
             return Err(RknnError::Memory { needed: bytes });
         }
-        self.evict(self.budget - bytes);
-        let mut memory = match self.allocator.memory(bytes) {
-            Ok(memory) => memory,
-            Err(RknnError::Memory { .. }) => {
+        self.evict(self.settings.budget - bytes);
+        let (domain, mut memory) = match self.place(bytes)? {
+            Some(found) => found,
+            None => {
                 // Less than was thought: what fits now is the budget from here on.
                 self.evict(self.stored / 4 * 3);
-                let memory = self.allocator.memory(bytes)?;
-                self.budget = self.stored + bytes;
-                memory
+                let found = self.place(bytes)?.ok_or(RknnError::Memory { needed: bytes })?;
+                self.settings.budget = self.stored + bytes;
+                found
             }
-            Err(e) => return Err(e),
         };
-        let blocks = self.chip.blocks(*numbers);
-        let packed = pack_b(source, k, n, *numbers, blocks, memory.bytes_mut())?;
+        let blocks = self.settings.chip.blocks(*numbers);
+        let packed = pack_b(self.settings.isa, source, k, n, *numbers, blocks, memory.bytes_mut())?;
+        self.lost.iter_mut().zip(packed.lost).for_each(|(all, more)| *all += more);
         self.stored += bytes;
-        self.weights.insert(key.clone(), Stored { memory, packed, used: self.clock });
-        Ok(())
+        self.stored_in[domain] += bytes;
+        self.weights.insert(key.clone(), Stored { memory, domain, packed, used: self.clock });
+        Ok(domain)
+    }
+
+    /// Memory in the first address space that has some.
+    fn place(&self, bytes: usize) -> Result<Option<(usize, Memory)>, RknnError> {
+        let room = self.settings.domain_bytes - bytes;
+        for (domain, allocator) in self.allocators.iter().enumerate() {
+            if self.stored_in[domain] <= room {
+                match allocator.memory(bytes) {
+                    Ok(memory) => return Ok(Some((domain, memory))),
+                    Err(RknnError::Memory { .. }) => {}
+                    Err(e) => return Err(e),
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// Lets weights go, those first that were used longest ago, until `most` bytes are left.
@@ -248,13 +307,15 @@ impl Core {
             }
             if let Some(gone) = self.weights.remove(&key) {
                 self.stored -= gone.memory.bytes().len();
+                self.stored_in[gone.domain] -= gone.memory.bytes().len();
             }
         }
     }
 
-    /// Makes sure that there is a context of a shape.
-    fn open(&mut self, shape: [usize; 3], numbers: Numbers) -> Result<(), RknnError> {
-        if self.contexts.contains_key(&(shape, numbers)) {
+    /// Makes sure that there is a context of a form.
+    fn open(&mut self, form: Form) -> Result<(), RknnError> {
+        let (shape, numbers, domain) = form;
+        if self.contexts.contains_key(&form) {
             return Ok(());
         }
         if self.contexts.len() >= CONTEXTS {
@@ -263,15 +324,16 @@ impl Core {
                 self.contexts.remove(&key);
             }
         }
-        let core = (self.chip.cores > 1).then_some(self.number);
-        let mut context = Context::new(&self.library, shape, numbers.code(), core)?;
-        check(&context, self.chip, shape, numbers)?;
+        let core = (self.settings.chip.cores > 1).then_some(self.settings.core);
+        let mut context = Context::new(&self.library, shape, numbers.code(), core, domain)?;
+        check(&context, self.settings.chip, shape, numbers)?;
         let attrs = *context.attrs();
-        let a = self.allocator.memory(attrs.a.bytes())?;
-        let c = self.allocator.memory(attrs.c.bytes())?;
+        let allocator = &self.allocators[domain];
+        let a = allocator.memory(attrs.a.bytes())?;
+        let c = allocator.memory(attrs.c.bytes())?;
         context.bind(&c, Which::C)?;
         let bound = Bound { context, a, c, b: None, used: self.clock };
-        self.contexts.insert((shape, numbers), bound);
+        self.contexts.insert(form, bound);
         Ok(())
     }
 }
@@ -287,11 +349,13 @@ fn check(
     let a_dims = vec![k / b.a, m, b.a];
     let b_dims = vec![n.div_ceil(b.sn), k.div_ceil(b.sk), b.sn, b.sk];
     let c_dims = vec![n / b.c, m, b.c];
-    let size = numbers.bytes();
-    let all =
-        [('A', a_dims, size, &attrs.a), ('B', b_dims, size, &attrs.b), ('C', c_dims, 4, &attrs.c)];
-    for (matrix, dims, element, attr) in all {
-        let bytes = dims.iter().product::<usize>() * element;
+    let all = [('A', a_dims, &attrs.a), ('B', b_dims, &attrs.b), ('C', c_dims, &attrs.c)];
+    for (matrix, dims, attr) in all {
+        let elements = dims.iter().product::<usize>();
+        let bytes = match matrix {
+            'C' => elements * numbers.result_bytes(),
+            _ => numbers.bytes(elements),
+        };
         let expected: Vec<u32> = dims.iter().map(|&d| d as u32).collect();
         if attr.dims() != expected || attr.bytes() != bytes {
             let found = attr.dims().to_vec();

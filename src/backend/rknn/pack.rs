@@ -1,16 +1,31 @@
 //! Operands in the layouts of the NPU, and results out of them.
+//!
+//! All that is converted goes through kernels of the CPU ([`CellsPlan`]): A is a matrix of cells, and each
+//! block of columns of B is one, too.
+
+use core::ops::Range;
 
 use half::f16;
 use half::slice::HalfFloatSliceExt;
+use tilewright_kernels::{CellsParams, CellsPlan, Isa, KernelError};
 
 use super::chip::{Blocks, Numbers};
 use super::{RknnError, Rows};
-use core::ops::Range;
+use crate::backend::cpu::{Job, Pool};
 
-/// Rows of activations whose largest element lies outside are scaled by a power of two: above, sums
-/// of half precision overflow, below, elements lose bits.
-const LARGE: f32 = 16384.0;
-const SMALL: f32 = 1.0 / 64.0;
+/// Bytes of activations from which on threads share the packing: handing it out costs some microseconds.
+const SHARED: usize = 256 << 10;
+
+/// Most buffers of activations that are kept: one per segment of K.
+const SPARE: usize = 16;
+
+/// Threads that pack activations, and memory that they have packed into before: fresh memory of this size
+/// costs more than the packing.
+pub(super) struct Packer {
+    isa: Isa,
+    pool: Pool,
+    spare: Vec<Vec<u8>>,
+}
 
 /// Activations of one segment of K.
 pub(super) struct PackedA {
@@ -18,8 +33,10 @@ pub(super) struct PackedA {
     pub(super) bytes: Vec<u8>,
     /// What each row of the result is multiplied by.
     pub(super) scales: Vec<f32>,
-    /// The elements as the NPU sees them, `[m, k]`, for check sums.
-    pub(super) values: Vec<f32>,
+    /// Rows of the layout, elements of a cell, and what they are.
+    bucket: usize,
+    cell: usize,
+    numbers: Numbers,
 }
 
 /// Weights of one segment and slice.
@@ -29,134 +46,125 @@ pub(super) struct PackedB {
     /// Per row of B the sum of its elements as the NPU sees them, and of their sizes.
     pub(super) sums: Vec<f64>,
     pub(super) sizes: Vec<f64>,
+    /// Squares of what rounding to integers has changed, and of the elements.
+    pub(super) lost: [f64; 2],
 }
 
-/// A power of two that brings elements of this size near 1.
-fn power_of_two(max: f32) -> f32 {
-    if max == 0.0 || (SMALL..=LARGE).contains(&max) {
-        return 1.0;
+fn failed(e: KernelError) -> RknnError {
+    RknnError::Weights(e.to_string())
+}
+
+impl Packer {
+    /// Starts threads.
+    pub(super) fn new(isa: Isa, threads: usize) -> Result<Self, RknnError> {
+        let pool = Pool::new(threads).map_err(|_| RknnError::Unavailable)?;
+        Ok(Self { isa, pool, spare: Vec::new() })
     }
-    // 2^e from its bits: subnormal sizes are brought up as far as the exponent reaches.
-    let e = ((max.to_bits() >> 23) as i32 - 127).clamp(-125, 125);
-    f32::from_bits(((e + 127) as u32) << 23)
-}
 
-/// The largest size of an element. Bits of sizes are ordered as the sizes are, those of what is not a
-/// number last.
-fn largest(row: &[f32]) -> Result<f32, RknnError> {
-    let bits = row.iter().fold(0u32, |max, x| max.max(x.to_bits() & 0x7fff_ffff));
-    let max = f32::from_bits(bits);
-    max.is_finite().then_some(max).ok_or(RknnError::NotFinite)
-}
-
-/// Rows of A that are packed together, so that whole cache lines are written.
-const TOGETHER: usize = 8;
-
-/// Packs rows `x`, of `width` elements each, of which those in `k` are taken, zeros behind `width`.
-///
-/// # Errors
-/// Elements that are not finite.
-pub(super) fn pack_a(
-    x: &[f32],
-    width: usize,
-    k: &Range<usize>,
-    bucket: usize,
-    numbers: Numbers,
-    blocks: Blocks,
-) -> Result<PackedA, RknnError> {
-    let rows = x.len() / width;
-    let size = numbers.bytes();
-    let mut bytes = vec![0; bucket * k.len() * size];
-    let mut values = vec![0f32; rows * k.len()];
-    let mut scales = Vec::with_capacity(rows);
-    let mut lines = vec![0u8; TOGETHER * k.len() * size];
-    let taken = k.start..k.end.min(width);
-    let groups = x.chunks(TOGETHER * width).zip(values.chunks_mut(TOGETHER * k.len()));
-    for (group, (x, values)) in groups.enumerate() {
-        let each = values.chunks_exact_mut(k.len()).zip(lines.chunks_exact_mut(k.len() * size));
-        for (row, (values, line)) in x.chunks_exact(width).zip(each) {
-            let values = &mut values[..taken.len()];
-            values.copy_from_slice(&row[taken.clone()]);
-            scales.push(convert(values, line, numbers)?);
-        }
-        let (first, lines) = (group * TOGETHER, &lines[..x.len() / width * k.len() * size]);
-        match blocks.a * size {
-            16 => interleave::<16>(lines, k.len() * size, first, bucket, &mut bytes),
-            _ => interleave::<8>(lines, k.len() * size, first, bucket, &mut bytes),
+    /// Takes memory back.
+    pub(super) fn reuse(&mut self, packed: PackedA) {
+        if self.spare.len() < SPARE {
+            self.spare.push(packed.bytes);
         }
     }
-    Ok(PackedA { bytes, scales, values })
-}
 
-/// Writes cells of several lines, each `width` bytes, as `[cell, row]`, from row `first` of `rows` on.
-fn interleave<const CELL: usize>(
-    lines: &[u8],
-    width: usize,
-    first: usize,
-    rows: usize,
-    out: &mut [u8],
-) {
-    let (cells, _) = lines.as_chunks::<CELL>();
-    let (out, _) = out.as_chunks_mut::<CELL>();
-    let (each, count) = (width / CELL, lines.len() / width);
-    for (i, column) in out.chunks_exact_mut(rows).enumerate() {
-        for (to, line) in column[first..first + count].iter_mut().zip(cells.chunks_exact(each)) {
-            *to = line[i];
-        }
-    }
-}
-
-/// Rounds elements to what the NPU reads, writes that as bytes and leaves it in `values`; what they
-/// were divided by. Bytes behind them become zeros.
-fn convert(values: &mut [f32], line: &mut [u8], numbers: Numbers) -> Result<f32, RknnError> {
-    let max = largest(values)?;
-    line[values.len() * numbers.bytes()..].fill(0);
-    match numbers {
-        Numbers::F16 => {
-            let scale = power_of_two(max);
-            if scale != 1.0 {
-                let inverse = 1.0 / scale;
-                values.iter_mut().for_each(|v| *v *= inverse);
+    /// Packs rows `x`, of `width` elements each, of which those in `k` are taken, zeros behind `width`.
+    ///
+    /// # Errors
+    /// Elements that are not finite.
+    pub(super) fn pack_a(
+        &mut self,
+        x: &[f32],
+        width: usize,
+        k: &Range<usize>,
+        bucket: usize,
+        numbers: Numbers,
+        blocks: Blocks,
+    ) -> Result<PackedA, RknnError> {
+        let (rows, cell) = (x.len() / width, blocks.a);
+        let taken = k.start.min(width)..k.end.min(width);
+        let plan = CellsPlan::new(
+            self.isa,
+            &CellsParams {
+                rows,
+                k: taken.len(),
+                padded: k.len(),
+                height: bucket,
+                cell,
+                form: numbers.form(),
+            },
+        )
+        .map_err(failed)?;
+        let mut bytes = self.spare.pop().unwrap_or_default();
+        bytes.resize(plan.out_len(), 0);
+        let mut scales = vec![0f32; rows];
+        if taken.is_empty() {
+            bytes.fill(0);
+        } else {
+            let x = &x[taken.start..];
+            if rows * taken.len() * size_of::<f32>() < SHARED {
+                plan.compute(x, width, &mut bytes, &mut scales).map_err(failed)?;
+            } else {
+                let (out, scales) = (bytes.as_mut_ptr(), scales.as_mut_ptr());
+                let threads = self.pool.threads();
+                self.pool.run(&Cells { plan: &plan, x, width, out, scales, threads });
             }
-            to_halves(values, line);
-            Ok(scale)
-        }
-        Numbers::I8 => {
-            let scale = max / 127.0;
-            let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-            for (v, to) in values.iter_mut().zip(line) {
-                *v = nearest(*v * inverse);
-                *to = *v as i8 as u8;
+            for column in bytes.chunks_exact_mut(numbers.bytes(bucket * cell)) {
+                column[numbers.bytes(rows * cell)..].fill(0);
             }
-            Ok(scale)
+        }
+        if scales.iter().any(|scale| scale.is_nan()) {
+            self.spare.push(bytes);
+            return Err(RknnError::NotFinite);
+        }
+        Ok(PackedA { bytes, scales, bucket, cell, numbers })
+    }
+}
+
+/// Rows that threads pack together.
+struct Cells<'a> {
+    plan: &'a CellsPlan,
+    x: &'a [f32],
+    width: usize,
+    out: *mut u8,
+    scales: *mut f32,
+    threads: usize,
+}
+
+#[allow(unsafe_code, reason = "the pool shares a job among threads")]
+// SAFETY: the pointers are to vectors that `Packer::pack_a` borrows until all threads are done; units of
+// a plan write bytes of their own.
+unsafe impl Sync for Cells<'_> {}
+
+impl Job for Cells<'_> {
+    fn phases(&self) -> usize {
+        1
+    }
+
+    fn parts(&self, _phase: usize) -> (usize, usize) {
+        (self.plan.units().clamp(1, 4 * self.threads), self.threads)
+    }
+
+    fn run(&self, phase: usize, part: usize, _thread: usize) {
+        let (units, parts) = (self.plan.units(), self.parts(phase).0);
+        let units = part * units / parts..(part + 1) * units / parts;
+        #[allow(unsafe_code, reason = "kernels take pointers")]
+        // SAFETY: `pack_a` made the plan for these rows, whose lengths follow from the slice; the vectors
+        // have the plan's lengths; parts do not overlap.
+        unsafe {
+            self.plan.run(self.x.as_ptr(), self.width, self.out, self.scales, units);
         }
     }
+
+    fn end(&self, _phase: usize) {}
 }
 
-/// The nearest whole number, ties to even, of at most 127 in size: in single precision, adding 1.5 *
-/// 2^23 leaves no bits for fractions.
-fn nearest(x: f32) -> f32 {
-    const SHIFT: f32 = 12_582_912.0;
-    ((x + SHIFT) - SHIFT).clamp(-127.0, 127.0)
-}
-
-/// Rounds elements to halves, writes them as bytes, and leaves what they have become.
-fn to_halves(values: &mut [f32], bytes: &mut [u8]) {
-    let mut halves = [f16::ZERO; 256];
-    for (values, bytes) in values.chunks_mut(256).zip(bytes.chunks_mut(512)) {
-        let halves = &mut halves[..values.len()];
-        halves.convert_from_f32_slice(values);
-        halves.convert_to_f32_slice(values);
-        let (bytes, _) = bytes.as_chunks_mut::<2>();
-        bytes.iter_mut().zip(halves).for_each(|(to, half)| *to = half.to_le_bytes());
-    }
-}
-
-/// Packs columns `n` and rows `k` of a matrix; what reaches past its ends becomes zeros.
+/// Packs columns `n` and rows `k` of a matrix; `bytes` are zeros where it does not reach.
 ///
 /// # Errors
 /// Weights that cannot be read or are not finite.
 pub(super) fn pack_b(
+    isa: Isa,
     source: &dyn Rows,
     k: &Range<usize>,
     n: &Range<usize>,
@@ -164,37 +172,74 @@ pub(super) fn pack_b(
     blocks: Blocks,
     bytes: &mut [u8],
 ) -> Result<PackedB, RknnError> {
-    let (size, Blocks { sn, sk, .. }) = (numbers.bytes(), blocks);
-    let (k_end, n_end) = (k.end.min(source.k()), n.end.min(source.n()));
-    let mut row = vec![0f32; source.k()];
-    let mut line = vec![0u8; k.len() * size];
-    let mut packed =
-        PackedB { scales: vec![0.0; n.len()], sums: vec![0.0; k.len()], sizes: vec![0.0; k.len()] };
-    // Of few columns single precision loses nothing that matters, and is faster.
+    let Blocks { sn, sk, .. } = blocks;
+    let width = source.k();
+    let taken = k.start.min(width)..k.end.min(width);
+    let mut packed = PackedB {
+        scales: vec![0.0; n.len()],
+        sums: vec![0.0; k.len()],
+        sizes: vec![0.0; k.len()],
+        lost: [0.0; 2],
+    };
+    let mut rows = Vec::new();
     let (mut sums, mut sizes) = (vec![0f32; k.len()], vec![0f32; k.len()]);
-    for (i, column) in n.clone().enumerate() {
-        if column < n_end {
-            source.row(column, &mut row)?;
-            let values = &mut row[k.start..k_end];
-            packed.scales[i] = convert(values, &mut line, numbers)?;
-            for ((sum, size), v) in sums.iter_mut().zip(&mut sizes).zip(&*values) {
-                *sum += v;
-                *size += v.abs();
+    let block = numbers.bytes(sn * k.len());
+    let blocks = bytes.chunks_exact_mut(block).zip(packed.scales.chunks_mut(sn));
+    for (i, (bytes, scales)) in blocks.enumerate() {
+        let first = n.start + i * sn;
+        let columns = first..(first + sn).min(source.n());
+        if columns.is_empty() || taken.is_empty() {
+            break;
+        }
+        let plan = CellsPlan::new(
+            isa,
+            &CellsParams {
+                rows: columns.len(),
+                k: taken.len(),
+                padded: k.len(),
+                height: sn,
+                cell: sk,
+                form: numbers.form(),
+            },
+        )
+        .map_err(failed)?;
+        let given = match source.slice(columns.clone()) {
+            Some(slice) => slice,
+            None => {
+                rows.resize(columns.len() * width, 0.0);
+                source.rows(columns, &mut rows)?;
+                &rows[..]
             }
-        } else {
-            line.fill(0);
+        };
+        plan.compute(&given[taken.start..], width, bytes, scales).map_err(failed)?;
+        if scales.iter().any(|scale| scale.is_nan()) {
+            return Err(RknnError::NotFinite);
         }
-        if i % TOGETHER == TOGETHER - 1 || i + 1 == n.len() {
-            add_and_clear(&mut packed.sums, &mut sums);
-            add_and_clear(&mut packed.sizes, &mut sizes);
-        }
-        let first = i / sn * k.len().div_ceil(sk);
-        for (block, run) in line.chunks_exact(sk * size).enumerate() {
-            let at = ((first + block) * sn + i % sn) * sk * size;
-            bytes[at..][..sk * size].copy_from_slice(run);
-        }
+        let rows = given[taken.start..].chunks(width).map(|row| &row[..taken.len()]);
+        rows.zip(&*scales).for_each(|(row, &scale)| {
+            let lost = numbers.most().map_or([0.0; 2], |most| lost(row, scale, most));
+            packed.lost.iter_mut().zip(lost).for_each(|(all, one)| *all += one);
+        });
+        // Of few columns single precision loses nothing that matters.
+        plan.add_columns(bytes, &mut sums, &mut sizes).map_err(failed)?;
+        add_and_clear(&mut packed.sums, &mut sums);
+        add_and_clear(&mut packed.sizes, &mut sizes);
     }
     Ok(packed)
+}
+
+/// Squares of what rounding a row to integers up to `most` changes, and of its elements.
+fn lost(row: &[f32], scale: f32, most: f32) -> [f64; 2] {
+    // As the kernel rounds: adding 1.5 * 2^23 leaves no bits for fractions.
+    const SHIFT: f32 = 12_582_912.0;
+    let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
+    let (mut changed, mut all) = (0f32, 0f32);
+    for &x in row {
+        let rounded = ((x * inverse + SHIFT) - SHIFT).clamp(-most, most) * scale;
+        changed += (x - rounded) * (x - rounded);
+        all += x * x;
+    }
+    [f64::from(changed), f64::from(all)]
 }
 
 fn add_and_clear(to: &mut [f64], from: &mut [f32]) {
@@ -212,15 +257,16 @@ pub(super) fn unpack_c(
     blocks: Blocks,
 ) -> Vec<f32> {
     let mut out = vec![0f32; rows * columns];
-    let cell = blocks.c * 4;
+    let size = numbers.result_bytes();
+    let cell = blocks.c * size;
     for (m, out) in out.chunks_exact_mut(columns).enumerate() {
         for (i, out) in out.chunks_exact_mut(blocks.c).enumerate() {
-            let from = bytes[(i * bucket + m) * cell..][..cell].chunks_exact(4);
+            let from = bytes[(i * bucket + m) * cell..][..cell].chunks_exact(size);
             for (out, b) in out.iter_mut().zip(from) {
-                let word = [b[0], b[1], b[2], b[3]];
                 *out = match numbers {
-                    Numbers::F16 => f32::from_le_bytes(word),
-                    Numbers::I8 => i32::from_le_bytes(word) as f32,
+                    Numbers::F16 => f32::from_le_bytes([b[0], b[1], b[2], b[3]]),
+                    Numbers::I8 => i32::from_le_bytes([b[0], b[1], b[2], b[3]]) as f32,
+                    Numbers::I4 => f32::from(i16::from_le_bytes([b[0], b[1]])),
                 };
             }
         }
@@ -236,17 +282,52 @@ pub(super) fn unpack_c(
 pub(super) fn wrong_row(a: &PackedA, b: &PackedB, c: &[f32], columns: usize) -> Option<usize> {
     let k = b.sums.len();
     let unit = f64::from(f32::EPSILON) / 2.0;
-    let rows = a.values.chunks_exact(k).zip(c.chunks_exact(columns));
-    rows.enumerate().find_map(|(i, (a, c))| {
-        let (mut sum, mut size) = (0f64, 0f64);
-        for ((&a, &s), &z) in a.iter().zip(&b.sums).zip(&b.sizes) {
-            sum += f64::from(a) * s;
-            size += f64::from(a.abs()) * z;
-        }
+    let expected = expected_sums(a, b);
+    c.chunks_exact(columns).zip(expected).position(|(c, [sum, size])| {
         let found: f64 = c.iter().map(|&c| f64::from(c)).sum();
         let bound = (k + 8) as f64 * unit * size;
         // Also what is not a number is not within the bound.
         let good = (found - sum).abs() <= bound;
-        (!good).then_some(i)
+        !good
     })
+}
+
+/// Per row of A, as the NPU sees it, its product with the sums of B, and with those of sizes.
+fn expected_sums(a: &PackedA, b: &PackedB) -> Vec<[f64; 2]> {
+    let rows = a.scales.len();
+    let mut expected = vec![[0f64; 2]; rows];
+    let mut values = vec![0f32; rows * a.cell];
+    let column = a.numbers.bytes(a.bucket * a.cell);
+    let of_b = b.sums.chunks_exact(a.cell).zip(b.sizes.chunks_exact(a.cell));
+    for (bytes, (sums, sizes)) in a.bytes.chunks_exact(column).zip(of_b) {
+        match a.numbers {
+            Numbers::F16 => halves(&bytes[..values.len() * 2], &mut values),
+            Numbers::I8 => {
+                values.iter_mut().zip(bytes).for_each(|(v, &b)| *v = f32::from(b as i8));
+            }
+            Numbers::I4 => {
+                for (v, &b) in values.chunks_exact_mut(2).zip(bytes) {
+                    v[0] = f32::from((b << 4) as i8 >> 4);
+                    v[1] = f32::from(b as i8 >> 4);
+                }
+            }
+        }
+        for (values, [sum, size]) in values.chunks_exact(a.cell).zip(&mut expected) {
+            for ((&v, s), z) in values.iter().zip(sums).zip(sizes) {
+                *sum += f64::from(v) * s;
+                *size += f64::from(v.abs()) * z;
+            }
+        }
+    }
+    expected
+}
+
+fn halves(bytes: &[u8], values: &mut [f32]) {
+    let mut buffer = [f16::ZERO; 256];
+    for (bytes, values) in bytes.chunks(512).zip(values.chunks_mut(256)) {
+        let buffer = &mut buffer[..values.len()];
+        let (pairs, _) = bytes.as_chunks::<2>();
+        buffer.iter_mut().zip(pairs).for_each(|(to, b)| *to = f16::from_le_bytes(*b));
+        buffer.convert_to_f32_slice(values);
+    }
 }

@@ -3,7 +3,7 @@
 
 use core::ops::Range;
 
-use super::chip::{Chip, K_UNIT, N_MAX};
+use super::chip::{Chip, K_UNIT, N_MAX, Numbers};
 
 /// Numbers of rows that contexts are made for; fewer rows are filled with zeros.
 const BUCKETS: [usize; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
@@ -25,16 +25,17 @@ pub(super) struct Cut {
 
 impl Cut {
     /// Cuts a `k` by `n` matrix for so many cores. Both extents are at least 1.
-    pub(super) fn new(chip: &Chip, k: usize, n: usize, cores: usize) -> Self {
+    pub(super) fn new(chip: &Chip, numbers: Numbers, k: usize, n: usize, cores: usize) -> Self {
+        let n_unit = chip.n_unit(numbers);
         let k_units = k.div_ceil(K_UNIT);
-        let segments = k_units.div_ceil(chip.k_max / K_UNIT);
-        let n_units = n.div_ceil(chip.n_unit);
+        let segments = k_units.div_ceil(chip.k_max(numbers) / K_UNIT);
+        let n_units = n.div_ceil(n_unit);
         // As many as give each core the same number, of which none is too wide.
-        let needed = n_units.div_ceil(N_MAX / chip.n_unit);
+        let needed = n_units.div_ceil(N_MAX / n_unit);
         let slices = needed.next_multiple_of(cores.max(1)).min(n_units);
         Self {
             segments: spread(k_units, segments, K_UNIT),
-            slices: spread(n_units, slices, chip.n_unit),
+            slices: spread(n_units, slices, n_unit),
         }
     }
 }
@@ -51,7 +52,7 @@ mod tests {
     use super::*;
 
     fn sizes(chip: &str, k: usize, n: usize, cores: usize) -> (Vec<usize>, Vec<usize>) {
-        let cut = Cut::new(Chip::find(Some(chip)).unwrap(), k, n, cores);
+        let cut = Cut::new(Chip::find(Some(chip)).unwrap(), Numbers::F16, k, n, cores);
         let len = |ranges: &[Range<usize>]| ranges.iter().map(ExactSizeIterator::len).collect();
         (len(&cut.segments), len(&cut.slices))
     }
@@ -75,7 +76,8 @@ mod tests {
         for (chip, unit) in [("rk3588", 32), ("rk3576", 32), ("rk3562", 16)] {
             for size in (1..12_000).step_by(37) {
                 for cores in 1..=3 {
-                    let cut = Cut::new(Chip::find(Some(chip)).unwrap(), size, size, cores);
+                    let chip = Chip::find(Some(chip)).unwrap();
+                    let cut = Cut::new(chip, Numbers::F16, size, size, cores);
                     for (ranges, unit) in [(&cut.segments, K_UNIT), (&cut.slices, unit)] {
                         assert_eq!(ranges[0].start, 0);
                         assert!(ranges.windows(2).all(|w| w[0].end == w[1].start));
@@ -86,6 +88,16 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn four_bits_have_short_sums() {
+        let chip = Chip::find(Some("rk3588")).unwrap();
+        let cut = Cut::new(chip, Numbers::I4, 2048, 200, 3);
+        let len = |ranges: &[Range<usize>]| -> Vec<usize> {
+            ranges.iter().map(ExactSizeIterator::len).collect()
+        };
+        assert_eq!((len(&cut.segments), len(&cut.slices)), (vec![512; 4], vec![128, 64, 64]));
     }
 
     #[test]

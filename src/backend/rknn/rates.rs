@@ -1,35 +1,41 @@
 //! How fast operands are packed, beside how fast memory is copied.
 
 use core::hint::black_box;
+use core::ops::Range;
 use core::time::Duration;
+use std::thread;
 use std::time::Instant;
 
 use super::chip::{Chip, Numbers};
-use super::pack::{pack_a, pack_b};
+use super::pack::{Packer, pack_b};
 use super::{RknnError, Rows};
+use tilewright_kernels::Isa;
 
 /// Rows of A, elements that are summed, columns of B.
 const ROWS: usize = 512;
 const K: usize = 4096;
 const N: usize = 1024;
 
+/// As many operands of each kind are packed in turn that none is found in a cache.
+const OPERANDS: usize = 16;
+
 /// Repetitions of which the fastest counts.
 const TRIES: usize = 7;
 
-/// GB/s on one thread, bytes read and written.
+/// GB/s, bytes read and written.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PackRates {
-    /// A plain copy of as much memory as A.
+    /// A plain copy of as much memory as the operands have, by as many threads.
     pub copy: f64,
     /// Activations, from f32 to the form of the NPU.
     pub a: f64,
-    /// Weights, from f32 to the form of the NPU.
+    /// Weights, from f32 to the form of the NPU, with their check sums.
     pub b: f64,
 }
 
-struct Floats(Vec<f32>);
+struct Floats<'a>(&'a [f32]);
 
-impl Rows for Floats {
+impl Rows for Floats<'_> {
     fn k(&self) -> usize {
         K
     }
@@ -41,6 +47,10 @@ impl Rows for Floats {
     fn row(&self, column: usize, out: &mut [f32]) -> Result<(), RknnError> {
         out.copy_from_slice(&self.0[column * K..][..K]);
         Ok(())
+    }
+
+    fn slice(&self, columns: Range<usize>) -> Option<&[f32]> {
+        Some(&self.0[columns.start * K..columns.end * K])
     }
 }
 
@@ -54,35 +64,68 @@ fn fastest(mut work: impl FnMut() -> Result<(), RknnError>) -> Result<Duration, 
     Ok(best)
 }
 
-/// Measures packing for a chip, the operands being larger than caches.
+/// Measures packing for a chip by so many threads, the operands being larger than caches.
 ///
 /// # Errors
-/// [`RknnError::Setting`] for an unknown chip.
-pub fn pack_rates(chip: &str, numbers: Numbers) -> Result<PackRates, RknnError> {
-    let blocks = Chip::find(Some(chip))?.blocks(numbers);
-    let x: Vec<f32> = (0..ROWS * K).map(|i| (i % 251) as f32 / 125.0 - 1.0).collect();
-    let mut copied = vec![0f32; x.len()];
+/// [`RknnError::Setting`] for an unknown chip, [`RknnError::Unavailable`] for threads that cannot start.
+pub fn pack_rates(chip: &str, numbers: Numbers, threads: usize) -> Result<PackRates, RknnError> {
+    let (blocks, isa) = (Chip::find(Some(chip))?.blocks(numbers), Isa::select()?);
+    let threads = threads.max(1);
+    let floats = |len: usize| -> Vec<Vec<f32>> {
+        let one: Vec<f32> = (0..len).map(|i| (i % 251) as f32 / 125.0 - 1.0).collect();
+        vec![one; OPERANDS]
+    };
+    let x = floats(ROWS * K);
+    let mut copied = x.clone();
     let copy = fastest(|| {
-        copied.copy_from_slice(black_box(&x));
-        black_box(&mut copied);
-        Ok(())
+        shared(threads, x.iter().zip(&mut copied), |(from, to)| {
+            to.copy_from_slice(black_box(from));
+            Ok(())
+        })
     })?;
+    drop(copied);
+    // One operand after the other, each by all threads.
+    let mut packer = Packer::new(isa, threads)?;
+    let mut packed = Vec::new();
     let a = fastest(|| {
-        black_box(pack_a(black_box(&x), K, &(0..K), ROWS, numbers, blocks)?);
+        packed.drain(..).for_each(|old| packer.reuse(old));
+        for x in &x {
+            packed.push(packer.pack_a(black_box(x), K, &(0..K), ROWS, numbers, blocks)?);
+        }
         Ok(())
     })?;
-    let source = Floats((0..N * K).map(|i| (i % 241) as f32 / 120.0 - 1.0).collect());
-    let mut packed = vec![0u8; N * K * numbers.bytes()];
+    drop((x, packed));
+    // Each operand by one thread, as cores have one each.
+    let source = floats(N * K);
+    let mut packed = vec![vec![0u8; numbers.bytes(N * K)]; OPERANDS];
     let b = fastest(|| {
-        pack_b(&source, &(0..K), &(0..N), numbers, blocks, black_box(&mut packed))?;
-        Ok(())
+        shared(threads, source.iter().zip(&mut packed), |(from, to)| {
+            pack_b(isa, &Floats(black_box(from)), &(0..K), &(0..N), numbers, blocks, to).map(drop)
+        })
     })?;
     let rate = |elements: usize, out: usize, time: Duration| {
-        (elements * (4 + out)) as f64 / time.as_secs_f64() / 1e9
+        (OPERANDS * (elements * 4 + out)) as f64 / time.as_secs_f64() / 1e9
     };
     Ok(PackRates {
-        copy: rate(ROWS * K, 4, copy),
-        a: rate(ROWS * K, numbers.bytes(), a),
-        b: rate(N * K, numbers.bytes(), b),
+        copy: rate(ROWS * K, ROWS * K * 4, copy),
+        a: rate(ROWS * K, numbers.bytes(ROWS * K), a),
+        b: rate(N * K, numbers.bytes(N * K), b),
+    })
+}
+
+/// Does all work with so many threads.
+fn shared<T: Send>(
+    threads: usize,
+    work: impl Iterator<Item = T>,
+    each: impl Fn(T) -> Result<(), RknnError> + Sync,
+) -> Result<(), RknnError> {
+    let all: Vec<T> = work.collect();
+    let mut parts: Vec<Vec<T>> = (0..threads).map(|_| Vec::new()).collect();
+    all.into_iter().enumerate().for_each(|(i, work)| parts[i % threads].push(work));
+    thread::scope(|scope| {
+        let each = &each;
+        let start = |part: Vec<T>| scope.spawn(move || part.into_iter().try_for_each(each));
+        let started: Vec<_> = parts.into_iter().map(start).collect();
+        started.into_iter().try_for_each(|one| one.join().unwrap_or(Err(RknnError::Unavailable)))
     })
 }

@@ -21,6 +21,11 @@ pub struct SelfTest {
     /// Per form of the operands: the time of a product with 33 rows, 1000 sums and 500 columns the
     /// first time, contexts and packing included, and the shortest after that.
     pub times: Vec<(Numbers, Duration, Duration)>,
+    /// The same shortest time for each core alone, by its number.
+    pub cores: Vec<(usize, Numbers, Duration)>,
+    /// Per form of the operands: multiply-adds per second of all cores, in a product with 256 rows, 2048
+    /// sums and 2048 columns.
+    pub rates: Vec<(Numbers, f64)>,
 }
 
 /// Whole numbers from -8 to 8 with a pattern that no layout repeats: their products are exact in every
@@ -59,24 +64,64 @@ pub fn self_test(options: &Options) -> Result<SelfTest, RknnError> {
     for (column, out) in columns.chunks_exact_mut(K).enumerate() {
         Pattern.row(column, out)?;
     }
-    let mut times = Vec::new();
-    let mut described = None;
-    for numbers in [Numbers::F16, Numbers::I8] {
-        let npu = Npu::open(Options { numbers, ..options.clone() })?;
+    let run = |npu: &Npu| {
         let weights = Weights::new(Pattern);
         let mut spent = Vec::with_capacity(RUNS);
         for _ in 0..RUNS {
             let (mut y, begin) = (vec![f32::NAN; ROWS * N], Instant::now());
             npu.multiply(&weights, &x, &mut y)?;
             spent.push(begin.elapsed());
-            compare(&x, &columns, &y, numbers)?;
+            compare(&x, &columns, &y, npu.numbers())?;
         }
-        let again = spent[1..].iter().min().copied().unwrap_or_default();
-        times.push((numbers, spent[0], again));
+        Ok::<_, RknnError>([spent[0], spent[1..].iter().min().copied().unwrap_or_default()])
+    };
+    let (mut times, mut cores, mut rates) = (Vec::new(), Vec::new(), Vec::new());
+    let mut described = None;
+    for numbers in [Numbers::F16, Numbers::I8] {
+        let npu = Npu::open(Options { numbers, ..options.clone() })?;
+        let [first, again] = run(&npu)?;
+        times.push((numbers, first, again));
+        rates.push((numbers, rate(&npu)?));
         described = Some(npu.description().clone());
+        drop(npu);
+        let all = described.as_ref().map_or(0, |d| d.cores);
+        for first_core in (0..all).filter(|_| all > 1) {
+            let one = Options { numbers, first_core, cores: 1, ..options.clone() };
+            cores.push((first_core, numbers, run(&Npu::open(one)?)?[1]));
+        }
     }
     let description = described.ok_or(RknnError::Unavailable)?;
-    Ok(SelfTest { description, times })
+    Ok(SelfTest { description, times, cores, rates })
+}
+
+struct Zeros;
+
+const SIZE: usize = 2048;
+
+impl Rows for Zeros {
+    fn k(&self) -> usize {
+        SIZE
+    }
+
+    fn n(&self) -> usize {
+        SIZE
+    }
+
+    fn row(&self, _column: usize, out: &mut [f32]) -> Result<(), RknnError> {
+        out.fill(0.0);
+        Ok(())
+    }
+}
+
+/// Multiply-adds per second of a large product, the second time.
+fn rate(npu: &Npu) -> Result<f64, RknnError> {
+    const ROWS: usize = 256;
+    let weights = Weights::new(Zeros);
+    let (x, mut y) = (vec![1f32; ROWS * SIZE], vec![0f32; ROWS * SIZE]);
+    npu.multiply(&weights, &x, &mut y)?;
+    let begin = Instant::now();
+    npu.multiply(&weights, &x, &mut y)?;
+    Ok((ROWS * SIZE * SIZE) as f64 / begin.elapsed().as_secs_f64())
 }
 
 fn compare(x: &[f32], w: &[f32], y: &[f32], numbers: Numbers) -> Result<(), RknnError> {
@@ -88,6 +133,7 @@ fn compare(x: &[f32], w: &[f32], y: &[f32], numbers: Numbers) -> Result<(), Rknn
             let bound = match numbers {
                 Numbers::F16 => 0.0,
                 Numbers::I8 => size * 0.05,
+                Numbers::I4 => size,
             };
             // What is not a number is not within the bound.
             let good = (y - sum).abs() <= bound;

@@ -2,18 +2,21 @@
 
 use core::fmt;
 use core::ops::Range;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use super::{Npu, Numbers, RknnError, Rows, Weights, lock};
+use super::{Npu, RknnError, Rows, Want, Weights, lock};
+use crate::graph::Layout::{self, Interleaved};
+use crate::graph::ops::conv::Conv;
 use crate::graph::ops::unary::activate;
 use crate::graph::{Device, GraphError, LowerCx, Op, Step};
 use crate::tensor::block::dequantize;
 use crate::tensor::{DType, Tensor};
-use tilewright_kernels::Activation;
+use tilewright_kernels::{Activation, C_BLOCK};
 
-/// An NPU that takes products with constant weights out of graphs: `matmul` of f32, and
-/// `block_matmul` with weights of every type that can be brought to f32.
+/// An NPU that takes products with constant weights out of graphs: `matmul` of f32, `conv` with windows of
+/// one pixel, and `block_matmul` with weights of every type that can be brought to f32.
 pub struct RknnDevice {
     npu: Arc<Npu>,
     /// Weights by the identity of their data, whether they hold columns as rows, and their type: plans for other
@@ -40,7 +43,13 @@ impl RknnDevice {
 
     /// What the step needs, if the operation is one for the NPU.
     fn product(&self, op: &Op, cx: &LowerCx<'_>) -> Option<Product> {
+        let mut pixels = None;
         let (columns_are_rows, bias, residual, activation) = match op {
+            Op::Conv(op) => {
+                pixels = Some(Pixels::of(op, cx)?);
+                let residual = op.residual.then_some(2 + usize::from(op.bias));
+                (true, op.bias, residual, op.activation)
+            }
             Op::MatMul(op) => {
                 let residual = op.residual.then_some(2 + usize::from(op.bias));
                 (op.transposed_b, op.bias, residual, op.activation)
@@ -49,7 +58,10 @@ impl RknnDevice {
             _ => return None,
         };
         let tensor = cx.values.get(1).copied().flatten()?;
-        let &[first, second] = &tensor.dims()[..] else { return None };
+        let dims = tensor.dims();
+        let (&[first, second, ..], true) = (&dims[..], dims.iter().skip(2).all(|&n| n == 1)) else {
+            return None;
+        };
         let (k, n) = if columns_are_rows { (second, first) } else { (first, second) };
         let floats = matches!(tensor.dtype(), DType::F32 | DType::F16 | DType::BF16);
         let readable = if columns_are_rows {
@@ -58,8 +70,12 @@ impl RknnDevice {
             tensor.dtype() == DType::F32
         };
         let f32s = cx.src[0].dtype == DType::F32 && cx.dst.dtype == DType::F32;
-        let rows = cx.src[0].elements().checked_div(k)?;
-        if !readable || !f32s || !self.npu.takes(rows, k, n) {
+        let rows = cx.src[0].dims.iter().product::<usize>().checked_div(k)?;
+        // A product is a picture whose pixels are rows.
+        let pixels = pixels.unwrap_or(Pixels { spatial: 1, x: Interleaved, y: Interleaved });
+        let stored_bytes = tensor.bytes().len();
+        let want = Want { rows, k, n, name: None, stored_bytes };
+        if !readable || !f32s || cx.src.len() + 4 > MOST || !self.npu.takes(&want) {
             return None;
         }
         let bias = match bias {
@@ -72,14 +88,17 @@ impl RknnDevice {
         let known = all.entry(key).or_insert_with(|| Weights::new(matrix()));
         // Two shapes of the same data are two matrices.
         let weights = if known.sizes() == (k, n) { known.clone() } else { Weights::new(matrix()) };
-        Some(Product { weights, rows, k, n, bias, residual, activation })
+        Some(Product { weights, pixels, rows, k, n, bias, residual, activation })
     }
 }
 
 impl Device for RknnDevice {
     fn take(&self, op: &Op, cx: &LowerCx<'_>, cpu: Box<dyn Step>) -> Box<dyn Step> {
         match self.product(op, cx) {
-            Some(product) => Box::new(OnNpu { npu: self.npu.clone(), product, cpu }),
+            Some(product) => {
+                let (npu, product) = (self.npu.clone(), Arc::new(product));
+                Box::new(OnNpu { npu, product, cpu, operands: cx.src.len() })
+            }
             None => cpu,
         }
     }
@@ -120,11 +139,84 @@ impl Rows for Matrix {
         out.iter_mut().zip(column).for_each(|(x, b)| *x = f32::from_le_bytes(*b));
         Ok(())
     }
+
+    fn rows(&self, columns: Range<usize>, out: &mut [f32]) -> Result<(), RknnError> {
+        if self.columns_are_rows {
+            let rows = out.chunks_exact_mut(self.k);
+            return columns.zip(rows).try_for_each(|(column, out)| self.row(column, out));
+        }
+        // Whole cache lines are read, a few of them at a time.
+        let (elements, _) = self.tensor.bytes().as_chunks::<4>();
+        for (at, row) in elements.chunks_exact(self.n).enumerate() {
+            for (to, b) in out.iter_mut().skip(at).step_by(self.k).zip(&row[columns.clone()]) {
+                *to = f32::from_le_bytes(*b);
+            }
+        }
+        Ok(())
+    }
+
+    fn slice(&self, columns: Range<usize>) -> Option<&[f32]> {
+        let floats = self.columns_are_rows && self.tensor.dtype() == DType::F32;
+        match self.tensor.as_slice::<f32>().ok().filter(|_| floats)? {
+            Cow::Borrowed(all) => all.get(columns.start * self.k..columns.end * self.k),
+            Cow::Owned(_) => None,
+        }
+    }
+}
+
+/// How rows of a product lie in tensors that are pictures: each is a pixel, of which there are so many in a
+/// picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Pixels {
+    spatial: usize,
+    x: Layout,
+    y: Layout,
+}
+
+impl Pixels {
+    /// Those of a convolution with windows of one pixel, if it is one.
+    fn of(op: &Conv, cx: &LowerCx<'_>) -> Option<Self> {
+        let (x, y) = (cx.src.first()?, cx.dst);
+        let window = cx.src.get(1)?.dims.get(2..)?.iter().all(|&n| n == 1);
+        let simple = window
+            && op.stride == [1; 2]
+            && op.pads == [0; 4]
+            && op.groups == 1
+            && op.transposed.is_none();
+        let residual = cx.src.get(2 + usize::from(op.bias)).filter(|_| op.residual);
+        if !simple || residual.is_some_and(|r| r.layout != y.layout || r.dtype != DType::F32) {
+            return None;
+        }
+        let spatial = x.dims.get(2..)?.iter().product();
+        Some(Self { spatial, x: x.layout, y: y.layout })
+    }
+
+    /// Elements of a tensor with so many pixels and channels.
+    fn elements(layout: Layout, rows: usize, channels: usize) -> usize {
+        match layout {
+            Layout::Blocked => rows * channels.next_multiple_of(C_BLOCK),
+            Layout::Plain | Interleaved => rows * channels,
+        }
+    }
+
+    /// Where a channel of a pixel lies.
+    fn place(&self, layout: Layout, channels: usize, row: usize, channel: usize) -> usize {
+        let (picture, pixel) = (row / self.spatial, row % self.spatial);
+        match layout {
+            Interleaved => row * channels + channel,
+            Layout::Plain => (picture * channels + channel) * self.spatial + pixel,
+            Layout::Blocked => {
+                let block = picture * channels.div_ceil(C_BLOCK) + channel / C_BLOCK;
+                (block * self.spatial + pixel) * C_BLOCK + channel % C_BLOCK
+            }
+        }
+    }
 }
 
 /// One product with what is applied to it.
 struct Product {
     weights: Weights,
+    pixels: Pixels,
     rows: usize,
     k: usize,
     n: usize,
@@ -134,20 +226,165 @@ struct Product {
     activation: Activation,
 }
 
-/// Computes a product on the NPU, and on the CPU if it fails there.
+/// Bytes before the result of an attempt, of which the first says whether it is there.
+const HEAD: usize = 64;
+
+/// Most operands of a step, with the results of those before it.
+const MOST: usize = 16;
+
+/// Computes a product on the NPU: the first step of three, the others of which are for the CPU.
+struct Attempt {
+    npu: Arc<Npu>,
+    product: Arc<Product>,
+}
+
+impl Step for Attempt {
+    fn kernel(&self) -> String {
+        format!("rknn_matmul_{}", self.npu.numbers().name())
+    }
+
+    fn reads(&self, i: usize) -> bool {
+        i == 0
+    }
+
+    fn is_main(&self) -> bool {
+        true
+    }
+
+    #[allow(unsafe_code, reason = "operands are pointers; see the contract")]
+    unsafe fn run(
+        &self,
+        src: &[*const u8],
+        dst: *mut u8,
+        _scratch: *mut u8,
+        _units: Range<usize>,
+    ) -> Result<(), GraphError> {
+        let Product { weights, pixels, rows, k, n, .. } = &*self.product;
+        let count = Pixels::elements(pixels.x, *rows, *k);
+        // SAFETY: the first operand is so many elements of f32, aligned and whole by contract.
+        let given = unsafe { core::slice::from_raw_parts(src[0].cast::<f32>(), count) };
+        let mut gathered = Vec::new();
+        let x = if pixels.x == Interleaved {
+            given
+        } else {
+            gathered.reserve_exact(rows * k);
+            for row in 0..*rows {
+                gathered.extend((0..*k).map(|i| given[pixels.place(pixels.x, *k, row, i)]));
+            }
+            &gathered[..]
+        };
+        // SAFETY: the result has as many bytes as `OnNpu` asked for, this is its only unit, and it
+        // overlaps no operand.
+        let y = unsafe { core::slice::from_raw_parts_mut(dst.add(HEAD).cast::<f32>(), rows * n) };
+        // The NPU notes why it fails.
+        let done = self.npu.multiply(weights, x, y).is_ok();
+        // SAFETY: the byte before them.
+        unsafe { dst.write(u8::from(done)) };
+        Ok(())
+    }
+}
+
+/// What of a step for the CPU runs only if the attempt before it failed.
+struct OnCpu {
+    step: Box<dyn Step>,
+    /// Operands of the operation; the result of the attempt comes behind them.
+    operands: usize,
+    attempt: Box<Attempt>,
+}
+
+impl OnCpu {
+    /// Makes an attempt the first of a step and of those before it, in which order they run.
+    fn first(
+        before: Option<(Box<dyn Step>, usize)>,
+        operands: usize,
+        attempt: Attempt,
+    ) -> (Box<dyn Step>, usize) {
+        match before {
+            Some((step, bytes)) => {
+                (Box::new(Self { step, operands, attempt: Box::new(attempt) }), bytes)
+            }
+            None => {
+                let Product { rows, n, .. } = &*attempt.product;
+                let bytes = HEAD + rows * n * size_of::<f32>();
+                (Box::new(attempt), bytes)
+            }
+        }
+    }
+}
+
+/// Whether the attempt has a result, and the operands without it.
+///
+/// # Safety
+/// The operand behind the first `operands` is the result of an attempt.
+#[allow(unsafe_code, reason = "operands are pointers")]
+unsafe fn without(src: &[*const u8], operands: usize) -> (bool, [*const u8; MOST]) {
+    let mut others = [core::ptr::null(); MOST];
+    others[..operands].copy_from_slice(&src[..operands]);
+    let behind = &src[operands + 1..];
+    others[operands..operands + behind.len()].copy_from_slice(behind);
+    // SAFETY: by contract.
+    (unsafe { *src[operands] } == 1, others)
+}
+
+impl Step for OnCpu {
+    fn kernel(&self) -> String {
+        self.step.kernel()
+    }
+
+    fn units(&self) -> usize {
+        self.step.units()
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        self.step.scratch_bytes()
+    }
+
+    fn reads(&self, i: usize) -> bool {
+        i == 0 || self.step.reads(i)
+    }
+
+    fn before(&self) -> Option<(Box<dyn Step>, usize)> {
+        let Attempt { npu, product } = &*self.attempt;
+        let attempt = Attempt { npu: npu.clone(), product: product.clone() };
+        Some(Self::first(self.step.before(), self.operands, attempt))
+    }
+
+    #[allow(unsafe_code, reason = "operands are pointers; see the contract")]
+    unsafe fn run(
+        &self,
+        src: &[*const u8],
+        dst: *mut u8,
+        scratch: *mut u8,
+        units: Range<usize>,
+    ) -> Result<(), GraphError> {
+        // SAFETY: the first step before this one is an attempt.
+        let (done, others) = unsafe { without(src, self.operands) };
+        if done {
+            return Ok(());
+        }
+        // SAFETY: the caller's promises are those that the CPU's step asks for, whose operands, scratch
+        // memory and units these are.
+        unsafe { self.step.run(&others[..src.len() - 1], dst, scratch, units) }
+    }
+}
+
+/// Takes the result of the attempt and applies what follows the product, or computes on the CPU, with
+/// all of its threads.
 struct OnNpu {
     npu: Arc<Npu>,
-    product: Product,
+    product: Arc<Product>,
     cpu: Box<dyn Step>,
+    /// Operands of the operation.
+    operands: usize,
 }
 
 impl Step for OnNpu {
     fn kernel(&self) -> String {
-        let numbers = match self.npu.numbers() {
-            Numbers::F16 => "f16",
-            Numbers::I8 => "i8",
-        };
-        format!("rknn_matmul_{numbers}")
+        format!("rknn_matmul_{}", self.npu.numbers().name())
+    }
+
+    fn units(&self) -> usize {
+        self.cpu.units()
     }
 
     fn scratch_bytes(&self) -> usize {
@@ -159,7 +396,8 @@ impl Step for OnNpu {
     }
 
     fn before(&self) -> Option<(Box<dyn Step>, usize)> {
-        self.cpu.before()
+        let attempt = Attempt { npu: self.npu.clone(), product: self.product.clone() };
+        Some(OnCpu::first(self.cpu.before(), self.operands, attempt))
     }
 
     #[allow(unsafe_code, reason = "operands are pointers; see the contract")]
@@ -168,19 +406,42 @@ impl Step for OnNpu {
         src: &[*const u8],
         dst: *mut u8,
         scratch: *mut u8,
-        _units: Range<usize>,
+        units: Range<usize>,
     ) -> Result<(), GraphError> {
-        let Product { weights, rows, k, n, bias, residual, activation } = &self.product;
-        // SAFETY: the first operand is `[rows, k]` of f32, aligned and whole by contract.
-        let x = unsafe { core::slice::from_raw_parts(src[0].cast::<f32>(), rows * k) };
-        // SAFETY: the result is `[rows, n]` of f32 and overlaps no operand, as this step may overwrite
-        // none; this is its only unit.
-        let y = unsafe { core::slice::from_raw_parts_mut(dst.cast::<f32>(), rows * n) };
-        if self.npu.multiply(weights, x, y).is_err() {
-            // The NPU has noted why. SAFETY: the caller's promises are those that the CPU's step asks
-            // for, whose operands, scratch memory and steps before it this one has taken over.
-            return unsafe { self.cpu.run(src, dst, scratch, 0..self.cpu.units()) };
+        // SAFETY: the first step before this one is an attempt.
+        let (done, others) = unsafe { without(src, self.operands) };
+        if !done {
+            // SAFETY: the caller's promises are those that the CPU's step asks for, whose operands, scratch
+            // memory and units these are.
+            return unsafe { self.cpu.run(&others[..src.len() - 1], dst, scratch, units) };
         }
+        let Product { pixels, rows, n, bias, residual, activation, .. } = &*self.product;
+        let all = self.units();
+        let taken = units.start * rows / all..units.end * rows / all;
+        let (first, count) = (taken.start * n, taken.len() * n);
+        // SAFETY: the result of the attempt is `[rows, n]` of f32 behind its head.
+        let from = unsafe {
+            let values = src[self.operands].add(HEAD).cast::<f32>();
+            core::slice::from_raw_parts(values.add(first), count)
+        };
+        if pixels.y != Interleaved {
+            for (i, value) in from.iter().enumerate() {
+                let (row, column) = (taken.start + i / n, i % n);
+                let at = pixels.place(pixels.y, *n, row, column);
+                let more = bias.as_ref().map_or(0.0, |bias| bias[column]);
+                // SAFETY: the operand added, if there is one, lies as the result does, in which this is the
+                // place of an element of this unit's rows.
+                unsafe {
+                    let added = residual.map_or(0.0, |i| *src[i].cast::<f32>().add(at));
+                    *dst.cast::<f32>().add(at) = activate(*activation, value + more + added);
+                }
+            }
+            return Ok(());
+        }
+        // SAFETY: the result is `[rows, n]` of f32 and overlaps no operand, as this step may overwrite
+        // none; units have rows of their own.
+        let y = unsafe { core::slice::from_raw_parts_mut(dst.cast::<f32>().add(first), count) };
+        y.copy_from_slice(from);
         if let Some(bias) = bias {
             for y in y.chunks_exact_mut(*n) {
                 y.iter_mut().zip(bias).for_each(|(y, b)| *y += b);
@@ -188,8 +449,9 @@ impl Step for OnNpu {
         }
         if let Some(operand) = residual {
             // SAFETY: it has the result's shape and type, by the operator's rule.
-            let more =
-                unsafe { core::slice::from_raw_parts(src[*operand].cast::<f32>(), rows * n) };
+            let more = unsafe {
+                core::slice::from_raw_parts(src[*operand].cast::<f32>().add(first), count)
+            };
             y.iter_mut().zip(more).for_each(|(y, r)| *y += r);
         }
         if *activation != Activation::None {

@@ -185,12 +185,13 @@ pub(super) struct Context {
 
 impl Context {
     /// A context for `[m, k]` by `[k, n]` in native layouts; `kind` is the number of the types. `core`
-    /// of several; `None` where the chip has one only.
+    /// of several; `None` where the chip has one only. Memory is bound to contexts of its own `domain`.
     pub(super) fn new(
         library: &Arc<Library>,
         [m, k, n]: [usize; 3],
         kind: i32,
         core: Option<usize>,
+        domain: usize,
     ) -> Result<Self, RknnError> {
         let size = |x: usize| {
             i32::try_from(x).map_err(|_| RknnError::Sizes { expected: i32::MAX as usize, found: x })
@@ -204,7 +205,7 @@ impl Context {
             b_quant: 0,
             ac_layout: NATIVE,
             ac_quant: 0,
-            domain: 0,
+            domain: size(domain)?,
             rest: [0; 36],
         };
         let attr = Attr { name: [0; 256], n_dims: 0, dims: [0; 16], size: 0, kind: 0 };

@@ -75,7 +75,7 @@ fn layer_normalization(cx: &mut NodeCx<'_>, op: NormOp) -> Outputs {
         let own = cx.dims(id);
         own.len() <= dims.len()
             && own.ends_with(row)
-            && own.iter().product::<usize>() == row.iter().product()
+            && own.iter().product::<usize>() == row.iter().product::<usize>()
     };
     let norm = Norm { op, axis, epsilon: cx.float("epsilon", 1e-5), by_parts: false };
     let affine = operands.get(1..).unwrap_or_default().to_vec();

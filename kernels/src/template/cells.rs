@@ -1,0 +1,500 @@
+//! Rows of `f32` as columns of cells, of halves, bytes or half bytes: the layouts in which the NPU of some chips reads
+//! matrices.
+//!
+//! `[rows, k]` becomes `[k / cell, height, cell]`: a cell is what one row has of a column. Each row is
+//! divided by a number of its own first. Eight rows are written at a time, so that what a column gets
+//! is whole cache lines.
+
+use crate::error::{check_len, checked_len};
+use crate::{Dtype, Isa, KernelError};
+use core::ops::Range;
+
+/// Rows of a unit.
+const GROUP: usize = 8;
+
+/// Elements that are converted at a time: `k` is filled up with zeros to a multiple of it.
+const STEP: usize = 32;
+
+/// Sizes of the largest element of a row of halves that needs no division: above, sums of products
+/// overflow early, below, elements lose bits.
+const LARGE: f32 = 16384.0;
+const SMALL: f32 = 1.0 / 64.0;
+
+const OP: &str = "cells";
+
+/// What elements become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CellForm {
+    /// Halves, of rows divided by a power of two if their largest element is above 2^14 or below 2^-6.
+    F16,
+    /// Signed bytes, of rows divided by a 127th of their largest element; to nearest, ties to even.
+    I8,
+    /// Signed numbers of 4 bits, two in a byte, the first in its lower half, of rows divided by a 7th of their
+    /// largest element; to nearest, ties to even.
+    I4,
+}
+
+impl CellForm {
+    /// Bytes of so many elements, an even number.
+    pub const fn bytes(self, elements: usize) -> usize {
+        match self {
+            Self::F16 => elements * 2,
+            Self::I8 => elements,
+            Self::I4 => elements / 2,
+        }
+    }
+
+    /// What the largest element of a row of integers becomes.
+    const fn most(self) -> f32 {
+        match self {
+            Self::I4 => 7.0,
+            _ => 127.0,
+        }
+    }
+}
+
+/// Sizes of a matrix and of its cells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CellsParams {
+    /// Rows that exist.
+    pub rows: usize,
+    /// Elements of a row that exist.
+    pub k: usize,
+    /// Elements of a row of the result, a multiple of 32; those past `k` are 0.
+    pub padded: usize,
+    /// Rows of the result; those past `rows` are left as they are.
+    pub height: usize,
+    /// Elements of a cell: 4, 8, 16 or 32, of 8 bytes at least, 32 of 4 bits.
+    pub cell: usize,
+    /// What elements become.
+    pub form: CellForm,
+}
+
+/// A conversion ready to run. Its units are groups of eight rows.
+///
+/// ```
+/// use tilewright_kernels::{CellForm, CellsParams, CellsPlan, Isa};
+///
+/// let params = CellsParams { rows: 1, k: 2, padded: 32, height: 1, cell: 8, form: CellForm::I8 };
+/// let plan = CellsPlan::new(Isa::Scalar, &params)?;
+/// let (mut out, mut scales) = ([0u8; 32], [0.0]);
+/// plan.compute(&[1.0, -0.5], 2, &mut out, &mut scales)?;
+/// assert_eq!((out[0] as i8, out[1] as i8, scales[0]), (127, -64, 1.0 / 127.0));
+/// # Ok::<(), tilewright_kernels::KernelError>(())
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct CellsPlan {
+    params: CellsParams,
+    kernel: &'static CellsKernel,
+    pack: PackFn,
+}
+
+impl CellsPlan {
+    /// Checks the sizes and chooses the kernels.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::InvalidParam`], [`KernelError::TooLarge`], [`KernelError::IsaUnavailable`].
+    pub fn new(isa: Isa, params: &CellsParams) -> Result<Self, KernelError> {
+        isa.require()?;
+        let &CellsParams { rows, k, padded, height, cell, form } = params;
+        let invalid = |param, expected| Err(KernelError::InvalidParam { op: OP, param, expected });
+        if rows > height {
+            return invalid("rows", "at most the height");
+        }
+        if k > padded || !padded.is_multiple_of(STEP) {
+            return invalid("padded", "a multiple of 32, at least k");
+        }
+        checked_len(OP, &[padded, height, 2])?;
+        let kernel = kernel(isa);
+        let packs = match form {
+            CellForm::F16 => &kernel.halves[..],
+            CellForm::I8 => &kernel.bytes[..],
+            CellForm::I4 => &kernel.nibbles[..],
+        };
+        let sizes = [8, 16, 32, 64];
+        let fits = cell <= STEP && (form != CellForm::I4 || cell == STEP);
+        let found = sizes.iter().position(|&bytes| fits && bytes == form.bytes(cell));
+        let Some(&pack) = found.and_then(|i| packs.get(i)) else {
+            return invalid("cell", "4, 8, 16 or 32 elements, of 8 bytes at least");
+        };
+        Ok(Self { params: *params, kernel, pack })
+    }
+
+    /// Bytes of the result.
+    pub fn out_len(&self) -> usize {
+        self.params.form.bytes(self.params.padded * self.params.height)
+    }
+
+    /// Independent units of work.
+    pub fn units(&self) -> usize {
+        self.params.rows.div_ceil(GROUP)
+    }
+
+    /// The kernel that does the work.
+    pub fn kernel_name(&self) -> &'static str {
+        self.kernel.name
+    }
+
+    /// Converts units `units`: rows `stride` elements apart become cells of `out`, and the number by which
+    /// each was divided goes to `scales`: not a number where an element is not finite; the cells of
+    /// that row then hold anything. Allocates nothing.
+    ///
+    /// # Safety
+    ///
+    /// * `x` is readable for `k` elements of each row, `out` is writable for
+    ///   [`out_len`](Self::out_len) bytes, `scales` for an element per row; they do not overlap.
+    /// * `units` lies in `0..self.units()`, and no other thread runs any of them now.
+    pub unsafe fn run(
+        &self,
+        x: *const f32,
+        stride: usize,
+        out: *mut u8,
+        scales: *mut f32,
+        units: Range<usize>,
+    ) {
+        debug_assert!(units.end <= self.units());
+        let CellsParams { rows, k, padded, height, cell, form } = self.params;
+        for first in units.map(|unit| unit * GROUP) {
+            let args = PackArgs {
+                x: x.wrapping_add(first * stride),
+                stride,
+                rows: GROUP.min(rows - first),
+                k,
+                padded,
+                out: out.wrapping_add(form.bytes(first * cell)),
+                column: form.bytes(height * cell),
+                scales: scales.wrapping_add(first),
+            };
+            // SAFETY: the rows of a unit exist, and so do their cells; `new` checked the CPU.
+            unsafe { (self.pack)(&args) };
+        }
+    }
+
+    /// Converts all rows on this thread; see [`run`](Self::run).
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::InvalidLength`] if an operand is too short.
+    pub fn compute(
+        &self,
+        x: &[f32],
+        stride: usize,
+        out: &mut [u8],
+        scales: &mut [f32],
+    ) -> Result<(), KernelError> {
+        let CellsParams { rows, k, .. } = self.params;
+        let needed = rows.checked_sub(1).map_or(0, |n| n.saturating_mul(stride).saturating_add(k));
+        check_len(OP, "x", needed, x.len())?;
+        check_len(OP, "out", self.out_len(), out.len())?;
+        check_len(OP, "scales", rows, scales.len())?;
+        let (out, scales) = (out.as_mut_ptr(), scales.as_mut_ptr());
+        // SAFETY: lengths were checked; slices do not overlap; this thread runs all units.
+        unsafe { self.run(x.as_ptr(), stride, out, scales, 0..self.units()) };
+        Ok(())
+    }
+
+    /// Adds the elements of each column of a converted matrix to `sums`, and their sizes to `sizes`, for all
+    /// rows of its height, in single precision.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::InvalidLength`] if an operand is too short, [`KernelError::InvalidParam`] for cells of
+    /// fewer than 16 elements.
+    pub fn add_columns(
+        &self,
+        packed: &[u8],
+        sums: &mut [f32],
+        sizes: &mut [f32],
+    ) -> Result<(), KernelError> {
+        let CellsParams { padded, height, cell, form, .. } = self.params;
+        if cell < 16 {
+            let expected = "at least 16 elements";
+            return Err(KernelError::InvalidParam { op: OP, param: "cell", expected });
+        }
+        check_len(OP, "packed", self.out_len(), packed.len())?;
+        check_len(OP, "sums", padded, sums.len())?;
+        check_len(OP, "sizes", padded, sizes.len())?;
+        let add = match form {
+            CellForm::F16 => self.kernel.add_halves,
+            CellForm::I8 => self.kernel.add_bytes,
+            CellForm::I4 => {
+                add_nibbles(packed, height, sums, sizes);
+                return Ok(());
+            }
+        };
+        let args = SumArgs {
+            packed: packed.as_ptr(),
+            columns: padded / cell,
+            height,
+            cell,
+            sums: sums.as_mut_ptr(),
+            sizes: sizes.as_mut_ptr(),
+        };
+        // SAFETY: lengths were checked; slices do not overlap; `new` checked the CPU.
+        unsafe { add(&args) };
+        Ok(())
+    }
+}
+
+/// Some rows, at most [`GROUP`].
+struct PackArgs {
+    x: *const f32,
+    /// Elements between two rows.
+    stride: usize,
+    rows: usize,
+    k: usize,
+    padded: usize,
+    /// The first row's cell of the first column.
+    out: *mut u8,
+    /// Bytes between two columns.
+    column: usize,
+    scales: *mut f32,
+}
+
+/// A converted matrix, and a place for each element of a row.
+struct SumArgs {
+    packed: *const u8,
+    columns: usize,
+    height: usize,
+    cell: usize,
+    sums: *mut f32,
+    sizes: *mut f32,
+}
+
+/// # Safety
+///
+/// The CPU has the instructions; the rows are readable, their cells and scales writable.
+type PackFn = unsafe fn(&PackArgs);
+
+/// # Safety
+///
+/// The CPU has the instructions; the matrix is readable, both rows of sums are writable.
+type SumFn = unsafe fn(&SumArgs);
+
+#[derive(Debug)]
+struct CellsKernel {
+    name: &'static str,
+    /// For cells of 8, 16, 32 and 64 bytes.
+    halves: [PackFn; 4],
+    /// For cells of 8, 16 and 32 bytes.
+    bytes: [PackFn; 3],
+    /// For cells of 8 and 16 bytes, of which there are none of 8.
+    nibbles: [PackFn; 2],
+    add_halves: SumFn,
+    add_bytes: SumFn,
+}
+
+/// [`CellsPlan::add_columns`] for cells of 32 elements of 4 bits.
+fn add_nibbles(packed: &[u8], height: usize, sums: &mut [f32], sizes: &mut [f32]) {
+    let columns = packed.chunks_exact(height * STEP / 2);
+    let to = sums.chunks_exact_mut(STEP).zip(sizes.chunks_exact_mut(STEP));
+    for (cells, (sums, sizes)) in columns.zip(to) {
+        for cell in cells.chunks_exact(STEP / 2) {
+            for (i, (sum, size)) in sums.iter_mut().zip(&mut *sizes).enumerate() {
+                let byte = cell[i / 2];
+                let value = if i % 2 == 0 { (byte << 4) as i8 >> 4 } else { byte as i8 >> 4 };
+                *sum += f32::from(value);
+                *size += f32::from(value).abs();
+            }
+        }
+    }
+}
+
+/// Elements as they are converted.
+#[repr(align(64))]
+struct Line([u8; 2 * STEP]);
+
+/// A power of two that brings elements of this size near 1.
+fn power_of_two(most: f32) -> f32 {
+    if most == 0.0 || (SMALL..=LARGE).contains(&most) {
+        return 1.0;
+    }
+    // From its bits: subnormal sizes are brought up as far as the exponent reaches.
+    let e = ((most.to_bits() >> 23) as i32 - 127).clamp(-125, 125);
+    f32::from_bits(((e + 127) as u32) << 23)
+}
+
+/// What a row is divided by, and what it is multiplied by for that, from the size of its largest element.
+pub(super) fn scale(form: CellForm, most: f32) -> (f32, f32) {
+    match form {
+        CellForm::F16 => {
+            let scale = power_of_two(most);
+            (scale, 1.0 / scale)
+        }
+        CellForm::I8 | CellForm::I4 => {
+            let scale = most / form.most();
+            let inverse = 1.0 / scale;
+            (scale, if inverse.is_finite() { inverse } else { 0.0 })
+        }
+    }
+}
+
+/// [`CellForm`] as a parameter of kernels.
+const F16: u8 = 0;
+const I8: u8 = 1;
+const I4: u8 = 2;
+
+macro_rules! cells_row {
+    ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, [$($f:tt)*], lanes $l:tt, $($rest:tt)*) => {
+        mod $id {
+            use super::*;
+            use tilewright_intrinsics::$tile as tile;
+
+            const L: usize = $l;
+
+            pub(super) const KERNEL: CellsKernel = CellsKernel {
+                name: concat!("cells_", stringify!($isa_name)),
+                halves: [pack::<8, F16>, pack::<16, F16>, pack::<32, F16>, pack::<64, F16>],
+                bytes: [pack::<8, I8>, pack::<16, I8>, pack::<32, I8>],
+                nibbles: [pack::<8, I4>, pack::<16, I4>],
+                add_halves: add::<false>,
+                add_bytes: add::<true>,
+            };
+
+            /// The size of the largest of `k` elements; not a number if one is not finite.
+            $(#[target_feature(enable = $f)])*
+            unsafe fn largest(x: *const f32, k: usize) -> f32 {
+                let zero = tile!(VZERO);
+                let (mut most, mut more, mut bad) = (zero, zero, zero);
+                let pairs = k / (2 * L);
+                for i in 0..pairs {
+                    let (a, b) = (tile!(VLOAD x, 2 * i), tile!(VLOAD x, 2 * i + 1));
+                    most = tile!(VMAX tile!(VABS a), most);
+                    more = tile!(VMAX tile!(VABS b), more);
+                    // What is not finite, times 0, is not a number.
+                    bad = tile!(VFMA a, zero, bad);
+                    bad = tile!(VFMA b, zero, bad);
+                }
+                for at in (pairs * 2 * L..k).step_by(L) {
+                    let a = tile!(VLOAD_TAIL x.wrapping_add(at), L.min(k - at));
+                    most = tile!(VMAX tile!(VABS a), most);
+                    bad = tile!(VFMA a, zero, bad);
+                }
+                let (mut sizes, mut nothing) = ([0.0f32; L], [0.0f32; L]);
+                let (s, n) = (sizes.as_mut_ptr(), nothing.as_mut_ptr());
+                tile!(VSTORE s, 0, tile!(VMAX most, more));
+                tile!(VSTORE n, 0, bad);
+                let most = sizes.iter().fold(0.0f32, |most, x| if *x > most { *x } else { most });
+                if nothing.iter().all(|x| *x == 0.0) { most } else { f32::NAN }
+            }
+
+            /// Converts [`STEP`] elements.
+            $(#[target_feature(enable = $f)])*
+            unsafe fn convert<const FORM: u8>(x: *const f32, factor: f32, to: *mut u8) {
+                let factor = tile!(VSET factor);
+                let most = if FORM == I4 { 7.0 } else { 127.0 };
+                let (low, high) = (tile!(VSET -most), tile!(VSET most));
+                for j in 0..STEP / L {
+                    let v = tile!(VMUL tile!(VLOAD x, j), factor);
+                    if FORM != F16 {
+                        let v = tile!(VMIN tile!(VMAX tile!(VROUND v), low), high);
+                        let to = to.wrapping_add(j * L);
+                        tile!(VSTORE8 to, v);
+                    } else {
+                        let to = to.cast::<u16>().wrapping_add(j * L);
+                        tile!(VSTORE16 to, v);
+                    }
+                }
+            }
+
+            $(#[target_feature(enable = $f)])*
+            unsafe fn pack<const CELL: usize, const FORM: u8>(a: &PackArgs) {
+                let form = match FORM {
+                    F16 => CellForm::F16,
+                    I8 => CellForm::I8,
+                    _ => CellForm::I4,
+                };
+                let bytes = form.bytes(STEP);
+                let mut factors = [0.0f32; GROUP];
+                for r in 0..a.rows {
+                    // SAFETY: a row of the caller's.
+                    let most = unsafe { largest(a.x.add(r * a.stride), a.k) };
+                    let (scale, factor) = if most.is_nan() { (most, 0.0) } else { scale(form, most) };
+                    factors[r] = factor;
+                    // SAFETY: the caller has a place for each row.
+                    unsafe { *a.scales.add(r) = scale };
+                }
+                let mut line = Line([0; 2 * STEP]);
+                let line = line.0.as_mut_ptr();
+                for at in (0..a.padded).step_by(STEP) {
+                    let out = a.out.wrapping_add(form.bytes(at) / CELL * a.column);
+                    for r in 0..a.rows {
+                        let x = a.x.wrapping_add(r * a.stride + at);
+                        // SAFETY: so many elements of the row are there, or copied with zeros behind them; the
+                        // line has room for what they become.
+                        unsafe {
+                            if at + STEP <= a.k {
+                                convert::<FORM>(x, factors[r], line);
+                            } else {
+                                let mut rest = [0.0f32; STEP];
+                                let n = a.k.saturating_sub(at);
+                                rest.as_mut_ptr().copy_from_nonoverlapping(x, n);
+                                convert::<FORM>(rest.as_ptr(), factors[r], line);
+                            }
+                        }
+                        if FORM == I4 {
+                            for i in 0..STEP / 2 {
+                                // SAFETY: the line has 32 bytes; each is read before it is written.
+                                unsafe {
+                                    let [low, high] = [*line.add(2 * i), *line.add(2 * i + 1)];
+                                    *line.add(i) = low & 15 | high << 4;
+                                }
+                            }
+                        }
+                        for c in 0..bytes / CELL {
+                            // SAFETY: the cells of this row, in columns that exist.
+                            unsafe {
+                                let cell = line.add(c * CELL).cast::<[u8; CELL]>().read();
+                                out.add(c * a.column + r * CELL).cast::<[u8; CELL]>().write(cell);
+                            }
+                        }
+                    }
+                }
+            }
+
+            $(#[target_feature(enable = $f)])*
+            unsafe fn add<const BYTES: bool>(a: &SumArgs) {
+                let size = if BYTES { 1 } else { 2 };
+                // Signed bytes as floats: 2^23 + 128 with one in its lowest bits, less as much.
+                let mask = tile!(VSET f32::from_bits(0x4b00_0080));
+                let zero = tile!(VSET 8_388_736.0);
+                for column in 0..a.columns {
+                    for at in (0..a.cell).step_by(L) {
+                        let p = a.packed.wrapping_add((column * a.height * a.cell + at) * size);
+                        let (mut sum, mut all) = (tile!(VZERO), tile!(VZERO));
+                        for r in 0..a.height {
+                            let p = p.wrapping_add(r * a.cell * size);
+                            let v = if BYTES {
+                                tile!(VLOAD8 p, mask, zero)
+                            } else {
+                                let p = p.cast::<u16>();
+                                tile!(VLOAD16 p)
+                            };
+                            sum = tile!(VADD sum, v);
+                            all = tile!(VADD all, tile!(VABS v));
+                        }
+                        let to = column * a.cell + at;
+                        let (sums, sizes) = (a.sums.wrapping_add(to), a.sizes.wrapping_add(to));
+                        tile!(VSTORE sums, 0, tile!(VADD tile!(VLOAD sums, 0), sum));
+                        tile!(VSTORE sizes, 0, tile!(VADD tile!(VLOAD sizes, 0), all));
+                    }
+                }
+            }
+        }
+    };
+}
+tilewright_intrinsics::for_each_tile!(cells_row);
+
+fn kernel(isa: Isa) -> &'static CellsKernel {
+    let isa = isa.serving(Dtype::F32);
+    macro_rules! row {
+        ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
+            if isa == Isa::$isa {
+                return &$id::KERNEL;
+            }
+        };
+    }
+    tilewright_intrinsics::for_each_tile!(row);
+    &scalar_f32::KERNEL
+}
