@@ -1,9 +1,10 @@
 //! Memory of weights: ours, or a file's that ggml has mapped; the CPU reads both.
 
+use core::alloc::Layout;
 use core::ffi::{c_char, c_void};
 use core::ptr::{self, NonNull};
 use core::sync::atomic::{AtomicU64, Ordering};
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::alloc::{alloc_zeroed, dealloc};
 use std::sync::Arc;
 
 use crate::abi::{Buffer, BufferCalls, BufferType, Device, Tensor};

@@ -1,9 +1,9 @@
 //! What `tilewright doctor` finds out about an NPU, and the test of its library before its first use.
 
+use core::hash::{Hash, Hasher};
 use core::time::Duration;
 use std::collections::hash_map::DefaultHasher;
 use std::fs;
-use std::hash::{Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;

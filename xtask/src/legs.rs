@@ -19,7 +19,7 @@ pub(crate) struct Leg {
 }
 
 /// All parts, in the order in which they run.
-pub(crate) const LEGS: [Leg; 14] = [
+pub(crate) const LEGS: [Leg; 13] = [
     Leg { name: "programs in C and C++", needs: capi::needs, run: || capi::run(&[]) },
     Leg {
         name: "C with kernels alone",
@@ -36,7 +36,6 @@ pub(crate) const LEGS: [Leg; 14] = [
     Leg { name: "an instruction set of one file and one row", needs: Vec::new, run: self_test },
     Leg { name: "Miri over scalar kernels and packing", needs: miri_needs, run: miri },
     Leg { name: "AddressSanitizer over the kernels", needs: sanitizer_needs, run: sanitizer },
-    Leg { name: "AddressSanitizer over the NPU's adapter", needs: sanitizer_needs, run: adapter },
     Leg { name: "a minute of fuzzing per target", needs: fuzz_needs, run: fuzz },
 ];
 
@@ -185,17 +184,6 @@ fn sanitizer() -> Result<(), String> {
     let mut command = nightly();
     command.args(["test", "--release", "--target", X86, "-p", "tilewright-kernels", "--lib"]);
     // Optimised enough to run the suite in time, in a folder of its own as flags differ.
-    command.arg("--target-dir").arg(target_dir().join("sanitizer"));
-    finish(command.env("RUSTFLAGS", "-Zsanitizer=address"))
-}
-
-/// The tests of the NPU's adapter with the emulator, both checked: every fault, and what is left at the end.
-/// Without the kernels of better instruction sets, which the run above has checked.
-fn adapter() -> Result<(), String> {
-    let mut command = nightly();
-    command.args(["test", "--release", "--target", X86, "-p", "tilewright"]);
-    command.args(["--no-default-features", "--features", "rknn"]);
-    command.args(["--test", "rknn", "--test", "rknn_graph"]);
     command.arg("--target-dir").arg(target_dir().join("sanitizer"));
     finish(command.env("RUSTFLAGS", "-Zsanitizer=address"))
 }

@@ -5,7 +5,6 @@ use crate::Isa;
 use crate::testing::{Guarded as Floats, Numbers, Place, skip};
 use crate::testing_bytes::Buffer;
 use std::vec;
-use std::vec::Vec;
 use tilewright_intrinsics::soft;
 
 /// An element as it becomes, and the same as it is stored.

@@ -232,14 +232,18 @@ pub(super) fn pack_b(
 fn lost(row: &[f32], scale: f32, most: f32) -> [f64; 2] {
     // As the kernel rounds: adding 1.5 * 2^23 leaves no bits for fractions.
     const SHIFT: f32 = 12_582_912.0;
+    // Sums side by side, which vectors hold.
+    const LANES: usize = 32;
     let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-    let (mut changed, mut all) = (0f32, 0f32);
-    for &x in row {
-        let rounded = ((x * inverse + SHIFT) - SHIFT).clamp(-most, most) * scale;
-        changed += (x - rounded) * (x - rounded);
-        all += x * x;
+    let (mut changed, mut all) = ([0f32; LANES], [0f32; LANES]);
+    for part in row.chunks(LANES) {
+        for ((&x, changed), all) in part.iter().zip(&mut changed).zip(&mut all) {
+            let rounded = ((x * inverse + SHIFT) - SHIFT).clamp(-most, most) * scale;
+            *changed += (x - rounded) * (x - rounded);
+            *all += x * x;
+        }
     }
-    [f64::from(changed), f64::from(all)]
+    [changed, all].map(|sums| sums.iter().map(|&sum| f64::from(sum)).sum())
 }
 
 fn add_and_clear(to: &mut [f64], from: &mut [f32]) {
