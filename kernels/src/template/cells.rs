@@ -382,11 +382,11 @@ macro_rules! cells_row {
             /// Converts [`STEP`] elements.
             $(#[target_feature(enable = $f)])*
             unsafe fn convert<const FORM: u8>(x: *const f32, factor: f32, to: *mut u8) {
-                let factor = tile!(VSET factor);
+                let factors = tile!(VSET factor);
                 let most = if FORM == I4 { 7.0 } else { 127.0 };
                 let (low, high) = (tile!(VSET -most), tile!(VSET most));
                 for j in 0..STEP / L {
-                    let v = tile!(VMUL tile!(VLOAD x, j), factor);
+                    let v = tile!(VMUL tile!(VLOAD x, j), factors);
                     if FORM != F16 {
                         let v = tile!(VMIN tile!(VMAX tile!(VROUND v), low), high);
                         let to = to.wrapping_add(j * L);
