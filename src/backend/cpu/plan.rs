@@ -12,9 +12,10 @@ use crate::graph::{
 use crate::tensor::{DType, ShapeError, Tensor};
 use tilewright_kernels::{Isa, Workload};
 
-/// Least estimated time of a part of a step, and most parts per thread: several, so that others
-/// can take over from a thread that the system has stopped.
-const PART_NS: u64 = 3_000;
+/// Least estimated time of a part of a step, and most parts per thread: several, so that others can take
+/// over from a thread that the system has stopped. They wait so long before they do, and the more parts
+/// there are, the more often weights are read.
+const PART_NS: u64 = 20_000;
 const PARTS: u64 = 4;
 
 /// Where an operand is found when a plan runs.
