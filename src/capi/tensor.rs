@@ -117,6 +117,7 @@ impl Described {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::capi::tw_dtype;
 
     #[test]
     fn types_are_numbered_as_the_enumeration_says() {
