@@ -706,9 +706,11 @@ typedef void (*tw_log_fn)(void *user, int32_t level, const char *line);
  Settings. Zeros and NULL mean the default of each; so a structure of zeros whose `size` is set is
  the same as none at all:
 
-     tw_options options;
-     memset(&options, 0, sizeof options);
-     options.size = sizeof options;
+ ```c
+ tw_options options;
+ memset(&options, 0, sizeof options);
+ options.size = sizeof options;
+ ```
  */
 typedef struct tw_options {
     /*

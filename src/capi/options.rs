@@ -10,9 +10,11 @@ use crate::{Error, Isa, SessionOptions};
 /// Settings. Zeros and NULL mean the default of each; so a structure of zeros whose `size` is set is
 /// the same as none at all:
 ///
-///     tw_options options;
-///     memset(&options, 0, sizeof options);
-///     options.size = sizeof options;
+/// ```c
+/// tw_options options;
+/// memset(&options, 0, sizeof options);
+/// options.size = sizeof options;
+/// ```
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct tw_options {
