@@ -52,7 +52,7 @@ impl Place {
             },
             Example {
                 name: "chat",
-                args: vec![path(LANGUAGE), path("8")],
+                args: vec![path(LANGUAGE), path("40")],
                 input: "The file system\nA program is\n",
                 says: " ",
             },
