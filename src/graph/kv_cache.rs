@@ -147,7 +147,8 @@ impl KvCache {
     /// Takes over what another cache of the same sizes holds. No run may use either meanwhile.
     ///
     /// # Errors
-    /// [`TensorError::Length`] if the sizes differ.
+    /// [`TensorError::Length`] if the sizes differ, [`GraphError::Unsupported`] if a device keeps one of
+    /// them only.
     pub fn copy_from(&self, other: &Self) -> Result<(), GraphError> {
         if self.shape != other.shape {
             return Err(TensorError::Length {
@@ -158,8 +159,14 @@ impl KvCache {
             }
             .into());
         }
-        if let (Some(to), Some(from)) = (self.kept_by_device(), other.kept_by_device()) {
-            return to.copy_from(&*from);
+        match (self.kept_by_device(), other.kept_by_device()) {
+            (Some(to), Some(from)) => return to.copy_from(&*from),
+            (None, None) => {}
+            // What the other's memory holds here is not what the device has computed.
+            _ => {
+                let what = "copying between a device and the CPU; plan both for the same device";
+                return Err(GraphError::Unsupported { op: "kv_cache", what: what.to_owned() });
+            }
         }
         if !core::ptr::eq(self, other) {
             self.lock().copy_from_slice(&other.lock());

@@ -23,12 +23,10 @@ impl Products {
     /// Starts the threads; 1 starts none.
     ///
     /// # Errors
-    /// [`GraphError::Unsupported`] if the system refuses a thread.
+    /// [`GraphError::Threads`] if the system refuses a thread.
     pub fn new(isa: Isa, threads: usize) -> Result<Self, GraphError> {
-        let pool = Pool::new(threads).map_err(|_| GraphError::Unsupported {
-            op: "product",
-            what: format!("starting {threads} threads on this system"),
-        })?;
+        let pool = Pool::new(threads)
+            .map_err(|e| GraphError::Threads { threads, reason: e.to_string() })?;
         let (workspace, scratch) = (AlignedBytes::default(), AlignedBytes::default());
         Ok(Self { pool, isa, workspace, scratch })
     }
