@@ -8,6 +8,11 @@ use core::sync::atomic::{AtomicU32, Ordering};
 /// it ahead in software only takes their place. Measured on AMD's Zen 4 (family 19h): products of a column
 /// and attention of a row are 5 to 24 % faster without. On Zen 5 some formats lose almost half.
 pub(crate) fn follows_streams() -> bool {
+    found() & FOLLOWS != 0
+}
+
+/// Asks the CPU, which takes microseconds where a hypervisor answers.
+fn detect_follows() -> bool {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     let follows = {
         use core::arch::x86_64::__cpuid;
@@ -93,11 +98,22 @@ macro_rules! isa {
 }
 tilewright_intrinsics::instruction_sets! { isa }
 
-/// Bit 31: detection has run; bit `isa as u32`: available.
+/// Bit 31: detection has run; bit 30: see [`follows_streams`]; bit `isa as u32`: available.
 static FOUND: AtomicU32 = AtomicU32::new(0);
 const DETECTED: u32 = 1 << 31;
+const FOLLOWS: u32 = 1 << 30;
 
-const _: () = assert!(Isa::ALL.len() < 32, "one bit of `FOUND` each");
+const _: () = assert!(Isa::ALL.len() <= 30, "one bit of `FOUND` each");
+
+/// What was found, by detection if it has not run.
+fn found() -> u32 {
+    let mut found = FOUND.load(Ordering::Relaxed);
+    if found & DETECTED == 0 {
+        found = detect() | DETECTED;
+        found |= FOUND.fetch_or(found, Ordering::Relaxed);
+    }
+    found
+}
 
 impl Isa {
     /// Whether this build has kernels for it and this CPU can run them.
@@ -105,12 +121,7 @@ impl Isa {
     /// Without the feature `std` the CPU cannot be asked: then only what the target guarantees is
     /// available, and what [`Isa::assume_available`] added.
     pub fn is_available(self) -> bool {
-        let mut found = FOUND.load(Ordering::Relaxed);
-        if found & DETECTED == 0 {
-            found = detect() | DETECTED;
-            found |= FOUND.fetch_or(found, Ordering::Relaxed);
-        }
-        found & (1 << self as u32) != 0
+        found() & (1 << self as u32) != 0
     }
 
     /// Declares that the CPU can run this instruction set. No effect if this build lacks it.
@@ -225,7 +236,8 @@ fn available_names() -> IsaNames {
 /// The bits of `FOUND` for this build on this CPU.
 fn detect() -> u32 {
     let found = Isa::ALL.into_iter().filter(|isa| isa.detect());
-    found.fold(0, |found, isa| found | 1 << isa as u32)
+    let follows = if detect_follows() { FOLLOWS } else { 0 };
+    found.fold(follows, |found, isa| found | 1 << isa as u32)
 }
 
 #[cfg(test)]

@@ -378,6 +378,8 @@ impl Blocks {
             // SAFETY: the caller's duties.
             Run::Single(run) => unsafe {
                 run(&TileArgs {
+                    tiles: 1,
+                    a_tile: 0,
                     a: p.a,
                     b: p.b,
                     bias: ZEROS.as_ptr(),

@@ -131,9 +131,13 @@ fn counts(size: usize, pieces: &[(usize, usize, u64)]) -> [usize; HEIGHTS] {
 /// the latency of the chain and the weight stream take on two FMA and two load ports, and a share
 /// of what a tile costs once.
 pub(crate) fn cost(i: &KernelInfo) -> u64 {
+    near_cost(i).max((i.c_ob * i.dtype.size() * 10 / 12) as u64 + 6)
+}
+
+/// The same for weights that wait in the first-level cache.
+pub(crate) fn near_cost(i: &KernelInfo) -> u64 {
     let (pixels, vectors) = (i.rows * i.w_ob, i.c_vec);
-    let steps = (pixels * vectors).max(pixels + vectors).max(8) * 10;
-    steps.max(i.c_ob * i.dtype.size() * 10 / 12) as u64 + 6
+    ((pixels * vectors).max(pixels + vectors).max(8) * 10) as u64 + 6
 }
 
 /// Panels of one width.

@@ -1,9 +1,10 @@
 //! How a product is cut into tiles, and which ways of computing it there are.
 
-use super::conv_geometry::{cost, cut};
+use super::conv_geometry::cut;
+use super::dot_division::{cost, near_cost};
 use super::matmul::{MatmulForm, MatmulParams};
 use super::matmul_tile::MatmulKernel;
-use crate::{Algorithm, Choice};
+use crate::{Algorithm, Choice, KernelInfo};
 use alloc::{vec, vec::Vec};
 use core::ops::Range;
 
@@ -40,6 +41,9 @@ struct Pieces {
     first: Vec<usize>,
     /// First row and kernel.
     list: Vec<(usize, usize)>,
+    /// Per tile: how many from it on are each one piece of the same kernel, which computes several in
+    /// one call. 0 for a tile of several pieces.
+    alike: Vec<usize>,
 }
 
 impl Tiling {
@@ -47,6 +51,12 @@ impl Tiling {
     pub(crate) fn pieces(&self, panel: &Panel, tile: usize) -> &[(usize, usize)] {
         let pieces = &self.pieces[panel.cut];
         &pieces.list[pieces.first[tile]..pieces.first[tile + 1]]
+    }
+
+    /// How many tiles from this one on one call of a kernel computes; 0 if each of the tile's pieces
+    /// needs its own.
+    pub(crate) fn alike(&self, panel: &Panel, tile: usize) -> usize {
+        self.pieces[panel.cut].alike[tile]
     }
 
     /// Rows of a tile.
@@ -67,7 +77,7 @@ impl Tiling {
     ) -> Self {
         let widths = widths(kernels);
         let panels = panels(p, kernels, &widths, columns);
-        let (heights, _) = cut(p.m, &heights(kernels, columns, rows));
+        let (heights, _) = cut(p.m, &heights(kernels, columns, rows, cost));
         let mut tiles = vec![0];
         for height in &heights {
             tiles.push(tiles[tiles.len() - 1] + height);
@@ -76,7 +86,7 @@ impl Tiling {
             if panels.iter().all(|panel| panel.cut != i) {
                 return Pieces::default();
             }
-            let of_width = heights_of(kernels, width);
+            let of_width = heights_of(kernels, width, cost);
             let mut pieces = Pieces::default();
             let mut cuts: Vec<Option<Vec<usize>>> = vec![None; rows + 1];
             for tile in tiles.windows(2) {
@@ -90,6 +100,20 @@ impl Tiling {
                 }
             }
             pieces.first.push(pieces.list.len());
+            pieces.alike = vec![0; tiles.len() - 1];
+            for tile in (0..pieces.alike.len()).rev() {
+                let first = pieces.first[tile];
+                if pieces.first[tile + 1] - first > 1 {
+                    continue;
+                }
+                let kernel = pieces.list[first].1;
+                // Kernels of partial sums compute one tile.
+                let next = pieces.list.get(first + 1).filter(|_| kernels[kernel].info.w_ob > 1);
+                pieces.alike[tile] = match next {
+                    Some(next) if next.1 == kernel => pieces.alike[tile + 1] + 1,
+                    _ => 1,
+                };
+            }
             pieces
         });
         let pieces = pieces.collect();
@@ -116,15 +140,18 @@ fn widths(kernels: &[MatmulKernel]) -> Vec<usize> {
     widths
 }
 
+/// What a step of a kernel costs.
+type Cost = fn(&KernelInfo) -> u64;
+
 /// The heights of tiles of a width, with their costs, for [`cut`].
-fn heights_of(kernels: &[MatmulKernel], width: usize) -> Vec<(usize, u64)> {
+fn heights_of(kernels: &[MatmulKernel], width: usize, cost: Cost) -> Vec<(usize, u64)> {
     let of_width = kernels.iter().filter(|k| k.info.c_ob == width);
     of_width.map(|k| (k.info.w_ob, cost(&k.info))).collect()
 }
 
 /// Those up to `most`.
-fn heights(kernels: &[MatmulKernel], width: usize, most: usize) -> Vec<(usize, u64)> {
-    let mut heights = heights_of(kernels, width);
+fn heights(kernels: &[MatmulKernel], width: usize, most: usize, cost: Cost) -> Vec<(usize, u64)> {
+    let mut heights = heights_of(kernels, width, cost);
     heights.retain(|height| height.0 <= most);
     heights
 }
@@ -161,18 +188,24 @@ const DIRECT: usize = 1024;
 const SET: usize = 1024;
 const WAYS: usize = 12;
 
-/// The ways of computing a product; the first is the one to use if none was measured.
-pub(crate) fn candidates(p: &MatmulParams, kernels: &[MatmulKernel]) -> Vec<Choice> {
+/// Reductions up to this are short: a panel of B stays in the L1 cache.
+const SHORT: usize = 64;
+/// Vectors of a tile that hide the latency of FMA and more.
+const HIDDEN: usize = 12;
+
+/// The widths of panels that a product can be cut into, the best one first: what a step of the reduction
+/// costs, the width, the greatest height of its tiles.
+fn by_width(p: &MatmulParams, kernels: &[MatmulKernel]) -> Vec<(u64, usize, usize)> {
     let widths = widths(kernels);
     let lanes = kernels[0].info.c_ob / kernels[0].info.c_vec;
     let most = match p.a_row.is_multiple_of(SET) || p.c_row.is_multiple_of(SET) {
         true => WAYS,
         false => usize::MAX,
     };
-    // Per width that fits: what the product costs, and the greatest height of its tiles.
-    let mut by_width: Vec<(u64, usize, usize)> = Vec::new();
+    let mut list: Vec<(u64, usize, usize)> = Vec::new();
     for &width in widths.iter().filter(|&&w| w <= p.n.div_ceil(lanes) * lanes) {
-        let costs = |w: usize| cut(p.m, &heights(kernels, w, most));
+        let cost = if p.k <= SHORT { near_cost } else { cost };
+        let costs = |w: usize| cut(p.m, &heights(kernels, w, most, cost));
         let panels = panels(p, kernels, &widths, width);
         let mut last = (0, 0);
         let total = panels.iter().map(|panel| {
@@ -182,12 +215,45 @@ pub(crate) fn candidates(p: &MatmulParams, kernels: &[MatmulKernel]) -> Vec<Choi
             last.1
         });
         let total = total.fold(0, u64::saturating_add);
-        by_width.push((total, width, costs(width).0.into_iter().max().unwrap_or(1)));
+        list.push((total, width, costs(width).0.into_iter().max().unwrap_or(1)));
     }
-    by_width.sort_by_key(|&(total, ..)| total);
-    let best = by_width[0].0;
-    by_width.retain(|&(total, ..)| total <= best + best / 2);
+    list.sort_by_key(|&(total, ..)| total);
+    let best = list[0].0;
+    list.retain(|&(total, ..)| total <= best + best / 2);
+    // The results of short reductions are what takes the time: they leave faster in long rows. The
+    // tiles must still hide the latency of FMA.
+    let whole = |&(total, width, rows): &(u64, usize, usize)| {
+        total <= best + best / 25 && rows * (width / lanes) >= HIDDEN
+    };
+    if p.k <= SHORT
+        && let Some(widest) =
+            (0..list.len()).filter(|&i| whole(&list[i])).max_by_key(|&i| list[i].1)
+    {
+        list[..=widest].rotate_right(1);
+    }
+    list
+}
 
+/// What a product with a plain B costs, to be compared with that of another form: its multiply-adds, the
+/// packing of B where that pays, the transposition of its results.
+pub(crate) fn plain_cost(p: &MatmulParams, kernels: &[MatmulKernel]) -> u64 {
+    // Measured, per vector that is moved, in the unit of `cost`.
+    const PACKED: u64 = 110;
+    const TURNED: u64 = 90;
+    let lanes = kernels[0].info.c_ob / kernels[0].info.c_vec;
+    let (steps, width, rows) = by_width(p, kernels)[0];
+    let vectors = |rows: usize, columns: usize| (rows * columns.div_ceil(lanes)) as u64;
+    let moved = match p.form {
+        MatmulForm::Transposed => TURNED.saturating_mul(vectors(p.m, p.n)),
+        _ if p.m <= rows || near(p, p.k.min(CHUNKS[0]), width) => 0,
+        _ => PACKED.saturating_mul(vectors(p.k, p.n)),
+    };
+    steps.saturating_mul(p.k as u64).saturating_add(moved)
+}
+
+/// The ways of computing a product; the first is the one to use if none was measured.
+pub(crate) fn candidates(p: &MatmulParams, kernels: &[MatmulKernel]) -> Vec<Choice> {
+    let by_width = by_width(p, kernels);
     let mut list = Vec::new();
     for &(_, columns, rows) in &by_width {
         // Nor can it be if C, where the partial sums lie, is transposed.

@@ -14,6 +14,10 @@ const RUN: usize = 16;
 /// other rows get into each other's way.
 const IN_PLACE_ROW: usize = 64;
 
+/// Tiles between two times that rows of the next panels are asked for: the loads of more would stand
+/// in the way of each other.
+const FETCHED: usize = 4;
+
 /// The operands of a run.
 #[derive(Clone, Copy)]
 struct Operands {
@@ -188,6 +192,8 @@ impl MatmulPlan {
                             false => (RUN, RUN, 0),
                         };
                         let mut args = TileArgs {
+                            tiles: 1,
+                            a_tile: 0,
                             a: x.a,
                             b,
                             bias: x.bias.wrapping_add(panel.column),
@@ -205,32 +211,48 @@ impl MatmulPlan {
                             last: ks.end == p.k,
                             activation: self.activation,
                         };
-                        for tile in block.clone() {
+                        let mut tile = block.start;
+                        while tile < block.end {
                             let from = self.tiling.tiles[tile];
+                            let height = self.tiling.height(tile);
+                            let fetches = fetched < ks.end && group.end < panels.end;
+                            let most = if packs {
+                                1
+                            } else if fetches {
+                                FETCHED
+                            } else {
+                                usize::MAX
+                            };
+                            let alike = self.tiling.alike(panel, tile);
+                            args.tiles = alike.min(most).min(block.end - tile).max(1);
                             let packed = x.scratch.wrapping_add((from - row) * kc);
-                            args.a = match plain_a {
-                                true if p.a_transposed => x.a.wrapping_add(k * p.a_row + from),
-                                true => x.a.wrapping_add(from * p.a_row + k),
+                            (args.a, args.a_tile) = match plain_a {
+                                true if p.a_transposed => {
+                                    (x.a.wrapping_add(k * p.a_row + from), height)
+                                }
+                                true => (x.a.wrapping_add(from * p.a_row + k), height * p.a_row),
                                 false => {
-                                    args.a_step = self.tiling.height(tile) * RUN;
-                                    packed.cast_const()
+                                    args.a_step = height * RUN;
+                                    (packed.cast_const(), height * kc)
                                 }
                             };
-                            // SAFETY: `a` and `b` are the tile's rows of A and the panel's columns of
+                            // SAFETY: `a` and `b` are the tiles' rows of A and the panel's columns of
                             // B over this block of K, as they lie or as they were packed; `c` is where
-                            // the tile's results belong, or their place in the scratch memory.
-                            unsafe { self.run_tile(x, panel, tile, &mut args, c) };
+                            // the tiles' results belong, or their place in the scratch memory. Alike
+                            // tiles have the same height, so that the next one's A is `a_tile` on.
+                            unsafe { self.run_tiles(x, panel, tile, &mut args, c) };
                             if packs && i + 1 < panels.end {
                                 // SAFETY: as for a transposed A.
                                 unsafe { self.pack_a(x.a, packed, ks.clone(), tile) };
                             }
-                            if fetched < ks.end && group.end < panels.end {
-                                let rows = fetched..ks.end.min(fetched + per_tile);
+                            if fetches {
+                                let rows = fetched..ks.end.min(fetched + args.tiles * per_tile);
                                 fetched = rows.end;
                                 let next = group.end..panels.end.min(group.end + group.len());
                                 // SAFETY: the ISA is that of the plan.
                                 unsafe { self.fetch_b(x.b, rows, next) };
                             }
+                            tile += args.tiles;
                         }
                         if p.form == MatmulForm::Transposed {
                             let rows = row..self.tiling.tiles[block.end];
@@ -299,16 +321,17 @@ impl MatmulPlan {
         whole && !pays && !p.b_transposed
     }
 
-    /// One tile of one panel over one block of K. What is the same for all tiles is in `args`, so that
-    /// little is done between two tiles: it would not fit into the shadow of their multiply-adds.
+    /// A tile of one panel over one block of K, and those like it that follow. What is the same for all
+    /// tiles is in `args`, so that little is done between two calls: it would not fit into the shadow of
+    /// their multiply-adds.
     ///
     /// # Safety
     ///
-    /// That of [`run_units`](Self::run_units), for operands that begin at one product; `args.a` are
-    /// the rows of the tile and `args.b` the columns of the panel, from the start of the block on, at
+    /// That of [`run_units`](Self::run_units), for operands that begin at one product; if `args.tiles` is
+    /// more than one, so many are alike. `args.a` are the rows of the tile and `args.b` the columns of the panel, from the start of the block on, at
     /// the distances that `args` says; `c` is the panel's result as if from the first row of the
     /// product on.
-    unsafe fn run_tile(
+    unsafe fn run_tiles(
         &self,
         x: &Operands,
         panel: &Panel,
@@ -328,12 +351,12 @@ impl MatmulPlan {
                 args.residual = x.residual.wrapping_add(first * p.c_row + panel.column);
             }
             let kernel = &self.kernels[kernel];
-            // SAFETY: the piece's rows and columns exist in A, B and C, and `check` found the ISA.
+            // SAFETY: the rows and columns of the pieces exist in A, B and C, and `check` found the ISA.
             unsafe { (kernel.run)(args) };
             let Some(post) = self.post.as_ref().filter(|_| args.last) else { continue };
-            for i in 0..kernel.info.w_ob {
+            for i in 0..args.tiles * kernel.info.w_ob {
                 let o = args.o.wrapping_add(i * args.o_row);
-                // SAFETY: this is a row of the piece just written.
+                // SAFETY: this is a row of the pieces just written.
                 unsafe { post.call(o, o, panel.width.min(p.n - panel.column)) };
             }
         }

@@ -9,8 +9,13 @@
 use crate::epilogue::TileActivation;
 use crate::{Dtype, Isa, KernelInfo};
 
-/// One tile of a product. Distances are in elements.
+/// One tile of a product, or several one below the other. Distances are in elements.
 pub(crate) struct TileArgs {
+    /// Tiles: what is done once per call is as long as a few steps of the reduction.
+    pub(crate) tiles: usize,
+    /// Between the A of two tiles. Their outputs and residuals, and the bias of their rows, follow each
+    /// other.
+    pub(crate) a_tile: usize,
     /// First row of A, first column.
     pub(crate) a: *const f32,
     /// The panel's first row of B, `V * LANES` elements.
@@ -50,12 +55,13 @@ pub(crate) struct TileArgs {
 /// # Safety
 ///
 /// * The CPU has the instructions of the kernel's ISA.
-/// * Element `c` of row `i` of A is readable at `a + i * a_row + c / a_run * a_step + c % a_run`, for
-///   `i < W`, `c < k`.
+/// * There is at least one tile. Element `c` of row `i` of A of tile `t` is readable at
+///   `a + t * a_tile + i * a_row + c / a_run * a_step + c % a_run`, for `i < W`, `c < k`.
 /// * Each of `k` rows of B, `b_row` apart from `b` on, has `V * LANES` readable elements, as has `bias`
-///   (if it is that of rows, `W`).
-/// * Each of `W` rows at `o` has `(V - 1) * LANES + tail` writable elements that no other thread
+///   (if it is that of rows, `tiles * W`).
+/// * Each of `tiles * W` rows at `o` has `(V - 1) * LANES + tail` writable elements that no other thread
 ///   uses (readable too unless `first`), and so many are readable at `residual` unless it is null.
+/// * A kernel of partial sums computes one tile.
 pub(crate) type TileFn = unsafe fn(&TileArgs);
 
 /// A microkernel and what it is.
@@ -71,7 +77,7 @@ macro_rules! matmul_row {
         paste::paste! {
             mod $id {
                 use super::*;
-                $(matmul_kernel! { [<tile_ $w x $v>], $tile, $feat, $w, $v, $u })*
+                $(matmul_kernel! { [<tile_ $w x $v>] [<one_ $w x $v>], $tile, $feat, $w, $v, $u })*
                 $(row_kernel! { [<sums_ $s x $rv>], $tile, $feat, $s, $rv })*
                 pub(super) const KERNELS: &[MatmulKernel] = &[$(MatmulKernel {
                     info: KernelInfo {
@@ -96,17 +102,44 @@ macro_rules! matmul_row {
 }
 
 macro_rules! matmul_kernel {
-    ($name:ident, $tile:ident, [$($f:tt)*], $w:tt, $v:tt, $u:tt) => {
+    ($name:ident $one:ident, $tile:ident, [$($f:tt)*], $w:tt, $v:tt, $u:tt) => {
         $(#[target_feature(enable = $f)])*
         unsafe fn $name(args: &TileArgs) {
+            let (mut a, mut o, mut bias, mut residual) = (args.a, args.o, args.bias, args.residual);
+            let rows = $w * args.o_row;
+            let tiles = args.tiles;
+            for _ in 1..tiles {
+                // SAFETY: the caller's duties, for one of the tiles.
+                unsafe { $one(args, a, o, bias, residual) };
+                a = a.wrapping_add(args.a_tile);
+                o = o.wrapping_add(rows);
+                bias = bias.wrapping_add(if args.row_bias { $w } else { 0 });
+                residual = if residual.is_null() { residual } else { residual.wrapping_add(rows) };
+            }
+            // SAFETY: as above.
+            unsafe { $one(args, a, o, bias, residual) };
+        }
+
+        /// One tile, in a function of its own: around this loop, compilers find no good place in
+        /// registers for what the loop above has in them.
+        $(#[target_feature(enable = $f)])*
+        #[inline(never)]
+        unsafe fn $one(
+            args: &TileArgs,
+            a: *const f32,
+            o: *mut f32,
+            bias: *const f32,
+            residual: *const f32,
+        ) {
             use tilewright_intrinsics::$tile as tile;
             const ALL: u32 = (1 << $w) - 1;
             const LANES: usize = tile!(LANES);
             const NR: usize = $v * LANES;
+            // As far as the verb does.
+            const AHEAD: usize = 2048;
             const DRAIN: usize = $crate::template::drain_steps!($tile $w * $v);
             let (o_row, tail, b_row) = (args.o_row, args.tail, args.b_row);
-            let (o, bias, residual) = (args.o, args.bias, args.residual);
-            let (mut run, mut b) = (args.a, args.b);
+            let (mut run, mut b) = (a, args.b);
             let mut left = args.k;
             // Runs of one element are one run in steps.
             let (a_run, a_next) = if args.a_run == 1 { (left, args.a_step) } else { (args.a_run, 1) };
@@ -116,6 +149,7 @@ macro_rules! matmul_kernel {
                 && tail == LANES
                 && residual.is_null()
                 && !matches!(activation, TileActivation::Leaky { .. });
+            let ahead = if b_row == NR { AHEAD } else { 0 };
             tile!(STEP a_row <- args.a_row);
             tile!(DEF t [1 x $w x $v]);
             if args.first && args.row_bias {
@@ -142,15 +176,12 @@ macro_rules! matmul_kernel {
                         k -= $u;
                     }
                 }
-                if b_row == NR {
-                    while k > keep {
-                        tile!(COMPUTE conv t [1 x $w x $v x 1] += p[a_row] * b if ALL);
-                        tile!(ADVANCE p [1 x $w] by a_next);
-                        b = b.wrapping_add(b_row);
-                        k -= 1;
-                    }
-                }
                 while k > keep {
+                    // What follows a packed panel is asked for, as in the loop above; of another
+                    // one, what is read now.
+                    tilewright_intrinsics::count!(j in $v {
+                        if j * LANES % 16 == 0 { tile!(VPREFETCH b, (ahead + j * LANES)); }
+                    });
                     tile!(COMPUTE near t [1 x $w x $v] += p[a_row] * b);
                     tile!(ADVANCE p [1 x $w] by a_next);
                     b = b.wrapping_add(b_row);

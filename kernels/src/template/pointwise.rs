@@ -8,6 +8,7 @@
 
 use super::conv::ConvParams;
 use super::matmul::{MatmulForm, MatmulParams, MatmulPlan, kernels};
+use super::matmul_cut::plain_cost;
 use crate::error::{check_len, checked_len};
 use crate::{Choice, Isa, KernelError};
 use alloc::vec;
@@ -265,11 +266,11 @@ fn products(isa: Isa, p: &ConvParams) -> Result<Vec<MatmulParams>, KernelError> 
         c_row: pixels,
         ..MatmulParams::new(pixels, p.c_in, p.c_out).a_transposed().b_transposed()
     };
-    let info = &kernels(isa)[0].info;
+    let cost = |form| plain_cost(form, kernels(isa));
     let forms = if p.epilogue.residual {
         // A transposed result takes none.
         vec![left]
-    } else if along_pixels(p, info.c_ob / info.c_vec) {
+    } else if cost(&left) <= cost(&right) {
         vec![left, right]
     } else {
         vec![right, left]
@@ -284,13 +285,4 @@ fn turned(choice: &Choice, form: MatmulForm) -> Choice {
     let [one, rows, columns] = choice.tile;
     let tile = if form == MatmulForm::RowBias { [one, columns, rows] } else { choice.tile };
     Choice { tile, ..*choice }
-}
-
-/// Whether vectors of pixels are the faster ones: the lanes that they leave unused and the packing of
-/// pixels, whose time is shared by all outputs, against transposing each result, whose time its
-/// inputs share, and reading pixels where they lie.
-fn along_pixels(p: &ConvParams, lanes: usize) -> bool {
-    let pixels = p.h_in * p.w_in;
-    let unused = (pixels.next_multiple_of(lanes) - pixels) as f64 / pixels as f64;
-    unused + 11.0 / (p.c_out as f64) < 9.0 / p.c_in as f64 + 0.01
 }

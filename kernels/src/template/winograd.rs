@@ -2,8 +2,9 @@
 //!
 //! Two passes per block of tiles, without a transposition or a copy of the input: all channels of
 //! the block are transformed into `v`, `[a * a][channel block][tile][16]`; then, for one K tile at
-//! a time, `a * a` products of matrices run as 1 x 1 convolutions of the microkernels of
-//! `conv_tile` into `m`, `[a * a][16 output channels][tile][16]`, which is transformed back and finished.
+//! a time, the microkernels of `matmul_tile` compute `a * a` products of matrices (of single tiles, those of
+//! `conv_tile`) into `m`, `[a * a][tile]
+//! [output channel in K tile]`, which is transformed back and finished.
 //! The packed weights are `[K tile][a * a][input channel][output channel in tile]`.
 //!
 //! Lanes of `v` past the last channel hold what the input has there; no product reads them.
@@ -11,7 +12,8 @@
 use super::conv::{ConvParams, InputLayout, Operands};
 use super::conv_geometry::{KTile, cost, cut_ends, k_tiles};
 use super::conv_pack::Squares;
-use super::conv_tile::{ConvKernel, Run, TileArgs, TileShape};
+use super::conv_tile::{self, ConvKernel, Run, TileShape};
+use super::matmul_tile::{self, MatmulKernel, TileArgs};
 use super::unary::UnaryKernel;
 use super::winograd_tile::{OutputArgs, WinogradKernels};
 use crate::epilogue::TileActivation;
@@ -56,7 +58,6 @@ pub(crate) struct Geometry {
     pub(crate) v_step: usize,
     pub(crate) v_plane: usize,
     pub(crate) m_step: usize,
-    pub(crate) m_plane: usize,
     pub(crate) activation: TileActivation,
 }
 
@@ -128,8 +129,11 @@ pub(crate) struct Winograd {
     c_out: usize,
     geometry: Geometry,
     transforms: WinogradKernels,
-    kernels: &'static [ConvKernel],
+    kernels: &'static [MatmulKernel],
     k_tiles: Vec<KTile>,
+    /// Per width, the kernel of a single tile, and what it asks for: those of products keep partial sums,
+    /// and the bits of a result would depend on how tiles are divided.
+    singles: Vec<ConvKernel>,
     shape: TileShape,
     /// Per width of the kernels, for each number of tiles up to a block: the last register tile of
     /// the best division.
@@ -211,8 +215,19 @@ impl Winograd {
             v_step: step(c_blocks),
             v_plane: block * C_BLOCK,
             m_step: step(planes),
-            m_plane: block * C_BLOCK,
             activation: p.epilogue.activation.in_tile().unwrap_or(TileActivation::None),
+        };
+        let widths = super::conv_geometry::widths(kernels);
+        let products = matmul_tile::kernels(isa);
+        let single = |width: &usize| kernels.iter().find(|k| is_single(k, *width)).copied();
+        let Some(singles) = widths.iter().map(single).collect() else { return Ok(None) };
+        let index = |width: usize, pixels: usize| {
+            let same = |k: &MatmulKernel| k.info.c_ob == width && k.info.w_ob == pixels;
+            products.iter().position(same).unwrap_or(usize::MAX)
+        };
+        let most = |width: usize| {
+            let of_width = products.iter().filter(|k| k.info.c_ob == width);
+            of_width.map(|k| k.info.w_ob).max().unwrap_or(1)
         };
         let shape = TileShape {
             step: C_BLOCK,
@@ -222,20 +237,10 @@ impl Winograd {
             dy: Box::new([0]),
             f_w: 1,
             merge: 0,
-            o_step: C_BLOCK,
+            o_step: 0,
             o_row: 0,
-            o_plane: geometry.m_plane,
+            o_plane: C_BLOCK,
             activation: TileActivation::None,
-        };
-        let widths = super::conv_geometry::widths(kernels);
-        let index = |width: usize, pixels: usize| {
-            let same =
-                |k: &ConvKernel| k.info.c_ob == width && k.info.rows == 1 && k.info.w_ob == pixels;
-            kernels.iter().position(same).unwrap_or(usize::MAX)
-        };
-        let most = |width: usize| {
-            let usable = |k: &&ConvKernel| k.info.c_ob == width && k.info.rows == 1;
-            kernels.iter().filter(usable).map(|k| k.info.w_ob).max().unwrap_or(1)
         };
         let by_pixels: Vec<Vec<usize>> = widths
             .iter()
@@ -245,7 +250,10 @@ impl Winograd {
             .iter()
             .map(|&width| {
                 let bound = if width == k_tiles[0].width { choice.tile[1] } else { usize::MAX };
-                cut_ends(block, &singles(kernels, width, bound)).into_iter().map(|e| e.0).collect()
+                cut_ends(block, &pieces_of(kernels, products, width, bound))
+                    .into_iter()
+                    .map(|e| e.0)
+                    .collect()
             })
             .collect();
         Ok(Some(Self {
@@ -255,8 +263,9 @@ impl Winograd {
             c_out: p.c_out,
             geometry,
             transforms: super::winograd_tile::kernels(isa)[usize::from(m == 4)],
-            kernels,
+            kernels: products,
             k_tiles,
+            singles,
             shape,
             pieces,
             by_pixels,
@@ -458,23 +467,56 @@ impl Winograd {
             while rest > 0 {
                 let pixels = pieces[rest];
                 rest -= pixels;
-                let run = [Run { dx: 0, taps: 1, mask: ((1u64 << pixels) - 1) as u32 }];
+                if pixels == 1 {
+                    let run = [Run { dx: 0, taps: 1, mask: 1 }];
+                    let args = conv_tile::TileArgs {
+                        a: v.wrapping_add(rest * C_BLOCK),
+                        b,
+                        bias: ZEROS.as_ptr(),
+                        residual: core::ptr::null(),
+                        o: m.wrapping_add(rest * k_tile.width),
+                        channels: self.c_in,
+                        first: true,
+                        last: true,
+                        rows: &[1],
+                        runs: &run,
+                        taps: &run,
+                    };
+                    // SAFETY: the tile is one of the `count` tiles of `v` and `m`; the channels of `v`
+                    // lie in blocks as `shape` says.
+                    unsafe { (self.singles[k_tile.tiling].run)(&self.shape, &args) };
+                    continue;
+                }
+                let kernel = &self.kernels[by_pixels[pixels]];
+                let mut tiles = 1;
+                while rest > 0 && pieces[rest] == pixels {
+                    tiles += 1;
+                    rest -= pixels;
+                }
                 let args = TileArgs {
+                    tiles,
+                    a_tile: pixels * C_BLOCK,
                     a: v.wrapping_add(rest * C_BLOCK),
                     b,
                     bias: ZEROS.as_ptr(),
+                    row_bias: false,
                     residual: core::ptr::null(),
-                    o: m.wrapping_add(rest * C_BLOCK),
-                    channels: self.c_in,
+                    o: m.wrapping_add(rest * k_tile.width),
+                    a_row: C_BLOCK,
+                    a_run: C_BLOCK,
+                    a_step: self.geometry.v_plane,
+                    b_row: k_tile.width,
+                    o_row: k_tile.width,
+                    k: self.c_in,
+                    tail: kernel.info.c_ob / kernel.info.c_vec,
                     first: true,
                     last: true,
-                    rows: &[1],
-                    runs: &run,
-                    taps: &run,
+                    activation: TileActivation::None,
                 };
-                // SAFETY: the register tile's pixels lie among the `count` tiles of `v` and `m`,
-                // whose channel blocks are as far apart as `shape` says.
-                unsafe { (self.kernels[by_pixels[pixels]].run)(&self.shape, &args) };
+                // SAFETY: the register tiles' rows lie among the `count` tiles of `v` and `m`, the
+                // channels of `v` in blocks of 16, one plane apart; the weights of a position have the
+                // K tile's width.
+                unsafe { (kernel.run)(&args) };
             }
         }
     }
@@ -503,13 +545,21 @@ impl Winograd {
     }
 }
 
-/// Lengths and costs of the register tiles of one row and one width, up to `bound` pixels.
-fn singles(kernels: &[ConvKernel], width: usize, bound: usize) -> Vec<(usize, u64)> {
-    kernels
-        .iter()
-        .filter(|k| k.info.rows == 1 && k.info.c_ob == width && k.info.w_ob <= bound.max(1))
-        .map(|k| (k.info.w_ob, cost(&k.info)))
-        .collect()
+/// Whether a kernel computes one pixel of this width.
+fn is_single(kernel: &ConvKernel, width: usize) -> bool {
+    kernel.info.c_ob == width && kernel.info.rows == 1 && kernel.info.w_ob == 1
+}
+
+/// Lengths and costs of the register tiles of one width, up to `bound` tiles of the plane.
+fn pieces_of(
+    kernels: &[ConvKernel],
+    products: &[MatmulKernel],
+    width: usize,
+    bound: usize,
+) -> Vec<(usize, u64)> {
+    let single = kernels.iter().filter(|k| is_single(k, width)).map(|k| &k.info);
+    let more = products.iter().map(|k| &k.info).filter(|i| i.c_ob == width && i.w_ob > 1);
+    single.chain(more).filter(|i| i.w_ob <= bound.max(1)).map(|i| (i.w_ob, cost(i))).collect()
 }
 
 /// The choices for these parameters with their estimated times in twentieths of a cycle.
@@ -524,7 +574,7 @@ pub(crate) fn candidates(isa: Isa, p: &ConvParams, kernels: &[ConvKernel]) -> Ve
             continue;
         };
         let width = k_tiles(p, kernels, usize::MAX)[0].width;
-        let pieces = singles(kernels, width, usize::MAX);
+        let pieces = pieces_of(kernels, matmul_tile::kernels(isa), width, usize::MAX);
         let widest = pieces.iter().map(|p| p.0).max().unwrap_or(1);
         let channels = p.c_in.next_multiple_of(C_BLOCK);
         let bytes = (m + 2) * (m + 2) * (channels + width) * 4;
@@ -575,10 +625,12 @@ fn estimate(
     let positions = ((m + 2) * (m + 2)) as f64;
     let from_memory = positions * (p.c_in as f64) * (p.c_out as f64) * 4.0 > CACHED_BYTES;
     let multiply = |size: usize| {
-        let (mut calls, mut rest) = (0, size);
+        let (mut calls, mut tiles, mut rest, mut last) = (0, 0, size, 0);
         while rest > 0 {
-            calls += 1;
-            rest -= ends[rest].0;
+            tiles += 1;
+            calls += u32::from(ends[rest].0 != last);
+            last = ends[rest].0;
+            rest -= last;
         }
         let mut step = ends[size].1 as f64;
         if from_memory {
@@ -586,8 +638,8 @@ fn estimate(
             let first = step - ends[size - ends[size].0].1 as f64;
             step += ((width * 4 * 20) as f64 / 9.0 - first).max(0.0);
         }
-        // A call of a microkernel costs 40 cycles, whatever its length.
-        step * p.c_in as f64 + f64::from(calls) * 800.0
+        // A call of a microkernel costs 20 cycles, and so does each of its tiles, whatever its length.
+        step * p.c_in as f64 + f64::from(calls + tiles) * 400.0
     };
     let blocks = tiles.div_ceil(block);
     let (size, larger) = (tiles / blocks, tiles % blocks);

@@ -23,7 +23,7 @@ use core::ops::Range;
 
 /// Where an output transform finds its operands.
 pub(crate) struct OutputArgs {
-    /// The products of one K tile: `[a * a][planes][block][16]`.
+    /// The products of one K tile: `[a * a][block][planes][16]`.
     pub(crate) m: *const f32,
     /// Bias of the K tile's channels.
     pub(crate) bias: *const f32,
@@ -226,7 +226,7 @@ macro_rules! winograd_kernels {
                         let (rows, cols) = ($m.min(g.h_out - at.y * $m), $m.min(g.w_out - at.x * $m));
                         count!(part in (C_BLOCK / tile!(LANES)) {
                             let lane = part * tile!(LANES);
-                            let m = args.m.wrapping_add(plane * g.m_plane + n * C_BLOCK + lane);
+                            let m = args.m.wrapping_add((n * args.planes + plane) * C_BLOCK + lane);
                             let bias = args.bias.wrapping_add(plane * C_BLOCK + lane);
                             let mut w = [[tile!(VZERO); $a]; $m];
                             each!(j in $a {
