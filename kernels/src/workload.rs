@@ -163,6 +163,14 @@ impl WorkPlan {
         }
     }
 
+    /// The share of all work that each range of units that is run by itself repeats.
+    pub fn repeated(&self) -> f64 {
+        match self {
+            Self::Conv(p) => p.repeated(),
+            Self::Pointwise(_) | Self::Matmul(_) => 0.0,
+        }
+    }
+
     /// The microkernel that does most of the work.
     pub fn kernel_name(&self) -> &'static str {
         match self {

@@ -21,6 +21,11 @@ pub trait Step: Send + Sync {
         1
     }
 
+    /// The share of all work that each range of units that is run by itself repeats.
+    fn repeated(&self) -> f64 {
+        0.0
+    }
+
     /// Bytes of scratch memory each thread needs.
     fn scratch_bytes(&self) -> usize {
         0

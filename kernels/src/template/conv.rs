@@ -173,6 +173,14 @@ impl ConvPlan {
         each!(self, i => i.units())
     }
 
+    /// The share of all work that each range of units that is run by itself repeats.
+    pub fn repeated(&self) -> f64 {
+        match &self.implementation {
+            Implementation::Direct(_) => 0.0,
+            Implementation::Winograd(i) => i.repeated_per_range(),
+        }
+    }
+
     /// The microkernel that does most of the work, or the transform of Winograd's algorithm.
     pub fn kernel_name(&self) -> &'static str {
         each!(self, i => i.kernel_name())

@@ -25,8 +25,21 @@ use core::ops::Range;
 /// Bytes that transformed input and products of a block of tiles may take, to share 1 MiB with weights.
 const BLOCK_BYTES: usize = 640 << 10;
 
-/// Tiles from which units are tiles; below, they are K tiles, if several. Halves still fill registers.
+/// Tiles from which units may be tiles; halves still fill registers.
 const SPLIT_TILES: usize = 18;
+
+/// Tiles of one unit of a K tile: register tiles of usual widths fit into it.
+const GROUP_TILES: usize = 24;
+
+/// Largest share of the transform of the input in all work that each thread may repeat, so that threads
+/// read different weights.
+const REPEATED: f64 = 0.08;
+
+/// Cycles per tile and block of channels with 16 lanes to transform the input and the output of tiles of
+/// `m x m` outputs.
+fn transform_cycles(m: usize) -> [f64; 2] {
+    if m == 4 { [150.0, 115.0] } else { [50.0, 40.0] }
+}
 
 /// Packed weights above this come from memory, not from a cache.
 const CACHED_BYTES: f64 = 40e6;
@@ -143,6 +156,8 @@ pub(crate) struct Winograd {
     /// Most tiles that are transformed together.
     block: usize,
     tiles: usize,
+    /// Units of a K tile, or none if units are tiles.
+    groups: Option<usize>,
     weights_len: usize,
 }
 
@@ -256,7 +271,7 @@ impl Winograd {
                     .collect()
             })
             .collect();
-        Ok(Some(Self {
+        let mut plan = Self {
             algorithm,
             isa,
             c_in: p.c_in,
@@ -271,8 +286,18 @@ impl Winograd {
             by_pixels,
             block,
             tiles,
+            groups: None,
             weights_len,
-        }))
+        };
+        // Threads that share out tiles all read the same weights, those that share out K tiles all
+        // transform the same input.
+        let bytes =
+            weights_len > p.n * (blocked_plane(p.c_in, h_w) + blocked_plane(p.c_out, o_h_w));
+        let by_weights = tiles < SPLIT_TILES || bytes && plan.repeated() <= REPEATED;
+        if plan.k_tiles.len() > 1 && by_weights {
+            plan.groups = Some(tiles.div_ceil(GROUP_TILES));
+        }
+        Ok(Some(plan))
     }
 
     pub(crate) fn isa(&self) -> Isa {
@@ -289,7 +314,7 @@ impl Winograd {
     }
 
     pub(crate) fn units(&self) -> usize {
-        if self.splits_tiles() { self.tiles } else { self.k_tiles.len() }
+        self.groups.map_or(self.tiles, |groups| groups * self.k_tiles.len())
     }
 
     pub(crate) fn kernel_name(&self) -> &'static str {
@@ -312,8 +337,21 @@ impl Winograd {
         a * a
     }
 
-    fn splits_tiles(&self) -> bool {
-        self.tiles >= SPLIT_TILES || self.k_tiles.len() == 1
+    /// The share of the transform of the input in all work: what each range of units repeats, unless units
+    /// are tiles.
+    fn repeated(&self) -> f64 {
+        let g = &self.geometry;
+        let k_blocks = self.c_out.div_ceil(C_BLOCK) as f64;
+        let [input, output] = transform_cycles(g.m);
+        // A cycle has two multiply-adds of 16 lanes.
+        let multiply = (self.positions() * self.c_in) as f64 * k_blocks / 2.0;
+        let input = g.c_blocks as f64 * input;
+        input / (input + k_blocks * output + multiply)
+    }
+
+    /// The share of all work that each range of units repeats.
+    pub(crate) fn repeated_per_range(&self) -> f64 {
+        if self.groups.is_some() { self.repeated() } else { 0.0 }
     }
 
     /// Packs weights `[c_out, c_in, 3, 3]`.
@@ -352,11 +390,27 @@ impl Winograd {
         post: Option<&UnaryKernel>,
         units: Range<usize>,
     ) {
-        let all = 0..self.k_tiles.len();
-        let (tiles, k_tiles) =
-            if self.splits_tiles() { (units, all) } else { (0..self.tiles, units) };
-        // SAFETY: the caller's promises.
-        unsafe { self.run_tiles(operands, scratch, post, tiles, k_tiles) }
+        let Some(groups) = self.groups else {
+            let all = 0..self.k_tiles.len();
+            // SAFETY: the caller's promises.
+            return unsafe { self.run_tiles(operands, scratch, post, units, all) };
+        };
+        // The units of a K tile follow each other. Of a range this takes the largest rectangles.
+        let mut unit = units.start;
+        while unit < units.end {
+            let (k_tile, group) = (unit / groups, unit % groups);
+            let left = units.end - unit;
+            let (k_tiles, group) = if group == 0 && left >= groups {
+                (k_tile..k_tile + left / groups, 0..groups)
+            } else {
+                (k_tile..k_tile + 1, group..groups.min(group + left))
+            };
+            unit += k_tiles.len() * group.len();
+            let at = |group: usize| group * self.tiles / groups;
+            let tiles = at(group.start)..at(group.end);
+            // SAFETY: the caller's promises.
+            unsafe { self.run_tiles(operands, scratch, post, tiles, k_tiles) }
+        }
     }
 
     pub(crate) fn tile_rows(&self) -> usize {
@@ -607,6 +661,11 @@ pub(crate) fn candidates(isa: Isa, p: &ConvParams, kernels: &[ConvKernel]) -> Ve
     list
 }
 
+/// Elements of a blocked plane of so many channels.
+fn blocked_plane(channels: usize, pixels: usize) -> usize {
+    channels.next_multiple_of(C_BLOCK) * pixels
+}
+
 /// The time of a plan in twentieths of a cycle.
 fn estimate(
     isa: Isa,
@@ -617,8 +676,7 @@ fn estimate(
     width: usize,
     ends: &[(usize, u64)],
 ) -> f64 {
-    // Cycles per tile and block of channels with 16 lanes: input, output.
-    let (input, output) = if m == 4 { (150.0, 115.0) } else { (50.0, 40.0) };
+    let [input, output] = transform_cycles(m);
     let parts = super::winograd_tile::kernels(isa)[0].info.c_vec as f64;
     let (c_blocks, k_blocks) = (p.c_in.div_ceil(C_BLOCK) as f64, p.c_out.div_ceil(C_BLOCK));
     let transforms = tiles as f64 * parts * (c_blocks * input + k_blocks as f64 * output) * 20.0;

@@ -2,6 +2,7 @@
 
 mod lower;
 mod memory;
+mod place;
 mod plan;
 mod pool;
 mod product;

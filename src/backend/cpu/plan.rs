@@ -18,6 +18,9 @@ use tilewright_kernels::{Isa, Workload};
 const PART_NS: u64 = 20_000;
 const PARTS: u64 = 4;
 
+/// The share of a step that parts repeat from which on there is one part per thread.
+const REPEATED: f64 = 0.005;
+
 /// Where an operand is found when a plan runs.
 #[derive(Clone, Debug)]
 pub(super) enum Place {
@@ -190,7 +193,7 @@ impl Plan {
                     let Lowered { step, before, macs, bytes, cost, threads } = lowered;
                     let mut push =
                         |step: Box<dyn Step>, src: Vec<Place>, dst, node: NodeInfo, cost| {
-                            let parts = parts(step.units(), cost, threads);
+                            let parts = parts(&*step, cost, threads);
                             let node = NodeInfo { threads: parts.1, ..node };
                             let operands = src.len();
                             steps.push(PlannedStep { step, src, first_src, dst, parts, node });
@@ -363,12 +366,14 @@ impl Plan {
 }
 
 /// Into how many parts a step is divided, and how many threads share them.
-pub(super) fn parts(units: usize, cost: u64, threads: usize) -> (usize, usize) {
+pub(super) fn parts(step: &dyn Step, cost: u64, threads: usize) -> (usize, usize) {
+    let units = step.units();
     let threads = threads.min(units).max(1);
     if threads == 1 {
         return (1, 1);
     }
-    let each = (cost / threads as u64 / PART_NS).clamp(1, PARTS) as usize;
+    let most = if step.repeated() > REPEATED { 1 } else { PARTS };
+    let each = (cost / threads as u64 / PART_NS).clamp(1, most) as usize;
     ((threads * each).min(units).min(MAX_PARTS), threads)
 }
 

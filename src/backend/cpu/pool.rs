@@ -24,6 +24,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{JoinHandle, Thread, ThreadId};
 use std::time::Instant;
 
+use super::place::{Mover, Place};
+
 /// How long a thread that has nothing to do looks out for work before it goes to sleep.
 const WATCH: Duration = Duration::from_micros(150);
 
@@ -99,6 +101,7 @@ struct Seat {
     claim: Padded<AtomicU64>,
     /// Set by the thread before it sleeps, reset by whoever wakes it.
     asleep: Padded<AtomicBool>,
+    place: Padded<Place>,
     thread: Mutex<Option<Thread>>,
 }
 
@@ -206,6 +209,7 @@ impl Pool {
             self.caller = Some(caller.id());
             shared.seats[0].sit(caller);
         }
+        shared.seats[0].place.0.mark();
         // Also what panics is counted as done, so this comes to an end.
         shared.begin(self.phase + 1, job.parts(0));
         self.phase = last + 1;
@@ -288,6 +292,7 @@ impl Shared {
     /// Computes parts and waits for more of them until the call is one that is `over`.
     fn take_part(&self, number: usize, over: impl Fn(Word) -> bool) {
         let mut watch = Watch::new();
+        let mut mover = Mover::default();
         // The last phase in which this thread has waited for others long enough.
         let mut late = 0;
         loop {
@@ -315,6 +320,9 @@ impl Shared {
                 watch = Watch::new();
             } else if tired {
                 self.sleep(number, word);
+                if number > 0 {
+                    self.settle(number, &mut mover);
+                }
                 watch = Watch::new();
             }
         }
@@ -398,12 +406,20 @@ impl Shared {
     /// Sleeps until the call is not `word`.
     fn sleep(&self, number: usize, word: u64) {
         let asleep = &self.seats[number].asleep.0;
+        self.seats[number].place.0.clear();
         asleep.store(true, Ordering::SeqCst);
         if self.board.0.call.load(Ordering::SeqCst) == word {
             // May return early; then the loop around finds nothing to do and comes back.
             std::thread::park();
         }
         asleep.store(false, Ordering::Relaxed);
+    }
+
+    /// Moves a worker that has woken on the core of another thread.
+    fn settle(&self, number: usize, mover: &mut Mover) {
+        let place = |t: usize| &self.seats[t].place.0;
+        let others = (0..self.seats.len()).filter(|&t| t != number);
+        mover.settle(place(number), others.map(place));
     }
 }
 

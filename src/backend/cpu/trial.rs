@@ -46,6 +46,10 @@ impl Step for Run {
         self.plan.units()
     }
 
+    fn repeated(&self) -> f64 {
+        self.plan.repeated()
+    }
+
     fn scratch_bytes(&self) -> usize {
         self.plan.scratch_len() * size_of::<f32>()
     }
@@ -103,7 +107,7 @@ impl Executor {
             let step = Run { plan, constants: constants.clone(), bias };
             let cost =
                 lower::estimate(self.isa, (workload.flop() / 2.0) as u64, workload.bytes() as u64);
-            let parts = plan::parts(step.units(), cost, threads.min(self.threads()));
+            let parts = plan::parts(&step, cost, threads.min(self.threads()));
             let node = NodeInfo {
                 name: workload.to_string(),
                 op: String::new(),

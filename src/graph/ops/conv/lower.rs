@@ -241,6 +241,13 @@ impl Step for Run {
         each!(&self.plan, p => p.units())
     }
 
+    fn repeated(&self) -> f64 {
+        match &self.plan {
+            Plan::Conv(p) => p.repeated(),
+            Plan::Depthwise(_) | Plan::Pointwise(_) => 0.0,
+        }
+    }
+
     fn reads(&self, i: usize) -> bool {
         i == 0 || Some(i) == self.residual
     }
