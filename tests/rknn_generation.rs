@@ -304,7 +304,9 @@ fn tokens_are_those_of_the_cpu_by_a_clear_margin() {
 #[test]
 fn failures_that_pass() {
     const APART: i64 = 8;
-    let sites = [(RUNS, "run"), (BOUND, "set_io"), (BOUND, "sync")].map(|(w, s)| (calls(w), s));
+    let (runs, bound) = (calls(RUNS), calls(BOUND));
+    // What is bound goes to the device, and each result comes back: no more than these.
+    let sites = [(runs, "run"), (bound, "set_io"), (runs + bound, "sync")];
     each(APART, 2, |place, first| {
         for (calls, site) in sites {
             for action in ["rc=-1", "rc=-2", "rc=-4", "rc=7"] {
@@ -317,7 +319,7 @@ fn failures_that_pass() {
                 place.check(&ran, &what);
                 // A call that failed is followed by fewer of the same product.
                 let failures = faults.len() as u64;
-                let least = if site == "run" { failures } else { failures / 2 };
+                let least = if site == "run" { failures } else { failures / 3 };
                 assert!(
                     (least..=failures).contains(&ran.report.failures),
                     "{what}: {:?}",
