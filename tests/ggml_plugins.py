@@ -17,7 +17,8 @@ xllamacpp (or llama-cpp-python, if that is there instead) carries. Required:
             plug-in's distance from it; and the plug-in computed products meanwhile;
   refusal   a ggml that is not one (no symbols) is refused without harm.
 
-The NPU's plug-in gets the emulator, and once more with faults: the tokens must be the same then, too.
+The NPU's plug-in gets the emulator, and once more with faults: the tokens must be the same then, too. Its library is
+tested in a process of its own before the first use, and not again; one that ends that process is refused.
 """
 
 import argparse
@@ -265,6 +266,21 @@ def emulator(built, *more):
     return {**lines, **dict(more)}
 
 
+def self_test(built, folder):
+    """Whether the NPU's library is tested once, and refused where that fails."""
+    plugin, passed = ["--load", built / PLUGINS["rknn"][1]], "has passed its self-test"
+    good = True
+    for fault, loaded, heard in [("run:crash", False, "before its first use"), ("run:nth=3:wrong=nan", False, "wrong row"),
+                                 ("", True, passed), ("run:crash", True, "")]:
+        environment = emulator(built, ("RKNN_EMU_FAULT", fault), ("XDG_CACHE_HOME", str(folder / "cache")))
+        found, said = run(plugin, environment)
+        fine = found["loaded"] == loaded and heard in said and (bool(heard) or passed not in said)
+        print(f"{'ok  ' if fine else 'FAIL'} rknn  self-test with the fault `{fault}`: "
+              f"{said.strip()[-150:] or 'not repeated'}", flush=True)
+        good &= fine
+    return good
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("built", nargs="?", help="the folder with the plug-ins and the emulator")
@@ -299,7 +315,10 @@ def main():
         for plugin in options.plugins.split(","):
             name, file = PLUGINS[plugin]
             # Also products of one row, which are left to ggml by themselves.
-            environment = emulator(built) if plugin == "rknn" else {"TILEWRIGHT_GGML_MIN_ROWS": "1"}
+            environment = {"TILEWRIGHT_GGML_MIN_ROWS": "1"}
+            if plugin == "rknn":
+                good &= self_test(built, folder)
+                environment = emulator(built, ("XDG_CACHE_HOME", str(folder / "cache")))
             variable = {**environment, "GGML_BACKEND_PATH": str(built / file)}
             found, said = run(["--load-all", name], variable)
             print(f"{'ok  ' if found['loaded'] else 'FAIL'} {plugin:5} is loaded by GGML_BACKEND_PATH", flush=True)
@@ -323,7 +342,7 @@ def main():
                 for fault in FAULTS:
                     print(f"     with the fault {fault}")
                     fine, said = compare(plugin, built, files[:1], folder,
-                                         emulator(built, ("RKNN_EMU_FAULT", fault)), options)
+                                         {**environment, "RKNN_EMU_FAULT": fault}, options)
                     heard = "the CPU computes instead" in said
                     if not heard:
                         print("FAIL rknn  the fault was not met")

@@ -66,6 +66,8 @@ fn options(emulator: &Instance, chip: &str) -> Options {
         chip: Some(chip.to_owned()),
         emulator: true,
         weight_bytes: Some(64 << 20),
+        // No core hangs but where a test says so, however busy the machine is.
+        deadline: Some(Duration::from_secs(300)),
         lock: None,
         ..Options::default()
     }

@@ -1,6 +1,7 @@
 //! Graphs whose products an emulated NPU takes: the same answers as the CPU's, whatever fails.
 #![cfg(all(feature = "rknn", target_os = "linux"))]
 
+use core::time::Duration;
 use std::sync::Arc;
 
 use rknnrt::Instance;
@@ -92,6 +93,8 @@ fn device(emulator: &Instance) -> Arc<RknnDevice> {
         emulator: true,
         min_rows: Some(16),
         weight_bytes: Some(64 << 20),
+        // No core hangs here, however busy the machine is.
+        deadline: Some(Duration::from_secs(300)),
         lock: None,
         log: |_| {},
         ..Options::default()

@@ -1,6 +1,8 @@
 //! Memory of the NPU's adapter over many calls: in a process without other tests, whose memory would count too.
 #![cfg(all(feature = "rknn", target_os = "linux"))]
 
+use core::time::Duration;
+
 use rknnrt::Instance;
 use tilewright::backend::rknn::{Npu, Options, RknnError, Rows, Weights};
 
@@ -33,6 +35,8 @@ fn nothing_grows_over_many_products() {
         chip: Some("rk3588".to_owned()),
         emulator: true,
         verify: false,
+        // No core hangs here, however busy the machine is.
+        deadline: Some(Duration::from_secs(300)),
         lock: None,
         ..Options::default()
     };

@@ -1,5 +1,6 @@
 //! The NPU of Rockchip's chips, emulated, as the program uses it.
 
+use std::fs;
 use std::process::Command;
 
 use rknnrt::Instance;
@@ -39,11 +40,15 @@ fn doctor_tests_the_npu_in_another_process() {
     let times = good["self_test"]["per_core"].as_array().unwrap();
     assert_eq!(times.len(), 6, "three cores, two types: {good}");
     assert!(good["self_test"]["times"][0]["gflops"].as_f64().unwrap() > 0.0, "{good}");
+    let digest = good["self_test"]["library_sha256"].as_str().unwrap();
+    let tool = Command::new("sha256sum").arg(emulator.path()).output();
+    let same = tool.map_or(true, |said| said.stdout.starts_with(digest.as_bytes()));
+    assert!(digest.len() == 64 && same, "{good}");
     assert!(good["kernel"].is_string() && good["open_files"].is_u64(), "{good}");
     for (fault, reason) in [
         ("create:rc=-3", "device unavailable"),
         ("run:wrong=zero", "wrong row"),
-        ("run:crash", "self-test ended with"),
+        ("run:crash", "self-test: it ended with"),
     ] {
         let bad = run(fault);
         assert_eq!(bad["available"], false, "{bad}");
@@ -69,11 +74,28 @@ fn a_library_is_tested_before_its_first_use() {
     for fault in ["run:crash", "run:nth=3:wrong=nan"] {
         let bad = run(fault);
         assert_eq!(bad.status, Some(1), "{}", bad.stderr);
-        assert!(bad.stderr.contains("before its first use: "), "{}", bad.stderr);
+        assert!(bad.stderr.contains(", before its first use"), "{}", bad.stderr);
     }
     run("").done();
     // It has passed now, and is not tested again: what fails later is left to the CPU.
     run("run:nth=3:rc=-1").done();
+    // One that the loader finds by its name is the file that it finds.
+    let library = bench.path("librknnrt.so");
+    fs::copy(emulator.path(), &library).unwrap();
+    let by_name = |fault: &str| {
+        let mut command = command(&bench, &emulator);
+        command.env_remove("TILEWRIGHT_RKNN_SELF_TEST").env("RKNN_EMU_FAULT", fault);
+        command.env_remove("TILEWRIGHT_RKNN_LIB").env("LD_LIBRARY_PATH", bench.path("."));
+        command.args(["generate", "-p", "a", "-n", "1", "--backend", "rknn"]);
+        Ran::from(command.output().unwrap())
+    };
+    by_name("").done();
+    by_name("run:nth=3:rc=-1").done();
+    // Another file of that name has passed nothing.
+    let other = [fs::read(&library).unwrap(), vec![0]].concat();
+    fs::write(&library, other).unwrap();
+    let bad = by_name("run:nth=3:wrong=nan");
+    assert!(bad.stderr.contains(", before its first use"), "{}", bad.stderr);
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub(crate) struct Leg {
 }
 
 /// All parts, in the order in which they run.
-pub(crate) const LEGS: [Leg; 13] = [
+pub(crate) const LEGS: [Leg; 14] = [
     Leg { name: "programs in C and C++", needs: capi::needs, run: || capi::run(&[]) },
     Leg {
         name: "C with kernels alone",
@@ -36,6 +36,11 @@ pub(crate) const LEGS: [Leg; 13] = [
     Leg { name: "an instruction set of one file and one row", needs: Vec::new, run: self_test },
     Leg { name: "Miri over scalar kernels and packing", needs: miri_needs, run: miri },
     Leg { name: "AddressSanitizer over the kernels", needs: sanitizer_needs, run: sanitizer },
+    Leg {
+        name: "valgrind over the NPU's adapter and emulator",
+        needs: valgrind_needs,
+        run: adapter_leaks,
+    },
     Leg { name: "a minute of fuzzing per target", needs: fuzz_needs, run: fuzz },
 ];
 
@@ -91,6 +96,13 @@ fn miri_needs() -> Vec<&'static str> {
 fn sanitizer_needs() -> Vec<&'static str> {
     lacking([
         ("nightly Rust", has_program("cargo", &["+nightly"])),
+        ("Linux on x86-64", cfg!(all(target_os = "linux", target_arch = "x86_64"))),
+    ])
+}
+
+fn valgrind_needs() -> Vec<&'static str> {
+    lacking([
+        ("valgrind", has_program("valgrind", &[])),
         ("Linux on x86-64", cfg!(all(target_os = "linux", target_arch = "x86_64"))),
     ])
 }
@@ -186,6 +198,20 @@ fn sanitizer() -> Result<(), String> {
     // Optimised enough to run the suite in time, in a folder of its own as flags differ.
     command.arg("--target-dir").arg(target_dir().join("sanitizer"));
     finish(command.env("RUSTFLAGS", "-Zsanitizer=address"))
+}
+
+/// Faults on the NPU's way: nothing is used after its end, nothing is left behind. Without tests of time and
+/// of much arithmetic.
+fn adapter_leaks() -> Result<(), String> {
+    // What is "possibly" lost are statics of Rust: pointers to counted values point into them.
+    let leaks = "--leak-check=full --show-leak-kinds=definite,indirect \
+                 --errors-for-leak-kinds=definite,indirect";
+    let mut command = cargo();
+    command.args(["test", "--release", "-p", "tilewright"]);
+    command.args(["--test", "rknn", "--test", "rknn_graph"]);
+    command.args(["--", "--skip", "self_test", "--skip", "hangs", "--skip", "large"]);
+    let runner = format!("valgrind --quiet --error-exitcode=9 {leaks}");
+    finish(command.env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER", runner))
 }
 
 /// What `cargo fuzz run` does, without that program: builds the targets with counters of their branches,

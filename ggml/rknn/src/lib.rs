@@ -2,16 +2,23 @@
 //!
 //! The variables are those of the backend `rknn` (`docs/rknn.md`). What the NPU cannot compute this
 //! plug-in computes on the CPU, with the threads that llama.cpp was told to use.
+//!
+//! Before its first use the NPU's library is tested in a process of its own. A plug-in has no program to start
+//! for that: it starts its host's again, with itself loaded first, and ends that before it begins.
 #![cfg(target_os = "linux")]
 
 use core::ffi::{CStr, c_int, c_void};
 use core::hash::Hasher;
 use std::collections::HashMap;
 use std::hash::DefaultHasher;
+use std::io::Write;
+use std::process::Command;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tilewright::backend::cpu::Products;
-use tilewright::backend::rknn::{self, Npu, Options, RknnError, Rows, Want};
+use tilewright::backend::rknn::{
+    self, Npu, Options, RknnError, Rows, Want, file_at, self_test, test_before_use,
+};
 use tilewright::tensor::block::dequantize;
 use tilewright::{DType, Isa};
 use tilewright_ggml::{Engine, Memory, Shape, Weights, start};
@@ -48,6 +55,10 @@ impl Rknn {
     fn new() -> Result<Self, String> {
         let isa = Isa::select().map_err(|e| e.to_string())?;
         let options = Options::from_env().map_err(|e| e.to_string())?;
+        let refused = |e: RknnError| format!("{e}, before its first use");
+        if test_before_use(&options, &mut child()?).map_err(refused)? {
+            eprintln!("tilewright's plug-in: the NPU's library has passed its self-test");
+        }
         let npu = Npu::open(options).map_err(|e| e.to_string())?;
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let cpu = Mutex::new(Products::new(isa, threads).map_err(|e| e.to_string())?);
@@ -162,6 +173,55 @@ impl Engine for Rknn {
         }
     }
 }
+
+/// Set in a process that is there for the self-test alone.
+const TESTS: &str = "TILEWRIGHT_RKNN_TESTS";
+
+/// A process that loads this plug-in before its program begins, for [`test_here`].
+fn child() -> Result<Command, String> {
+    let address = test_here as extern "C" fn() as usize;
+    let plugin = file_at(address).ok_or("its own file is not known")?;
+    // Between these the loader takes names apart.
+    if plugin.to_string_lossy().contains([' ', ':']) {
+        let what = "a path with blanks or colons keeps it from testing the NPU's library";
+        return Err(format!("{what}: {}", plugin.display()));
+    }
+    let mut preload = plugin.into_os_string();
+    if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+        preload.push(":");
+        preload.push(others);
+    }
+    let mut command = Command::new(std::env::current_exe().map_err(|e| e.to_string())?);
+    // A loader that ignores the variable leaves a program that says its version, and no test that passes.
+    command.arg("--version").env("LD_PRELOAD", preload).env(TESTS, "1");
+    Ok(command)
+}
+
+/// Tests the NPU and ends the process, if it is there for that.
+extern "C" fn test_here() {
+    if std::env::var_os(TESTS).is_none() {
+        return;
+    }
+    let found = Options::from_env().and_then(|options| self_test(&options));
+    let code = match found {
+        Ok(found) => i32::from(writeln!(std::io::stdout(), "{}", found.to_json()).is_err()),
+        Err(e) => {
+            eprintln!("error: {e}");
+            1
+        }
+    };
+    #[allow(unsafe_code, reason = "a function of C")]
+    // SAFETY: it takes any number. What the host would do at its end it has not begun.
+    unsafe {
+        libc::_exit(code)
+    }
+}
+
+/// What the loader calls first.
+#[used]
+#[unsafe(link_section = ".init_array")]
+#[allow(unsafe_code, reason = "the loader calls what is in this section")]
+static FIRST: extern "C" fn() = test_here;
 
 /// What ggml calls when it has loaded the library: the record of this backend, or null.
 #[unsafe(no_mangle)]

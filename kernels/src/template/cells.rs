@@ -86,7 +86,8 @@ pub struct CellsParams {
 pub struct CellsPlan {
     params: CellsParams,
     kernel: &'static CellsKernel,
-    pack: PackFn,
+    /// Without sums, and with them.
+    pack: [PackFn; 2],
 }
 
 impl CellsPlan {
@@ -154,20 +155,35 @@ impl CellsPlan {
         units: Range<usize>,
     ) {
         debug_assert!(units.end <= self.units());
-        let CellsParams { rows, k, padded, height, cell, form } = self.params;
-        for first in units.map(|unit| unit * GROUP) {
-            let args = PackArgs {
-                x: x.wrapping_add(first * stride),
-                stride,
-                rows: GROUP.min(rows - first),
-                k,
-                padded,
-                out: out.wrapping_add(form.bytes(first * cell)),
-                column: form.bytes(height * cell),
-                scales: scales.wrapping_add(first),
-            };
+        for unit in units {
+            let args = self.unit(x, stride, out, scales, unit);
             // SAFETY: the rows of a unit exist, and so do their cells; `new` checked the CPU.
-            unsafe { (self.pack)(&args) };
+            unsafe { (self.pack[0])(&args) };
+        }
+    }
+
+    /// What a kernel gets for a unit, without sums.
+    fn unit(
+        &self,
+        x: *const f32,
+        stride: usize,
+        out: *mut u8,
+        scales: *mut f32,
+        unit: usize,
+    ) -> PackArgs {
+        let CellsParams { rows, k, padded, height, cell, form } = self.params;
+        let first = unit * GROUP;
+        PackArgs {
+            x: x.wrapping_add(first * stride),
+            stride,
+            rows: GROUP.min(rows - first),
+            k,
+            padded,
+            out: out.wrapping_add(form.bytes(first * cell)),
+            column: form.bytes(height * cell),
+            scales: scales.wrapping_add(first),
+            sums: core::ptr::null_mut(),
+            sizes: core::ptr::null_mut(),
         }
     }
 
@@ -183,57 +199,56 @@ impl CellsPlan {
         out: &mut [u8],
         scales: &mut [f32],
     ) -> Result<(), KernelError> {
-        let CellsParams { rows, k, .. } = self.params;
-        let needed = rows.checked_sub(1).map_or(0, |n| n.saturating_mul(stride).saturating_add(k));
-        check_len(OP, "x", needed, x.len())?;
-        check_len(OP, "out", self.out_len(), out.len())?;
-        check_len(OP, "scales", rows, scales.len())?;
+        self.check(x, stride, out, scales)?;
         let (out, scales) = (out.as_mut_ptr(), scales.as_mut_ptr());
         // SAFETY: lengths were checked; slices do not overlap; this thread runs all units.
         unsafe { self.run(x.as_ptr(), stride, out, scales, 0..self.units()) };
         Ok(())
     }
 
-    /// Adds the elements of each column of a converted matrix to `sums`, and their sizes to `sizes`, for all
-    /// rows of its height, in single precision.
+    /// The same; also adds the elements of each column as they become to `sums`, and their sizes to `sizes`, in
+    /// single precision. Gives for integers what rounding loses: the sum of the squares of what it changes,
+    /// and that of the squares of the elements.
     ///
     /// # Errors
     ///
-    /// [`KernelError::InvalidLength`] if an operand is too short, [`KernelError::InvalidParam`] for cells of
-    /// fewer than 16 elements.
-    pub fn add_columns(
+    /// [`KernelError::InvalidLength`] if an operand is too short.
+    pub fn compute_summed(
         &self,
-        packed: &[u8],
+        x: &[f32],
+        stride: usize,
+        out: &mut [u8],
+        scales: &mut [f32],
         sums: &mut [f32],
         sizes: &mut [f32],
-    ) -> Result<(), KernelError> {
-        let CellsParams { padded, height, cell, form, .. } = self.params;
-        if cell < 16 {
-            let expected = "at least 16 elements";
-            return Err(KernelError::InvalidParam { op: OP, param: "cell", expected });
+    ) -> Result<[f64; 2], KernelError> {
+        self.check(x, stride, out, scales)?;
+        check_len(OP, "sums", self.params.padded, sums.len())?;
+        check_len(OP, "sizes", self.params.padded, sizes.len())?;
+        let (out, scales) = (out.as_mut_ptr(), scales.as_mut_ptr());
+        let (sums, sizes) = (sums.as_mut_ptr(), sizes.as_mut_ptr());
+        let mut lost = [0.0; 2];
+        for unit in 0..self.units() {
+            let args = PackArgs { sums, sizes, ..self.unit(x.as_ptr(), stride, out, scales, unit) };
+            // SAFETY: lengths were checked, slices do not overlap; `new` checked the CPU.
+            let more = unsafe { (self.pack[1])(&args) };
+            lost.iter_mut().zip(more).for_each(|(all, more)| *all += more);
         }
-        check_len(OP, "packed", self.out_len(), packed.len())?;
-        check_len(OP, "sums", padded, sums.len())?;
-        check_len(OP, "sizes", padded, sizes.len())?;
-        let add = match form {
-            CellForm::F16 => self.kernel.add_halves,
-            CellForm::I8 => self.kernel.add_bytes,
-            CellForm::I4 => {
-                add_nibbles(packed, height, sums, sizes);
-                return Ok(());
-            }
-        };
-        let args = SumArgs {
-            packed: packed.as_ptr(),
-            columns: padded / cell,
-            height,
-            cell,
-            sums: sums.as_mut_ptr(),
-            sizes: sizes.as_mut_ptr(),
-        };
-        // SAFETY: lengths were checked; slices do not overlap; `new` checked the CPU.
-        unsafe { add(&args) };
-        Ok(())
+        Ok(lost)
+    }
+
+    fn check(
+        &self,
+        x: &[f32],
+        stride: usize,
+        out: &[u8],
+        scales: &[f32],
+    ) -> Result<(), KernelError> {
+        let CellsParams { rows, k, .. } = self.params;
+        let needed = rows.checked_sub(1).map_or(0, |n| n.saturating_mul(stride).saturating_add(k));
+        check_len(OP, "x", needed, x.len())?;
+        check_len(OP, "out", self.out_len(), out.len())?;
+        check_len(OP, "scales", rows, scales.len())
     }
 }
 
@@ -250,55 +265,28 @@ struct PackArgs {
     /// Bytes between two columns.
     column: usize,
     scales: *mut f32,
-}
-
-/// A converted matrix, and a place for each element of a row.
-struct SumArgs {
-    packed: *const u8,
-    columns: usize,
-    height: usize,
-    cell: usize,
+    /// Per element of a row of the result, what is added to; null where nothing is.
     sums: *mut f32,
     sizes: *mut f32,
 }
 
+/// Gives, with sums, squares of what rounding to integers changes, and of the elements.
+///
 /// # Safety
 ///
-/// The CPU has the instructions; the rows are readable, their cells and scales writable.
-type PackFn = unsafe fn(&PackArgs);
-
-/// # Safety
-///
-/// The CPU has the instructions; the matrix is readable, both rows of sums are writable.
-type SumFn = unsafe fn(&SumArgs);
+/// The CPU has the instructions; the rows are readable, their cells and scales writable; so are, with sums,
+/// those.
+type PackFn = unsafe fn(&PackArgs) -> [f64; 2];
 
 #[derive(Debug)]
 struct CellsKernel {
     name: &'static str,
     /// For cells of 8, 16, 32 and 64 bytes.
-    halves: [PackFn; 4],
+    halves: [[PackFn; 2]; 4],
     /// For cells of 8, 16 and 32 bytes.
-    bytes: [PackFn; 3],
+    bytes: [[PackFn; 2]; 3],
     /// For cells of 8 and 16 bytes, of which there are none of 8.
-    nibbles: [PackFn; 2],
-    add_halves: SumFn,
-    add_bytes: SumFn,
-}
-
-/// [`CellsPlan::add_columns`] for cells of 32 elements of 4 bits.
-fn add_nibbles(packed: &[u8], height: usize, sums: &mut [f32], sizes: &mut [f32]) {
-    let columns = packed.chunks_exact(height * STEP / 2);
-    let to = sums.chunks_exact_mut(STEP).zip(sizes.chunks_exact_mut(STEP));
-    for (cells, (sums, sizes)) in columns.zip(to) {
-        for cell in cells.chunks_exact(STEP / 2) {
-            for (i, (sum, size)) in sums.iter_mut().zip(&mut *sizes).enumerate() {
-                let byte = cell[i / 2];
-                let value = if i % 2 == 0 { (byte << 4) as i8 >> 4 } else { byte as i8 >> 4 };
-                *sum += f32::from(value);
-                *size += f32::from(value).abs();
-            }
-        }
-    }
+    nibbles: [[PackFn; 2]; 2],
 }
 
 /// Elements as they are converted.
@@ -345,12 +333,14 @@ macro_rules! cells_row {
 
             pub(super) const KERNEL: CellsKernel = CellsKernel {
                 name: concat!("cells_", stringify!($isa_name)),
-                halves: [pack::<8, F16>, pack::<16, F16>, pack::<32, F16>, pack::<64, F16>],
-                bytes: [pack::<8, I8>, pack::<16, I8>, pack::<32, I8>],
-                nibbles: [pack::<8, I4>, pack::<16, I4>],
-                add_halves: add::<false>,
-                add_bytes: add::<true>,
+                halves: [both::<8, F16>(), both::<16, F16>(), both::<32, F16>(), both::<64, F16>()],
+                bytes: [both::<8, I8>(), both::<16, I8>(), both::<32, I8>()],
+                nibbles: [both::<8, I4>(), both::<16, I4>()],
             };
+
+            const fn both<const CELL: usize, const FORM: u8>() -> [PackFn; 2] {
+                [pack::<CELL, FORM, false>, pack::<CELL, FORM, true>]
+            }
 
             /// The size of the largest of `k` elements; not a number if one is not finite.
             $(#[target_feature(enable = $f)])*
@@ -399,38 +389,70 @@ macro_rules! cells_row {
             }
 
             $(#[target_feature(enable = $f)])*
-            unsafe fn pack<const CELL: usize, const FORM: u8>(a: &PackArgs) {
+            unsafe fn pack<const CELL: usize, const FORM: u8, const SUMS: bool>(
+                a: &PackArgs,
+            ) -> [f64; 2] {
                 let form = match FORM {
                     F16 => CellForm::F16,
                     I8 => CellForm::I8,
                     _ => CellForm::I4,
                 };
                 let bytes = form.bytes(STEP);
-                let mut factors = [0.0f32; GROUP];
+                let (mut factors, mut losses) = ([0.0f32; GROUP], [0.0f32; GROUP]);
                 for r in 0..a.rows {
                     // SAFETY: a row of the caller's.
                     let most = unsafe { largest(a.x.add(r * a.stride), a.k) };
                     let (scale, factor) = if most.is_nan() { (most, 0.0) } else { scale(form, most) };
                     factors[r] = factor;
+                    losses[r] = -scale;
                     // SAFETY: the caller has a place for each row.
                     unsafe { *a.scales.add(r) = scale };
                 }
+                // Signed bytes as floats: 2^23 + 128 with one in its lowest bits, less as much.
+                let mask = tile!(VSET f32::from_bits(0x4b00_0080));
+                let zero = tile!(VSET 8_388_736.0);
+                let (mut changed, mut squares) = (tile!(VZERO), tile!(VZERO));
                 let mut line = Line([0; 2 * STEP]);
                 let line = line.0.as_mut_ptr();
+                let mut rest = [0.0f32; STEP];
                 for at in (0..a.padded).step_by(STEP) {
                     let out = a.out.wrapping_add(form.bytes(at) / CELL * a.column);
+                    let mut sums = [tile!(VZERO); STEP / L];
+                    let mut sizes = [tile!(VZERO); STEP / L];
                     for r in 0..a.rows {
                         let x = a.x.wrapping_add(r * a.stride + at);
-                        // SAFETY: so many elements of the row are there, or copied with zeros behind them; the
-                        // line has room for what they become.
-                        unsafe {
-                            if at + STEP <= a.k {
-                                convert::<FORM>(x, factors[r], line);
-                            } else {
-                                let mut rest = [0.0f32; STEP];
-                                let n = a.k.saturating_sub(at);
-                                rest.as_mut_ptr().copy_from_nonoverlapping(x, n);
-                                convert::<FORM>(rest.as_ptr(), factors[r], line);
+                        // The rows after these are read while these are written.
+                        tile!(VPREFETCH x, GROUP * a.stride);
+                        tile!(VPREFETCH x, GROUP * a.stride + STEP / 2);
+                        let x = if at + STEP <= a.k {
+                            x
+                        } else {
+                            let n = a.k.saturating_sub(at);
+                            rest.fill(0.0);
+                            // SAFETY: so many elements of the row are there.
+                            unsafe { rest.as_mut_ptr().copy_from_nonoverlapping(x, n) };
+                            rest.as_ptr()
+                        };
+                        // SAFETY: the elements are there; the line has room for what they become.
+                        unsafe { convert::<FORM>(x, factors[r], line) };
+                        if SUMS {
+                            let less = tile!(VSET losses[r]);
+                            for j in 0..STEP / L {
+                                let v = if FORM == F16 {
+                                    let p = line.cast::<u16>().wrapping_add(j * L);
+                                    tile!(VLOAD16 p)
+                                } else {
+                                    let p = line.wrapping_add(j * L);
+                                    tile!(VLOAD8 p, mask, zero)
+                                };
+                                sums[j] = tile!(VADD sums[j], v);
+                                sizes[j] = tile!(VADD sizes[j], tile!(VABS v));
+                                if FORM != F16 {
+                                    let given = tile!(VLOAD x, j);
+                                    let lost = tile!(VFMA v, less, given);
+                                    changed = tile!(VFMA lost, lost, changed);
+                                    squares = tile!(VFMA given, given, squares);
+                                }
                             }
                         }
                         if FORM == I4 {
@@ -450,36 +472,22 @@ macro_rules! cells_row {
                             }
                         }
                     }
-                }
-            }
-
-            $(#[target_feature(enable = $f)])*
-            unsafe fn add<const BYTES: bool>(a: &SumArgs) {
-                let size = if BYTES { 1 } else { 2 };
-                // Signed bytes as floats: 2^23 + 128 with one in its lowest bits, less as much.
-                let mask = tile!(VSET f32::from_bits(0x4b00_0080));
-                let zero = tile!(VSET 8_388_736.0);
-                for column in 0..a.columns {
-                    for at in (0..a.cell).step_by(L) {
-                        let p = a.packed.wrapping_add((column * a.height * a.cell + at) * size);
-                        let (mut sum, mut all) = (tile!(VZERO), tile!(VZERO));
-                        for r in 0..a.height {
-                            let p = p.wrapping_add(r * a.cell * size);
-                            let v = if BYTES {
-                                tile!(VLOAD8 p, mask, zero)
-                            } else {
-                                let p = p.cast::<u16>();
-                                tile!(VLOAD16 p)
-                            };
-                            sum = tile!(VADD sum, v);
-                            all = tile!(VADD all, tile!(VABS v));
+                    if SUMS {
+                        for j in 0..STEP / L {
+                            let (to, all) = (
+                                a.sums.wrapping_add(at + j * L),
+                                a.sizes.wrapping_add(at + j * L),
+                            );
+                            tile!(VSTORE to, 0, tile!(VADD tile!(VLOAD to, 0), sums[j]));
+                            tile!(VSTORE all, 0, tile!(VADD tile!(VLOAD all, 0), sizes[j]));
                         }
-                        let to = column * a.cell + at;
-                        let (sums, sizes) = (a.sums.wrapping_add(to), a.sizes.wrapping_add(to));
-                        tile!(VSTORE sums, 0, tile!(VADD tile!(VLOAD sums, 0), sum));
-                        tile!(VSTORE sizes, 0, tile!(VADD tile!(VLOAD sizes, 0), all));
                     }
                 }
+                let (mut lost, mut all) = ([0.0f32; L], [0.0f32; L]);
+                let (l, s) = (lost.as_mut_ptr(), all.as_mut_ptr());
+                tile!(VSTORE l, 0, changed);
+                tile!(VSTORE s, 0, squares);
+                [lost, all].map(|lanes| lanes.iter().map(|x| f64::from(*x)).sum())
             }
         }
     };

@@ -74,13 +74,40 @@ fn check(isa: Isa, params: &CellsParams, place: Place) {
             assert_eq!(scales[m], expected, "{isa} {params:?} row {m}");
         }
     }
-    if cell >= 16 && rows == height {
-        let (mut s, mut z) = (vec![1f32; padded], vec![2f32; padded]);
-        plan.add_columns(&out, &mut s, &mut z).unwrap();
-        for at in 0..padded {
-            let bound = (sizes[at] + 2.0) * 1e-5;
-            assert!((f64::from(s[at]) - 1.0 - sums[at]).abs() <= bound, "{isa} {params:?}");
-            assert!((f64::from(z[at]) - 2.0 - sizes[at]).abs() <= bound, "{isa} {params:?}");
+    summed(params, &plan, &x, &out, [&sums, &sizes]);
+}
+
+/// The same with sums, which are added to what is there, and what rounding has lost.
+fn summed(
+    params: &CellsParams,
+    plan: &CellsPlan,
+    x: &[f32],
+    out: &[u8],
+    [sums, sizes]: [&[f64]; 2],
+) {
+    let &CellsParams { rows, k, form, .. } = params;
+    let stride = k + 3;
+    let (mut again, mut scales) = (out.to_vec(), vec![0.0; rows]);
+    let (mut s, mut z) = (vec![1f32; sums.len()], vec![2f32; sums.len()]);
+    let found = plan.compute_summed(x, stride, &mut again, &mut scales, &mut s, &mut z).unwrap();
+    assert_eq!(again, out, "{plan:?}");
+    for at in 0..sums.len() {
+        let bound = (sizes[at] + 2.0) * 1e-5;
+        assert!((f64::from(s[at]) - 1.0 - sums[at]).abs() <= bound, "{plan:?}");
+        assert!((f64::from(z[at]) - 2.0 - sizes[at]).abs() <= bound, "{plan:?}");
+    }
+    if form != CellForm::F16 {
+        let mut lost = [0.0; 2];
+        for (row, &scale) in x.chunks(stride).zip(&scales) {
+            for &x in row.iter().take(k) {
+                let off = f64::from(x) - reference(form, x, scale).0 * f64::from(scale);
+                lost = [lost[0] + off * off, lost[1] + f64::from(x) * f64::from(x)];
+            }
+        }
+        for (found, expected) in found.into_iter().zip(lost) {
+            // The kernel takes them in single precision.
+            let bound = expected * 1e-4 + lost[1] * 1e-12;
+            assert!((found - expected).abs() <= bound, "{params:?}: {found} {expected}");
         }
     }
 }
@@ -155,5 +182,9 @@ fn wrong_parameters() {
     assert!(plan.compute(&[0.0; 59], 30, &mut out, &mut scales).is_err());
     assert!(plan.compute(&[0.0; 60], 30, &mut out[1..], &mut scales).is_err());
     assert!(plan.compute(&[0.0; 60], 30, &mut out, &mut scales[1..]).is_err());
-    assert!(plan.add_columns(&out, &mut [0.0; 32], &mut [0.0; 32]).is_err(), "small cells");
+    let mut add = |sums: &mut [f32], sizes: &mut [f32]| {
+        plan.compute_summed(&[0.0; 60], 30, &mut out, &mut scales, sums, sizes).is_ok()
+    };
+    assert!(add(&mut [0.0; 32], &mut [0.0; 32]));
+    assert!(!add(&mut [0.0; 31], &mut [0.0; 32]) && !add(&mut [0.0; 32], &mut [0.0; 31]));
 }

@@ -94,6 +94,8 @@ pub enum RknnError {
         /// What is wrong.
         reason: String,
     },
+    /// The test of the library in a process of its own has failed.
+    SelfTest(String),
     /// There are no kernels that pack.
     Kernel(KernelError),
 }
@@ -192,6 +194,7 @@ impl fmt::Display for RknnError {
             Self::CostFile { path, reason } => {
                 write!(f, "the table of costs `{}`: {reason}", path.display())
             }
+            Self::SelfTest(reason) => write!(f, "the NPU's self-test: {reason}"),
             Self::Kernel(e) => write!(f, "{e}"),
         }
     }

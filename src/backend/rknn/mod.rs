@@ -4,13 +4,15 @@
 //! (`planner.rs`), packed (`pack.rs`), computed by the thread that owns each core (`owner.rs`),
 //! compared with check sums, and only then written: a failure leaves the result to the CPU
 //! (`step.rs`). A core that fails rests (`breaker.rs`); one that does not answer in time is given up,
-//! with all that it owns. Symbols and structures are in `sys.rs`, layouts and limits of the chips in
-//! `chip.rs`.
+//! with all that it owns. A library is tested before its first use (`first_use.rs`). Symbols and
+//! structures are in `sys.rs`, layouts and limits of the chips in `chip.rs`.
 
 mod breaker;
 mod chip;
 mod costs;
+mod digest;
 mod error;
+mod first_use;
 mod owner;
 mod pack;
 mod plan_file;
@@ -33,6 +35,7 @@ use tilewright_kernels::Isa;
 pub use chip::Numbers;
 pub use costs::Costs;
 pub use error::RknnError;
+pub use first_use::{file_at, test_before_use, test_in};
 pub use plan_file::PlanFile;
 pub use rates::{PackRates, pack_rates};
 pub use self_test::{SelfTest, self_test};
@@ -178,6 +181,17 @@ impl Options {
     }
 }
 
+impl Options {
+    /// Most bytes of packed weights: what is asked for, or 40 % of the memory that is free now and no more than
+    /// fits the address spaces.
+    pub fn weight_budget(&self) -> usize {
+        self.weight_bytes.unwrap_or_else(|| {
+            let free = super::cpu::available_memory().unwrap_or(1 << 30);
+            (free / 100 * BUDGET_PERCENT).min(BUDGET_MOST * self.domains)
+        })
+    }
+}
+
 /// Name of the chip that would be used.
 ///
 /// # Errors
@@ -272,7 +286,7 @@ pub struct Description {
     pub chip: &'static str,
     /// Cores that answered.
     pub cores: usize,
-    /// The library's path.
+    /// The library's file.
     pub library: PathBuf,
     /// What its symbols say of its version.
     pub interface: Interface,
@@ -330,10 +344,7 @@ impl Npu {
         let isa = Isa::select()?;
         let first = options.first_core.min(chip.cores - 1);
         let cores = options.cores.clamp(1, chip.cores - first);
-        let budget = options.weight_bytes.unwrap_or_else(|| {
-            let free = super::cpu::available_memory().unwrap_or(1 << 30);
-            (free / 100 * BUDGET_PERCENT).min(BUDGET_MOST * options.domains)
-        });
+        let budget = options.weight_budget();
         let deadline = options.deadline.unwrap_or(LEAST_DEADLINE);
         let (mut owners, mut breakers) = (Vec::new(), Vec::new());
         let (mut versions, mut problem) = (None, RknnError::Unavailable);

@@ -19,6 +19,9 @@ const SHARED: usize = 256 << 10;
 /// Most buffers of activations that are kept: one per segment of K.
 const SPARE: usize = 16;
 
+/// Most columns of weights that are added in single precision, in which integers lose nothing.
+const SUMMED: usize = 64;
+
 /// Threads that pack activations, and memory that they have packed into before: fresh memory of this size
 /// costs more than the packing.
 pub(super) struct Packer {
@@ -182,7 +185,7 @@ pub(super) fn pack_b(
         lost: [0.0; 2],
     };
     let mut rows = Vec::new();
-    let (mut sums, mut sizes) = (vec![0f32; k.len()], vec![0f32; k.len()]);
+    let (mut sums, mut sizes, mut summed) = (vec![0f32; k.len()], vec![0f32; k.len()], 0);
     let block = numbers.bytes(sn * k.len());
     let blocks = bytes.chunks_exact_mut(block).zip(packed.scales.chunks_mut(sn));
     for (i, (bytes, scales)) in blocks.enumerate() {
@@ -211,39 +214,25 @@ pub(super) fn pack_b(
                 &rows[..]
             }
         };
-        plan.compute(&given[taken.start..], width, bytes, scales).map_err(failed)?;
+        let x = &given[taken.start..];
+        let lost = plan.compute_summed(x, width, bytes, scales, &mut sums, &mut sizes);
+        let lost = lost.map_err(failed)?;
         if scales.iter().any(|scale| scale.is_nan()) {
             return Err(RknnError::NotFinite);
         }
-        let rows = given[taken.start..].chunks(width).map(|row| &row[..taken.len()]);
-        rows.zip(&*scales).for_each(|(row, &scale)| {
-            let lost = numbers.most().map_or([0.0; 2], |most| lost(row, scale, most));
-            packed.lost.iter_mut().zip(lost).for_each(|(all, one)| *all += one);
-        });
-        // Of few columns single precision loses nothing that matters.
-        plan.add_columns(bytes, &mut sums, &mut sizes).map_err(failed)?;
-        add_and_clear(&mut packed.sums, &mut sums);
-        add_and_clear(&mut packed.sizes, &mut sizes);
-    }
-    Ok(packed)
-}
-
-/// Squares of what rounding a row to integers up to `most` changes, and of its elements.
-fn lost(row: &[f32], scale: f32, most: f32) -> [f64; 2] {
-    // As the kernel rounds: adding 1.5 * 2^23 leaves no bits for fractions.
-    const SHIFT: f32 = 12_582_912.0;
-    // Sums side by side, which vectors hold.
-    const LANES: usize = 32;
-    let inverse = if scale > 0.0 { 1.0 / scale } else { 0.0 };
-    let (mut changed, mut all) = ([0f32; LANES], [0f32; LANES]);
-    for part in row.chunks(LANES) {
-        for ((&x, changed), all) in part.iter().zip(&mut changed).zip(&mut all) {
-            let rounded = ((x * inverse + SHIFT) - SHIFT).clamp(-most, most) * scale;
-            *changed += (x - rounded) * (x - rounded);
-            *all += x * x;
+        if numbers.most().is_some() {
+            packed.lost.iter_mut().zip(lost).for_each(|(all, more)| *all += more);
+        }
+        summed += sn;
+        if summed + sn > SUMMED {
+            add_and_clear(&mut packed.sums, &mut sums);
+            add_and_clear(&mut packed.sizes, &mut sizes);
+            summed = 0;
         }
     }
-    [changed, all].map(|sums| sums.iter().map(|&sum| f64::from(sum)).sum())
+    add_and_clear(&mut packed.sums, &mut sums);
+    add_and_clear(&mut packed.sizes, &mut sizes);
+    Ok(packed)
 }
 
 fn add_and_clear(to: &mut [f64], from: &mut [f32]) {
@@ -281,15 +270,16 @@ pub(super) fn unpack_c(
 /// The first row of a result (before it is scaled) whose sum is not the product of the row of A with
 /// the sums of B: more than rounding can explain.
 ///
-/// The bound is `(k + 8) u` times the sum of the sizes of all products of the row, `u = 2^-24`, for both
-/// types: a single element that is wrong by less may hide.
+/// The bound is `(k + 64) u` times the sum of the sizes of all products of the row, `u = 2^-24`, for both
+/// types: `k` sums of the NPU's, and those of columns of weights. A single element that is wrong by less may
+/// hide.
 pub(super) fn wrong_row(a: &PackedA, b: &PackedB, c: &[f32], columns: usize) -> Option<usize> {
     let k = b.sums.len();
     let unit = f64::from(f32::EPSILON) / 2.0;
     let expected = expected_sums(a, b);
     c.chunks_exact(columns).zip(expected).position(|(c, [sum, size])| {
         let found: f64 = c.iter().map(|&c| f64::from(c)).sum();
-        let bound = (k + 8) as f64 * unit * size;
+        let bound = (k + SUMMED) as f64 * unit * size;
         // Also what is not a number is not within the bound.
         let good = (found - sum).abs() <= bound;
         !good

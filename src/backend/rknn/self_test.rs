@@ -1,8 +1,12 @@
 //! Whether an NPU computes what it should, before anybody relies on it.
 
 use core::time::Duration;
+use std::fs;
 use std::time::Instant;
 
+use serde_json::{Value, json};
+
+use super::digest::sha256;
 use super::{Description, Npu, Numbers, Options, RknnError, Rows, Weights};
 
 /// Sizes of the product: none is a multiple of what the NPU computes in, and every core has a part.
@@ -26,6 +30,38 @@ pub struct SelfTest {
     /// Per form of the operands: multiply-adds per second of all cores, in a product with 256 rows, 2048
     /// sums and 2048 columns.
     pub rates: Vec<(Numbers, f64)>,
+}
+
+impl SelfTest {
+    /// As an object, with the digest of the library.
+    pub fn to_json(&self) -> Value {
+        let about = &self.description;
+        let gflops = |numbers| {
+            let rate = self.rates.iter().find(|(other, _)| *other == numbers);
+            rate.map(|(_, macs)| (macs * 2e-9 * 10.0).round() / 10.0)
+        };
+        let time = |(numbers, first, again): &(Numbers, Duration, Duration)| {
+            json!({
+                "type": numbers.name(),
+                "first_us": first.as_micros() as u64,
+                "again_us": again.as_micros() as u64,
+                "gflops": gflops(*numbers),
+            })
+        };
+        let core = |(core, numbers, again): &(usize, Numbers, Duration)| json!({"core": core, "type": numbers.name(), "again_us": again.as_micros() as u64});
+        let [api, driver] = about.versions.clone().unwrap_or_default();
+        json!({
+            "cores": about.cores,
+            "library": about.library.display().to_string(),
+            "library_bytes": fs::metadata(&about.library).map(|m| m.len()).ok(),
+            "library_sha256": fs::File::open(&about.library).and_then(sha256).ok(),
+            "interface": format!("{:?}", about.interface),
+            "api_version": api,
+            "driver_version": driver,
+            "times": self.times.iter().map(time).collect::<Vec<_>>(),
+            "per_core": self.cores.iter().map(core).collect::<Vec<_>>(),
+        })
+    }
 }
 
 /// Whole numbers from -8 to 8 with a pattern that no layout repeats: their products are exact in every

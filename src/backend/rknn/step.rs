@@ -96,8 +96,8 @@ impl Device for RknnDevice {
     fn take(&self, op: &Op, cx: &LowerCx<'_>, cpu: Box<dyn Step>) -> Box<dyn Step> {
         match self.product(op, cx) {
             Some(product) => {
-                let (npu, product) = (self.npu.clone(), Arc::new(product));
-                Box::new(OnNpu { npu, product, cpu, operands: cx.src.len() })
+                let attempt = Attempt { npu: self.npu.clone(), product: Arc::new(product) };
+                Box::new(Otherwise { attempt, cpu, operands: cx.src.len(), last: true })
             }
             None => cpu,
         }
@@ -232,7 +232,8 @@ const HEAD: usize = 64;
 /// Most operands of a step, with the results of those before it.
 const MOST: usize = 16;
 
-/// Computes a product on the NPU: the first step of three, the others of which are for the CPU.
+/// Computes a product on the NPU: the first step of an operation, the others of which are for the CPU.
+#[derive(Clone)]
 struct Attempt {
     npu: Arc<Npu>,
     product: Arc<Product>,
@@ -273,7 +274,7 @@ impl Step for Attempt {
             }
             &gathered[..]
         };
-        // SAFETY: the result has as many bytes as `OnNpu` asked for, this is its only unit, and it
+        // SAFETY: the result has as many bytes as `Otherwise` asked for, this is its only unit, and it
         // overlaps no operand.
         let y = unsafe { core::slice::from_raw_parts_mut(dst.add(HEAD).cast::<f32>(), rows * n) };
         // The NPU notes why it fails.
@@ -284,32 +285,15 @@ impl Step for Attempt {
     }
 }
 
-/// What of a step for the CPU runs only if the attempt before it failed.
-struct OnCpu {
-    step: Box<dyn Step>,
+/// A step of the CPU's that runs, with all of its threads, if the attempt before it failed. Else the last one
+/// takes the attempt's result and applies what follows the product.
+struct Otherwise {
+    attempt: Attempt,
+    cpu: Box<dyn Step>,
     /// Operands of the operation; the result of the attempt comes behind them.
     operands: usize,
-    attempt: Box<Attempt>,
-}
-
-impl OnCpu {
-    /// Makes an attempt the first of a step and of those before it, in which order they run.
-    fn first(
-        before: Option<(Box<dyn Step>, usize)>,
-        operands: usize,
-        attempt: Attempt,
-    ) -> (Box<dyn Step>, usize) {
-        match before {
-            Some((step, bytes)) => {
-                (Box::new(Self { step, operands, attempt: Box::new(attempt) }), bytes)
-            }
-            None => {
-                let Product { rows, n, .. } = &*attempt.product;
-                let bytes = HEAD + rows * n * size_of::<f32>();
-                (Box::new(attempt), bytes)
-            }
-        }
-    }
+    /// Whether this step gives the operation's result.
+    last: bool,
 }
 
 /// Whether the attempt has a result, and the operands without it.
@@ -326,61 +310,9 @@ unsafe fn without(src: &[*const u8], operands: usize) -> (bool, [*const u8; MOST
     (unsafe { *src[operands] } == 1, others)
 }
 
-impl Step for OnCpu {
+impl Step for Otherwise {
     fn kernel(&self) -> String {
-        self.step.kernel()
-    }
-
-    fn units(&self) -> usize {
-        self.step.units()
-    }
-
-    fn scratch_bytes(&self) -> usize {
-        self.step.scratch_bytes()
-    }
-
-    fn reads(&self, i: usize) -> bool {
-        i == 0 || self.step.reads(i)
-    }
-
-    fn before(&self) -> Option<(Box<dyn Step>, usize)> {
-        let Attempt { npu, product } = &*self.attempt;
-        let attempt = Attempt { npu: npu.clone(), product: product.clone() };
-        Some(Self::first(self.step.before(), self.operands, attempt))
-    }
-
-    #[allow(unsafe_code, reason = "operands are pointers; see the contract")]
-    unsafe fn run(
-        &self,
-        src: &[*const u8],
-        dst: *mut u8,
-        scratch: *mut u8,
-        units: Range<usize>,
-    ) -> Result<(), GraphError> {
-        // SAFETY: the first step before this one is an attempt.
-        let (done, others) = unsafe { without(src, self.operands) };
-        if done {
-            return Ok(());
-        }
-        // SAFETY: the caller's promises are those that the CPU's step asks for, whose operands, scratch
-        // memory and units these are.
-        unsafe { self.step.run(&others[..src.len() - 1], dst, scratch, units) }
-    }
-}
-
-/// Takes the result of the attempt and applies what follows the product, or computes on the CPU, with
-/// all of its threads.
-struct OnNpu {
-    npu: Arc<Npu>,
-    product: Arc<Product>,
-    cpu: Box<dyn Step>,
-    /// Operands of the operation.
-    operands: usize,
-}
-
-impl Step for OnNpu {
-    fn kernel(&self) -> String {
-        format!("rknn_matmul_{}", self.npu.numbers().name())
+        if self.last { self.attempt.kernel() } else { self.cpu.kernel() }
     }
 
     fn units(&self) -> usize {
@@ -392,12 +324,20 @@ impl Step for OnNpu {
     }
 
     fn reads(&self, i: usize) -> bool {
-        i == 0 || Some(i) == self.product.residual || self.cpu.reads(i)
+        let residual = self.attempt.product.residual.filter(|_| self.last);
+        i == 0 || Some(i) == residual || self.cpu.reads(i)
     }
 
     fn before(&self) -> Option<(Box<dyn Step>, usize)> {
-        let attempt = Attempt { npu: self.npu.clone(), product: self.product.clone() };
-        Some(OnCpu::first(self.cpu.before(), self.operands, attempt))
+        let (attempt, operands) = (self.attempt.clone(), self.operands);
+        Some(match self.cpu.before() {
+            Some((cpu, bytes)) => (Box::new(Self { attempt, cpu, operands, last: false }), bytes),
+            None => {
+                let Product { rows, n, .. } = &*attempt.product;
+                let bytes = HEAD + rows * n * size_of::<f32>();
+                (Box::new(attempt), bytes)
+            }
+        })
     }
 
     #[allow(unsafe_code, reason = "operands are pointers; see the contract")]
@@ -415,7 +355,10 @@ impl Step for OnNpu {
             // memory and units these are.
             return unsafe { self.cpu.run(&others[..src.len() - 1], dst, scratch, units) };
         }
-        let Product { pixels, rows, n, bias, residual, activation, .. } = &*self.product;
+        if !self.last {
+            return Ok(());
+        }
+        let Product { pixels, rows, n, bias, residual, activation, .. } = &*self.attempt.product;
         let all = self.units();
         let taken = units.start * rows / all..units.end * rows / all;
         let (first, count) = (taken.start * n, taken.len() * n);

@@ -10,7 +10,7 @@ use core::ptr::NonNull;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::RknnError;
+use super::{RknnError, file_at};
 
 /// Memory that CPU and NPU see.
 #[repr(C)]
@@ -139,10 +139,11 @@ impl Library {
             (false, true) => Interface::V2_0,
             (false, false) => Interface::V1,
         };
+        let create = required!("rknn_matmul_create", Create);
         Ok(Arc::new(Self {
-            path: path.to_owned(),
+            path: file_at(create as usize).unwrap_or_else(|| path.to_owned()),
             interface,
-            create: required!("rknn_matmul_create", Create),
+            create,
             bind: required!("rknn_matmul_set_io_mem", Bind),
             run: required!("rknn_matmul_run", OfContext),
             destroy: required!("rknn_matmul_destroy", OfContext),
