@@ -183,6 +183,8 @@ pub struct Counts {
     pub kernels: u64,
     /// Times that the host has waited for the device.
     pub waits: u64,
+    /// Bytes that the host has read.
+    pub read: u64,
     /// Objects of the library that live.
     pub objects: i64,
     /// Bytes of buffers that live.
@@ -261,9 +263,9 @@ impl OpenClDevice {
 
     /// What the device has done so far.
     pub fn counts(&self) -> Counts {
-        let (waits, kernels) = self.shared.queue.counts();
+        let [waits, kernels, read] = self.shared.queue.counts();
         let (objects, bytes) = self.shared.api.live();
-        Counts { kernels, waits, objects, bytes }
+        Counts { kernels, waits, read, objects, bytes }
     }
 
     /// Which operations went to the CPU.

@@ -18,6 +18,14 @@ pub(in super::super) struct Queue {
     waits: AtomicU64,
     /// Kernels submitted.
     kernels: AtomicU64,
+    /// Bytes that the host has read.
+    read: AtomicU64,
+}
+
+/// The host's side of a transfer.
+enum Host<'a> {
+    From(&'a [u8]),
+    To(&'a mut [u8]),
 }
 
 impl Queue {
@@ -26,13 +34,13 @@ impl Queue {
             // SAFETY: context and device live.
             unsafe { (api.create_queue)(context.handle, device.device, 0, code) }
         })?;
-        let (waits, kernels) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Self { raw, turn: Mutex::new(()), waits, kernels })
+        let [waits, kernels, read] = [0; 3].map(AtomicU64::new);
+        Ok(Self { raw, turn: Mutex::new(()), waits, kernels, read })
     }
 
-    /// Times that the host has waited, and kernels submitted.
-    pub(in super::super) fn counts(&self) -> (u64, u64) {
-        (self.waits.load(Ordering::Relaxed), self.kernels.load(Ordering::Relaxed))
+    /// Times that the host has waited, kernels submitted, and bytes read.
+    pub(in super::super) fn counts(&self) -> [u64; 3] {
+        [&self.waits, &self.kernels, &self.read].map(|count| count.load(Ordering::Relaxed))
     }
 
     /// Submits what `work` asks for, and waits until all of it is done, or has failed.
@@ -80,7 +88,7 @@ impl<'env> Submission<'env> {
         at: usize,
         bytes: &'env [u8],
     ) -> Result<(), OpenClError> {
-        self.transfer_to(mem, at, bytes, FALSE)
+        self.transfer(mem, at, Host::From(bytes), FALSE)
     }
 
     /// Sends bytes to the device now.
@@ -90,40 +98,7 @@ impl<'env> Submission<'env> {
         at: usize,
         bytes: &[u8],
     ) -> Result<(), OpenClError> {
-        self.transfer_to(mem, at, bytes, TRUE)
-    }
-
-    fn transfer_to(
-        &mut self,
-        mem: &Mem,
-        at: usize,
-        bytes: &[u8],
-        wait: u32,
-    ) -> Result<(), OpenClError> {
-        let call = "clEnqueueWriteBuffer";
-        Self::inside(mem, at, bytes.len(), call)?;
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        let (raw, length) = (&self.queue.raw, bytes.len());
-        raw.api.gate(call)?;
-        self.open = true;
-        let from = bytes.as_ptr().cast();
-        // SAFETY: the range lies inside the memory; the bytes are there until the queue was waited for,
-        // by their lifetime or because the call waits.
-        check(call, unsafe {
-            (raw.api.enqueue_write)(
-                raw.handle,
-                mem.raw.handle,
-                wait,
-                at,
-                length,
-                from,
-                0,
-                ptr::null(),
-                ptr::null_mut(),
-            )
-        })
+        self.transfer(mem, at, Host::From(bytes), TRUE)
     }
 
     /// Gets bytes from the device; they are there when the submission ends.
@@ -133,7 +108,7 @@ impl<'env> Submission<'env> {
         at: usize,
         bytes: &'env mut [u8],
     ) -> Result<(), OpenClError> {
-        self.transfer_from(mem, at, bytes, FALSE)
+        self.transfer(mem, at, Host::To(bytes), FALSE)
     }
 
     /// Gets bytes from the device, and waits for them.
@@ -144,39 +119,49 @@ impl<'env> Submission<'env> {
         bytes: &mut [u8],
     ) -> Result<(), OpenClError> {
         self.queue.waits.fetch_add(1, Ordering::Relaxed);
-        self.transfer_from(mem, at, bytes, TRUE)
+        self.transfer(mem, at, Host::To(bytes), TRUE)
     }
 
-    fn transfer_from(
+    /// Moves bytes between the device and the host. Without `wait` they are in use until the queue was
+    /// waited for, which their lifetime must cover.
+    fn transfer(
         &mut self,
         mem: &Mem,
         at: usize,
-        bytes: &mut [u8],
+        host: Host<'_>,
         wait: u32,
     ) -> Result<(), OpenClError> {
-        let call = "clEnqueueReadBuffer";
-        Self::inside(mem, at, bytes.len(), call)?;
-        if bytes.is_empty() {
+        let (call, length) = match &host {
+            Host::From(bytes) => ("clEnqueueWriteBuffer", bytes.len()),
+            Host::To(bytes) => ("clEnqueueReadBuffer", bytes.len()),
+        };
+        Self::inside(mem, at, length, call)?;
+        if length == 0 {
             return Ok(());
         }
-        let (raw, length) = (&self.queue.raw, bytes.len());
+        let raw = &self.queue.raw;
         raw.api.gate(call)?;
         self.open = true;
-        let to = bytes.as_mut_ptr().cast();
-        // SAFETY: as for writing; nobody else has the bytes meanwhile, as they are borrowed mutably.
-        check(call, unsafe {
-            (raw.api.enqueue_read)(
-                raw.handle,
-                mem.raw.handle,
-                wait,
-                at,
-                length,
-                to,
-                0,
-                ptr::null(),
-                ptr::null_mut(),
-            )
-        })
+        let (queue, memory, none) = (raw.handle, mem.raw.handle, ptr::null());
+        let event = ptr::null_mut();
+        let code = match host {
+            Host::From(bytes) => {
+                let from = bytes.as_ptr().cast();
+                let write = raw.api.enqueue_write;
+                // SAFETY: the range lies inside the memory; the bytes are there until the queue was
+                // waited for, by their lifetime or because the call waits.
+                unsafe { write(queue, memory, wait, at, length, from, 0, none, event) }
+            }
+            Host::To(bytes) => {
+                self.queue.read.fetch_add(length as u64, Ordering::Relaxed);
+                let to = bytes.as_mut_ptr().cast();
+                let read = raw.api.enqueue_read;
+                // SAFETY: as for writing; nobody else has the bytes meanwhile, as they are borrowed
+                // mutably.
+                unsafe { read(queue, memory, wait, at, length, to, 0, none, event) }
+            }
+        };
+        check(call, code)
     }
 
     /// Copies bytes on the device.
@@ -218,8 +203,7 @@ impl<'env> Submission<'env> {
         self.open = true;
         self.queue.kernels.fetch_add(1, Ordering::Relaxed);
         // SAFETY: who made the launch answers for what the kernel reads and writes; sizes are three each;
-        // by its lifetime, it and its memory
-        // live until the queue was waited for.
+        // by its lifetime, it and its memory live until the queue was waited for.
         check("clEnqueueNDRangeKernel", unsafe {
             (raw.api.enqueue_kernel)(
                 raw.handle,
