@@ -381,6 +381,59 @@ fn products_with_weights_of_language_models() {
     }
 }
 
+/// Products with what is computed around them, as in a layer of a language model: a norm before two or four of
+/// them, a gate, a sum; all results side by side.
+fn layer(dtype: DType, bias: bool, k: usize) -> impl Fn(&mut Context, &[TensorId]) -> TensorId {
+    move |cx, src| {
+        let constant = |cx: &mut Context, value: Tensor| cx.constant(value).unwrap();
+        let scale = constant(cx, tensor(&[k], 3));
+        let norm = Norm { op: NormOp::Rms, axis: 1, epsilon: 1e-5, by_parts: false };
+        let normed = cx.op(norm, &[src[0], scale]).unwrap();
+        let product = |cx: &mut Context, x: TensorId, n: usize, bias: bool| {
+            let mut src = vec![x, constant(cx, weights(dtype, n, k))];
+            if bias {
+                src.push(constant(cx, tensor(&[n], n as u32)));
+            }
+            cx.op(BlockMatMul { bias }, &src).unwrap()
+        };
+        let mut all: Vec<TensorId> = [9, 33, 1, 4].map(|n| product(cx, normed, n, bias)).to_vec();
+        let (gate, up) = (product(cx, src[0], 13, bias), product(cx, src[0], 13, bias));
+        all.push(cx.op(Glu { op: GluOp::Silu }, &[gate, up]).unwrap());
+        let (one, other) = (product(cx, src[0], 13, bias), all[4]);
+        all.push(cx.op(Binary::new(BinaryOp::Add), &[one, other]).unwrap());
+        // A norm that is read otherwise too stays what it is.
+        let scale = constant(cx, tensor(&[k], 4));
+        let normed = cx.op(norm, &[src[0], scale]).unwrap();
+        all.extend([product(cx, normed, 5, bias), normed]);
+        cx.op(Concat { axis: 1 }, &all).unwrap()
+    }
+}
+
+fn layers(fused: &Arc<OpenClDevice>) {
+    let plain = open(Options { fuse: false, ..options() }).unwrap();
+    for dtype in [DType::F16, DType::Q8_0, DType::Q6_K] {
+        for (m, bias) in [(1, false), (2, true), (4, false), (9, true)] {
+            let k = if dtype.block_elems() == 1 { 93 } else { 512 };
+            let (x, build) = (tensor(&[m, k], 1), layer(dtype, bias, k));
+            let found = on_device(fused, core::slice::from_ref(&x), &|_| false, &build);
+            // The same roundings to 8 bits, save where sums in another order lead to another step.
+            let (expected, share) = match dtype.block_elems() {
+                1 => (reference(core::slice::from_ref(&x), &build), sum_bound(k)),
+                _ => (on_device(&plain, core::slice::from_ref(&x), &|_| false, &build), 1e-3),
+            };
+            let most = expected.as_slice::<f32>().unwrap().iter().fold(1f32, |m, v| m.max(v.abs()));
+            assert_close(&found, &expected, share * most, &format!("{dtype} {m} {bias}"));
+        }
+    }
+}
+
+#[test]
+fn products_with_what_is_around_them() {
+    if let Some(device) = open(Options { fuse: true, ..options() }) {
+        layers(&device);
+    }
+}
+
 #[test]
 fn shapes_of_kernels_for_other_devices() {
     // As GPUs have them: work-items that share sums, short vectors.
@@ -388,6 +441,7 @@ fn shapes_of_kernels_for_other_devices() {
         return;
     };
     weights_by_rows(&device);
+    layers(&device);
     for n in SIZES {
         let norm = Norm { op: NormOp::Layer, axis: 1, epsilon: 1e-5, by_parts: false };
         let src = [tensor(&[4, n], 2), tensor(&[n], 3), tensor(&[n], 4)];

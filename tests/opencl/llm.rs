@@ -302,6 +302,30 @@ fn a_token_is_one_submission_and_one_wait() {
 }
 
 #[test]
+fn fused_kernels_are_fewer_and_choose_the_same_tokens() {
+    let Some(fused) = open(Options { fuse: true, ..options() }) else { return };
+    let plain = open(Options { fuse: false, ..options() }).unwrap();
+    // With a norm of heads, biases, norms behind products, and weights that are no blocks.
+    let cases =
+        [("llama", Kind::Q8_0), ("qwen3", Kind::F16), ("qwen2", Kind::Q4K), ("gemma2", Kind::Q4_0)];
+    for (arch, kind) in cases {
+        let bytes = model(arch, kind);
+        let tokens = |device: &Arc<OpenClDevice>| {
+            let llm = Llm::from_bytes(bytes.clone(), options_on(Some(device))).unwrap();
+            let mut session = llm.session().unwrap();
+            let all = greedy(&mut session, &PROMPT, 12);
+            let before = device.counts().kernels;
+            session.eval(&[1]).unwrap();
+            (all, device.counts().kernels - before)
+        };
+        let ((found, few), (expected, many)) = (tokens(&fused), tokens(&plain));
+        println!("{arch} {kind:?}: {few} kernels for a token, {many} one by one");
+        assert_eq!(found, expected, "{arch} {kind:?}");
+        assert!(few * 3 < many * 2, "{arch} {kind:?}: {few} of {many}");
+    }
+}
+
+#[test]
 fn forks_and_truncated_contexts_go_on_as_on_the_cpu() {
     let Some(device) = open(options()) else { return };
     let bytes = model("qwen3", Kind::F16);

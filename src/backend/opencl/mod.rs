@@ -11,6 +11,7 @@
 
 mod device;
 mod error;
+mod fuse;
 mod ops;
 mod pool;
 mod program;
@@ -51,6 +52,8 @@ pub struct Options {
     pub lanes: Option<usize>,
     /// Elements of a vector; `None` for what suits the device.
     pub vector: Option<usize>,
+    /// Whether one kernel computes products with the norm, the gate and the sum around them.
+    pub fuse: bool,
     /// Told of operations that the CPU computes, once for each kind, and of caches that are damaged.
     pub log: fn(&str),
     /// Makes calls fail, for tests.
@@ -66,6 +69,7 @@ impl Default for Options {
             cache: programs::default_folder(),
             lanes: None,
             vector: None,
+            fuse: true,
             log: |text| eprintln!("note: {text}"),
             faults: Arc::default(),
         }
@@ -74,8 +78,8 @@ impl Default for Options {
 
 impl Options {
     /// The defaults, with what the environment says: `TILEWRIGHT_OPENCL_LIB` (a path),
-    /// `TILEWRIGHT_OPENCL_DEVICE`, `TILEWRIGHT_OPENCL_MEMORY` (bytes) and `TILEWRIGHT_OPENCL_CACHE` (a
-    /// folder, or `off`).
+    /// `TILEWRIGHT_OPENCL_DEVICE`, `TILEWRIGHT_OPENCL_MEMORY` (bytes), `TILEWRIGHT_OPENCL_CACHE` (a
+    /// folder, or `off`), and `TILEWRIGHT_OPENCL_FUSE` (`on` or `off`).
     ///
     /// # Errors
     /// [`OpenClError::Setting`].
@@ -94,7 +98,16 @@ impl Options {
             Some(off) if off == "off" => None,
             Some(folder) => Some(PathBuf::from(folder)),
         };
+        let switch = |name: &'static str| match text(name).as_deref() {
+            None | Some("on") => Ok(true),
+            Some("off") => Ok(false),
+            Some(other) => {
+                let (value, expected) = (other.to_owned(), "`on` or `off`");
+                Err(OpenClError::Setting { name, value, expected })
+            }
+        };
         Ok(Self {
+            fuse: switch("TILEWRIGHT_OPENCL_FUSE")?,
             library: text("TILEWRIGHT_OPENCL_LIB").map(PathBuf::from),
             device: text("TILEWRIGHT_OPENCL_DEVICE"),
             memory_limit: limit,
@@ -156,6 +169,7 @@ type Region = pool::Region<Slabs>;
 pub(super) struct Shared {
     info: DeviceInfo,
     shape: Shape,
+    fuse: bool,
     api: Arc<Api>,
     device: sys::Device,
     context: Arc<Context>,
@@ -226,13 +240,16 @@ impl OpenClDevice {
         let log = Log(options.log);
         let programs = Programs::new(identity, options.cache.clone(), log);
         let mut shape = info.shape();
-        shape.lanes = options.lanes.filter(|l| l.is_power_of_two()).unwrap_or(shape.lanes);
+        if let Some(lanes) = options.lanes.filter(|l| l.is_power_of_two()) {
+            shape = shape.shared_by(lanes, info.work_group);
+        }
         let vector = options.vector.filter(|&v| v.is_power_of_two() && v <= 16);
         shape.vec = vector.unwrap_or(shape.vec);
         let (weights, counts) = (Kept::default(), Mutex::default());
         let shared = Shared {
             info,
             shape,
+            fuse: options.fuse,
             api,
             device,
             context,

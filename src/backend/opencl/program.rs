@@ -4,6 +4,8 @@ use core::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use super::fuse::{self, Fused, Group};
+use super::ops::matmul::{self, Together};
 use super::ops::{self, Arg, Call, Check, Lower};
 use super::sys::{Launch, Value};
 use super::{Region, Shared, lock};
@@ -82,6 +84,12 @@ fn root(cx: &Context, mut id: TensorId) -> (TensorId, usize) {
     (id, offset)
 }
 
+/// The tensors that kernels read, as their arguments count them, and those that they make.
+struct Ports {
+    src: Vec<TensorId>,
+    dst: Vec<TensorId>,
+}
+
 /// What planning knows so far.
 struct Planner<'a> {
     shared: &'a Arc<Shared>,
@@ -98,7 +106,7 @@ struct Planner<'a> {
 
 /// An operation that was lowered, before anything has a place.
 enum Made {
-    Kernels { calls: Vec<Call>, temps: Vec<usize> },
+    Kernels { calls: Vec<Call>, temps: Vec<usize>, ports: Ports },
     Host(Box<OnHost>),
 }
 
@@ -175,15 +183,50 @@ impl Planner<'_> {
         Ok(OnHost { plan, operands, roots })
     }
 
-    fn lower(&self, id: TensorId) -> Result<Option<ops::Lowered>, GraphError> {
-        let record = self.cx.record(id);
-        let infos: Vec<Info> = record.src().iter().map(|&s| self.cx.record(s).info()).collect();
-        let shapes: Vec<Shape> = record.src().iter().map(|&s| *self.cx.record(s).shape()).collect();
+    /// What `lower` makes of operands and the first result.
+    fn lower(
+        &self,
+        ports: &Ports,
+        lower: impl FnOnce(&Lower<'_>) -> ops::Result,
+    ) -> Result<Option<ops::Lowered>, GraphError> {
+        let record = |&s: &TensorId| self.cx.record(s);
+        let infos: Vec<Info> = ports.src.iter().map(|s| record(s).info()).collect();
+        let shapes: Vec<Shape> = ports.src.iter().map(|s| *record(s).shape()).collect();
         let values: Vec<Option<&Tensor>> =
-            record.src().iter().map(|&s| self.cx.constant_value(s)).collect();
-        let dst = record.info();
+            ports.src.iter().map(|&s| self.cx.constant_value(s)).collect();
+        let dst = record(&ports.dst[0]).info();
         let (src, shapes, values) = (&infos[..], &shapes[..], &values[..]);
-        ops::lower(record.op(), &Lower { shared: self.shared, src, shapes, values, dst: &dst })
+        lower(&Lower { shared: self.shared, src, shapes, values, dst: &dst })
+    }
+
+    /// Operands and results of an operation, or of a group of them.
+    fn ports(&self, id: TensorId, group: Option<&Group>) -> Ports {
+        let src_of = |id: TensorId| self.cx.record(id).src();
+        let Some(group) = group else {
+            return Ports { src: src_of(id).to_vec(), dst: vec![id] };
+        };
+        let x = src_of(group.products[0])[0];
+        let mut src = vec![group.norm.map_or(x, |(norm, _)| src_of(norm)[0])];
+        src.extend(group.products.iter().map(|&p| src_of(p)[1]));
+        src.extend(group.products.iter().filter_map(|&p| src_of(p).get(2)));
+        src.extend(group.norm.map(|(norm, _)| src_of(norm)[1]));
+        src.extend(group.sum.map(|(_, other)| other));
+        Ports { src, dst: group.results() }
+    }
+
+    fn lower_group(
+        &self,
+        group: &Group,
+        ports: &Ports,
+    ) -> Result<Option<ops::Lowered>, GraphError> {
+        let op = Together {
+            matrices: group.products.len(),
+            bias: self.cx.record(group.products[0]).src().len() > 2,
+            norm: group.norm.map(|(_, epsilon)| epsilon),
+            gate: group.gate.map(|(_, op)| op),
+            sum: group.sum.is_some(),
+        };
+        self.lower(ports, |cx| matmul::together(&op, cx))
     }
 }
 
@@ -217,18 +260,33 @@ impl Planned {
         let mut node_of: HashMap<TensorId, usize> = HashMap::new();
         let mut on_cpu: Vec<(String, usize)> = Vec::new();
         let mut temp_spans: Vec<Vec<usize>> = Vec::new();
+        let Fused { groups, members } = match shared.fuse {
+            true => fuse::find(shared, cx, &order, outputs),
+            false => Fused::default(),
+        };
         for id in order.iter().copied().filter(is_step) {
             let record = cx.record(id);
             let now = made.len();
-            let lowered = planner.lower(id).map_err(|e| e.at(record.name()))?;
+            let group = groups.get(&id);
+            if group.is_none() && members.contains(&id) {
+                continue;
+            }
+            let ports = planner.ports(id, group);
+            let lowered = match group {
+                Some(group) => planner.lower_group(group, &ports),
+                None => planner.lower(&ports, |cx| ops::lower(record.op(), cx)),
+            };
+            let lowered = lowered.map_err(|e| e.at(record.name()))?;
+            debug_assert!(group.is_none() || lowered.is_some(), "groups are made of what fits");
             // What is to be checked must be known on the host before the run.
             let lowered = lowered.filter(|l| {
                 l.check.is_none_or(|check| {
                     matches!(planner.find(record.src()[check.operand]).1, Place::Input(..))
                 })
             });
-            let node = node(cx, id, &node_of, lowered.as_ref());
-            node_of.insert(id, nodes.len());
+            let mine = group.map_or_else(|| vec![id], Group::members);
+            let node = node(cx, &mine, &ports.src, &node_of, lowered.as_ref());
+            node_of.extend(mine.iter().map(|&id| (id, nodes.len())));
             nodes.push(node);
             match lowered {
                 Some(lowered) => {
@@ -244,9 +302,11 @@ impl Planned {
                         Arg::Src(i) | Arg::Part(i, _) => Some(*i),
                         _ => None,
                     }) {
-                        planner.use_on_device(record.src()[i], now)?;
+                        planner.use_on_device(ports.src[i], now)?;
                     }
-                    planner.use_on_device(id, now)?;
+                    for &result in &ports.dst {
+                        planner.use_on_device(result, now)?;
+                    }
                     keep.extend(lowered.keep);
                     // A launch has the handle only, whose memory serves others once the region has ended.
                     let regions = lowered.calls.iter().flat_map(|c| &c.args);
@@ -264,7 +324,8 @@ impl Planned {
                             })
                             .collect(),
                     );
-                    made.push((id, Made::Kernels { calls: lowered.calls, temps: lowered.temps }));
+                    let (calls, temps) = (lowered.calls, lowered.temps);
+                    made.push((id, Made::Kernels { calls, temps, ports }));
                 }
                 None => {
                     let step = planner.on_host(id).map_err(|e| e.at(record.name()))?;
@@ -304,9 +365,10 @@ impl Planned {
             let bound = made.into_iter().zip(&temp_spans).map(|((id, made), temps)| {
                 let node = node_of[&id];
                 let step = match made {
-                    Made::Kernels { calls, temps: sizes } => {
+                    Made::Kernels { calls, temps: sizes, ports } => {
                         debug_assert_eq!(sizes.len(), temps.len());
-                        let launches = calls.into_iter().map(|call| binder.bind(id, call, temps));
+                        let launches =
+                            calls.into_iter().map(|call| binder.bind(&ports, call, temps));
                         Step::Kernels(launches.collect::<Result<_, GraphError>>()?)
                     }
                     Made::Host(step) => {
@@ -391,15 +453,22 @@ fn report(shared: &Shared, operations: usize, on_cpu: Vec<(String, usize)>) {
     }
 }
 
+/// The line of a profile for operations that are computed together from `src`.
 fn node(
     cx: &Context,
-    id: TensorId,
+    members: &[TensorId],
+    src: &[TensorId],
     node_of: &HashMap<TensorId, usize>,
     lowered: Option<&ops::Lowered>,
 ) -> ProgramNode {
-    let record = cx.record(id);
+    let record = cx.record(members[members.len() - 1]);
     let info = record.info();
-    let src: Vec<Info> = record.src().iter().map(|&s| cx.record(s).info()).collect();
+    let names: Vec<&str> = members.iter().map(|&m| cx.record(m).op().name()).collect();
+    let macs = |&id: &TensorId| {
+        let record = cx.record(id);
+        let src: Vec<Info> = record.src().iter().map(|&s| cx.record(s).info()).collect();
+        record.op().operator().map_or(0, |op| op.macs(&src, &record.info()))
+    };
     let kernel = match lowered.map(|l| &l.calls[..]) {
         Some([call]) => format!("opencl {}", call.kernel),
         Some(calls) => {
@@ -408,14 +477,15 @@ fn node(
         }
         None => "cpu".to_owned(),
     };
-    let inputs = record.src().iter().map(|&s| root(cx, s).0);
+    let inputs = src.iter().filter_map(|&s| node_of.get(&root(cx, s).0).copied());
+    let read = src.iter().map(|&s| cx.record(s).info());
     ProgramNode {
         name: record.name().to_owned(),
-        op: record.op().name().to_owned(),
+        op: names.join("+"),
         kernel,
-        macs: record.op().operator().map_or(0, |op| op.macs(&src, &info)),
-        bytes: src.iter().chain([&info]).filter_map(|i| i.stored_bytes()).sum(),
-        inputs: inputs.filter_map(|s| node_of.get(&s).copied()).collect(),
+        macs: members.iter().map(macs).sum(),
+        bytes: read.chain([info.clone()]).filter_map(|i| i.stored_bytes()).sum(),
+        inputs: inputs.collect(),
         info,
     }
 }
@@ -446,11 +516,11 @@ impl Binder<'_> {
         }
     }
 
-    fn bind(&self, id: TensorId, call: Call, temps: &[usize]) -> Result<Launch, GraphError> {
+    fn bind(&self, ports: &Ports, call: Call, temps: &[usize]) -> Result<Launch, GraphError> {
         let Call { family, definitions, kernel, args, global, local } = call;
         let shared = self.planner.shared;
         let program = shared.programs.get(&shared.context, &shared.device, family, &definitions)?;
-        let src = self.planner.cx.record(id).src();
+        let Ports { src, dst } = ports;
         let arena = |at: usize| Value::Memory(self.arena.memory().clone(), at as u64);
         let values = args.into_iter().map(|arg| match arg {
             Arg::Src(i) => self.operand(src[i]),
@@ -458,7 +528,8 @@ impl Binder<'_> {
                 Value::Memory(memory, at) => Value::Memory(memory, at + more as u64),
                 other => other,
             },
-            Arg::Dst | Arg::Absent => arena(self.offset_of(id)),
+            Arg::Dst | Arg::Absent => arena(self.offset_of(dst[0])),
+            Arg::Other(i) => arena(self.offset_of(dst[i])),
             Arg::Temp(i) => arena(self.offsets[temps[i]]),
             Arg::Memory(region) => Value::Memory(region.memory().clone(), 0),
             Arg::Int(v) => Value::Int(v),
