@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tilewright::backend::opencl::Options;
 use tilewright::graph::ops::attention::{Attention, Rows};
+use tilewright::graph::ops::best::Best;
 use tilewright::graph::ops::binary::Binary;
 use tilewright::graph::ops::block_matmul::BlockMatMul;
 use tilewright::graph::ops::concat::Concat;
@@ -233,6 +234,25 @@ fn rows_become_rows_or_numbers() {
             );
         }
     }
+}
+
+#[test]
+fn the_best_of_rows() {
+    let Some(device) = shared() else { return };
+    // One part of a row, several, many; few different values, so that there are ties.
+    for n in [64, 1000, 1025, 5000, 70_000] {
+        for k in [1, 7, 40, 64] {
+            let coarse: Vec<f32> = noise(2 * n, 3).iter().map(|v| (v * 500.0).round()).collect();
+            let x = Tensor::from_slice(&[2, n], &coarse).unwrap();
+            check(&device, &format!("best {n} {k}"), 0.0, &[x], &op(Best { k }));
+        }
+    }
+    let mut x = noise(3000, 1);
+    (x[17], x[2000], x[2999]) = (f32::NAN, f32::INFINITY, f32::NEG_INFINITY);
+    let x = Tensor::from_slice(&[1, 3000], &x).unwrap();
+    check(&device, "best", 0.0, &[x], &op(Best { k: 3 }));
+    let x = Tensor::from_slice(&[1, 3], &[f32::NEG_INFINITY; 3]).unwrap();
+    check(&device, "best", 0.0, &[x], &op(Best { k: 2 }));
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use half::f16;
 use tilewright::graph::Device;
-use tilewright::llm::{Llm, LlmOptions, Session};
+use tilewright::llm::{GenerateOptions, Llm, LlmOptions, SamplerOptions, Session};
 use tilewright::tensor::block::quantize_q8_0;
 
 use super::*;
@@ -323,6 +323,45 @@ fn fused_kernels_are_fewer_and_choose_the_same_tokens() {
         assert_eq!(found, expected, "{arch} {kind:?}");
         assert!(few * 3 < many * 2, "{arch} {kind:?}: {few} of {many}");
     }
+}
+
+#[test]
+fn tokens_are_chosen_on_the_device() {
+    let Some(device) = open(options()) else { return };
+    let bytes = model("gemma2", Kind::Q8_0);
+    let choices = [
+        (1, SamplerOptions::greedy()),
+        (40, SamplerOptions { seed: 5, ..SamplerOptions::default() }),
+        (7, SamplerOptions { top_k: 7, top_p: 1.0, temperature: 2.0, ..SamplerOptions::default() }),
+    ];
+    for (k, sampler) in choices {
+        let tokens = |device: Option<&Arc<OpenClDevice>>| {
+            let llm = Llm::from_bytes(bytes.clone(), options_on(device)).unwrap();
+            let (tokenizer, mut session) = (llm.tokenizer().unwrap(), llm.session().unwrap());
+            let options = GenerateOptions {
+                sampler: sampler.clone(),
+                max_tokens: Some(20),
+                ignore_eos: true,
+                ..GenerateOptions::default()
+            };
+            let mut generation = session.generate(&tokenizer, &PROMPT, options).unwrap();
+            // The first is chosen of what the prompt gave, the second needs a plan for one token.
+            let mut ids: Vec<u32> =
+                (0..2).map(|_| generation.next().unwrap().unwrap().id).collect();
+            let before = device.map(|d| d.counts());
+            ids.extend((2..20).map(|_| generation.next().unwrap().unwrap().id));
+            let read = device.zip(before).map(|(d, before)| {
+                let now = d.counts();
+                assert_eq!(now.waits - before.waits, 18, "one wait per token");
+                now.read - before.read
+            });
+            (ids, read)
+        };
+        let ((expected, _), (found, read)) = (tokens(None), tokens(Some(&device)));
+        assert_eq!(found, expected, "top {k}");
+        assert_eq!(read, Some(18 * 8 * k), "only tokens and their logits come back");
+    }
+    assert_eq!(device.fallbacks().on_cpu, [], "the CPU computes part of a model");
 }
 
 #[test]

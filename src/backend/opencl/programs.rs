@@ -36,6 +36,7 @@ families! {
     WEIGHTS = "weights.cl";
     ATTENTION = "attention.cl";
     BYTES = "bytes.cl";
+    BEST = "best.cl";
 }
 
 const COMMON: &str = include_str!("cl/common.cl");

@@ -165,6 +165,7 @@ pub(super) fn lower(op: &Op, cx: &Lower<'_>) -> Result {
         Op::Softmax(op) => rows::softmax(op, cx),
         Op::Norm(op) => rows::norm(op, cx),
         Op::Reduce(op) => rows::reduce(op, cx),
+        Op::Best(op) => rows::best(op, cx),
         Op::Conv(op) => conv::conv(op, cx),
         Op::Pool(op) => conv::pool(op, cx),
         Op::MatMul(op) => matmul::matmul(op, cx),
