@@ -21,8 +21,10 @@ mod sys;
 mod weights;
 
 use core::fmt;
+use core::time::Duration;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use crate::graph::{Context as Graph, Device as GraphDevice, GraphError, Host, Program, TensorId};
 
@@ -54,6 +56,10 @@ pub struct Options {
     pub vector: Option<usize>,
     /// Whether one kernel computes products with the norm, the gate and the sum around them.
     pub fuse: bool,
+    /// Whether [`Counts::busy`] is kept, for which the driver notes the time of each kernel.
+    pub profile: bool,
+    /// More options for the driver's compiler.
+    pub compiler: String,
     /// Told of operations that the CPU computes, once for each kind, and of caches that are damaged.
     pub log: fn(&str),
     /// Makes calls fail, for tests.
@@ -70,6 +76,8 @@ impl Default for Options {
             lanes: None,
             vector: None,
             fuse: true,
+            profile: false,
+            compiler: String::new(),
             log: |text| eprintln!("note: {text}"),
             faults: Arc::default(),
         }
@@ -199,6 +207,8 @@ pub struct Counts {
     pub waits: u64,
     /// Bytes that the host has read.
     pub read: u64,
+    /// Time that kernels have taken, if [`Options::profile`] is set.
+    pub busy: Duration,
     /// Objects of the library that live.
     pub objects: i64,
     /// Bytes of buffers that live.
@@ -231,14 +241,14 @@ impl OpenClDevice {
             return Err(OpenClError::Call { call: "clGetDeviceInfo", code: -2 });
         }
         let context = Arc::new(Context::of(&device)?);
-        let queue = Arc::new(Queue::new(&context, &device)?);
+        let queue = Arc::new(Queue::new(&context, &device, options.profile)?);
         let bytes = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
         let limit = options.memory_limit.unwrap_or(bytes(info.memory) / 5 * 4);
         let pool = Pool::new(Slabs(context.clone()), info.align, bytes(info.largest_buffer), limit);
         let identity =
             format!("{} | {} | {} | {}", info.name, info.platform, info.version, info.driver);
         let log = Log(options.log);
-        let programs = Programs::new(identity, options.cache.clone(), log);
+        let programs = Programs::new(identity, &options.compiler, options.cache.clone(), log);
         let mut shape = info.shape();
         if let Some(lanes) = options.lanes.filter(|l| l.is_power_of_two()) {
             shape = shape.shared_by(lanes, info.work_group);
@@ -278,11 +288,40 @@ impl OpenClDevice {
         self.shared.pool.trim()
     }
 
+    /// How long it takes to get memory of a size and to give it back, so many times: from the pool; from the
+    /// driver; and from the driver until the memory is there, as drivers may find it only when it is first
+    /// used (what the use itself takes is subtracted).
+    ///
+    /// # Errors
+    /// Too little memory.
+    pub fn allocation_times(
+        &self,
+        bytes: usize,
+        rounds: usize,
+    ) -> Result<[Duration; 3], OpenClError> {
+        let Shared { pool, queue, context, .. } = &*self.shared;
+        let time = |work: &dyn Fn() -> Result<(), OpenClError>| {
+            // The first time is another.
+            work()?;
+            let begin = Instant::now();
+            (0..rounds).try_for_each(|_| work())?;
+            Ok(begin.elapsed())
+        };
+        let touch = |memory: &Mem| queue.submit(|s| s.write_now(memory, bytes - 1, &[0]));
+        let there = pool.take(bytes)?;
+        let use_alone = time(&|| touch(there.memory()))?;
+        drop(there);
+        let pooled = time(&|| pool.take(bytes).map(drop))?;
+        let driver = time(&|| Mem::new(context, bytes).map(drop))?;
+        let used = time(&|| touch(&Mem::new(context, bytes)?))?;
+        Ok([pooled, driver, used.saturating_sub(use_alone)])
+    }
+
     /// What the device has done so far.
     pub fn counts(&self) -> Counts {
-        let [waits, kernels, read] = self.shared.queue.counts();
+        let [waits, kernels, read, busy] = self.shared.queue.counts();
         let (objects, bytes) = self.shared.api.live();
-        Counts { kernels, waits, read, objects, bytes }
+        Counts { kernels, waits, read, busy: Duration::from_nanos(busy), objects, bytes }
     }
 
     /// Which operations went to the CPU.

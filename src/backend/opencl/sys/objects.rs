@@ -4,12 +4,14 @@
 use core::ffi::{c_char, c_void};
 use core::ptr;
 use core::sync::atomic::Ordering;
+use core::time::Duration;
 use std::ffi::CString;
 use std::sync::Arc;
 
 use super::{
-    Api, BUFFER_CREATE_TYPE_REGION, Device, Handle, MEM_READ_WRITE, PROGRAM_BINARIES,
-    PROGRAM_BINARY_SIZES, PROGRAM_BUILD_LOG, SUCCESS, check,
+    Api, BUFFER_CREATE_TYPE_REGION, Device, Handle, MEM_READ_WRITE,
+    PROFILING_END, PROFILING_START, PROGRAM_BINARIES, PROGRAM_BINARY_SIZES,
+    PROGRAM_BUILD_LOG, SUCCESS, check,
 };
 use crate::backend::opencl::OpenClError;
 
@@ -66,6 +68,26 @@ object!(
     Program, release_program
 );
 object!(RawKernel, release_kernel);
+object!(
+    /// A command that was submitted, to ask for its time.
+    Event, release_event
+);
+
+impl Event {
+    /// How long the device was busy with the command, once that is done.
+    pub(super) fn time(&self) -> Duration {
+        let at = |what: u32| {
+            let mut nanoseconds = 0u64;
+            let to = (&raw mut nanoseconds).cast();
+            // SAFETY: there is room for the 8 bytes that are asked for.
+            let code = unsafe {
+                (self.api.get_event_times)(self.handle, what, size_of::<u64>(), to, ptr::null_mut())
+            };
+            if code == SUCCESS { nanoseconds } else { 0 }
+        };
+        Duration::from_nanos(at(PROFILING_END).saturating_sub(at(PROFILING_START)))
+    }
+}
 
 impl Context {
     pub(in super::super) fn of(device: &Device) -> Result<Self, OpenClError> {

@@ -4,10 +4,11 @@
 use core::marker::PhantomData;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::objects::{Context, Launch, Mem, RawQueue};
-use super::{Device, FALSE, TRUE, check};
+use super::objects::{Context, Event, Launch, Mem, RawQueue};
+use super::{Api, Device, FALSE, Handle, QUEUE_PROFILING, TRUE, check};
 use crate::backend::opencl::OpenClError;
 
 /// The commands of a device, done in order. One thread submits at a time.
@@ -20,6 +21,9 @@ pub(in super::super) struct Queue {
     kernels: AtomicU64,
     /// Bytes that the host has read.
     read: AtomicU64,
+    /// Nanoseconds that kernels have taken, if that is asked of the device.
+    busy: AtomicU64,
+    timed: bool,
 }
 
 /// The host's side of a transfer.
@@ -29,18 +33,25 @@ enum Host<'a> {
 }
 
 impl Queue {
-    pub(in super::super) fn new(context: &Context, device: &Device) -> Result<Self, OpenClError> {
+    /// A queue; `timed` if it adds up how long kernels take.
+    pub(in super::super) fn new(
+        context: &Context,
+        device: &Device,
+        timed: bool,
+    ) -> Result<Self, OpenClError> {
+        let properties = if timed { QUEUE_PROFILING } else { 0 };
         let raw = RawQueue::new(&context.api, "clCreateCommandQueue", |api, code| {
             // SAFETY: context and device live.
-            unsafe { (api.create_queue)(context.handle, device.device, 0, code) }
+            unsafe { (api.create_queue)(context.handle, device.device, properties, code) }
         })?;
-        let [waits, kernels, read] = [0; 3].map(AtomicU64::new);
-        Ok(Self { raw, turn: Mutex::new(()), waits, kernels, read })
+        let [waits, kernels, read, busy] = [0; 4].map(AtomicU64::new);
+        Ok(Self { raw, turn: Mutex::new(()), waits, kernels, read, busy, timed })
     }
 
-    /// Times that the host has waited, kernels submitted, and bytes read.
-    pub(in super::super) fn counts(&self) -> [u64; 3] {
-        [&self.waits, &self.kernels, &self.read].map(|count| count.load(Ordering::Relaxed))
+    /// Times that the host has waited, kernels submitted, bytes read, and nanoseconds of kernels.
+    pub(in super::super) fn counts(&self) -> [u64; 4] {
+        let all = [&self.waits, &self.kernels, &self.read, &self.busy];
+        all.map(|count| count.load(Ordering::Relaxed))
     }
 
     /// Submits what `work` asks for, and waits until all of it is done, or has failed.
@@ -49,7 +60,8 @@ impl Queue {
         work: impl FnOnce(&mut Submission<'env>) -> Result<R, OpenClError>,
     ) -> Result<R, OpenClError> {
         let _turn: MutexGuard<'_, ()> = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut submission = Submission { queue: self, open: false, borrows: PhantomData };
+        let mut submission =
+            Submission { queue: self, open: false, events: Vec::new(), borrows: PhantomData };
         let result = work(&mut submission);
         // Waits in any case: transfers may still use what the caller lends. Should `work` unwind, the
         // submission's end does.
@@ -63,6 +75,8 @@ pub(in super::super) struct Submission<'env> {
     queue: &'env Queue,
     /// Whether there are commands that were not waited for.
     open: bool,
+    /// Kernels whose time is wanted.
+    events: Vec<Event>,
     borrows: PhantomData<&'env mut &'env ()>,
 }
 
@@ -197,15 +211,14 @@ impl<'env> Submission<'env> {
 
     /// Runs a kernel.
     pub(in super::super) fn launch(&mut self, launch: &'env Launch) -> Result<(), OpenClError> {
-        let raw = &self.queue.raw;
+        let (call, raw) = ("clEnqueueNDRangeKernel", &self.queue.raw);
         let local = launch.local.as_ref().map_or(ptr::null(), |l| l.as_ptr());
-        raw.api.gate("clEnqueueNDRangeKernel")?;
         self.open = true;
         self.queue.kernels.fetch_add(1, Ordering::Relaxed);
         // SAFETY: who made the launch answers for what the kernel reads and writes; sizes are three each;
         // by its lifetime, it and its memory live until the queue was waited for.
-        check("clEnqueueNDRangeKernel", unsafe {
-            (raw.api.enqueue_kernel)(
+        let enqueue = |api: &Api, event: *mut Handle| unsafe {
+            (api.enqueue_kernel)(
                 raw.handle,
                 launch.kernel.handle,
                 3,
@@ -214,9 +227,20 @@ impl<'env> Submission<'env> {
                 local,
                 0,
                 ptr::null(),
-                ptr::null_mut(),
+                event,
             )
-        })
+        };
+        if !self.queue.timed {
+            raw.api.gate(call)?;
+            return check(call, enqueue(&raw.api, ptr::null_mut()));
+        }
+        let event = Event::new(&raw.api, call, |api, code| {
+            let mut event = ptr::null_mut();
+            *code = enqueue(api, &mut event);
+            event
+        })?;
+        self.events.push(event);
+        Ok(())
     }
 
     /// Waits for everything submitted so far.
@@ -231,6 +255,9 @@ impl<'env> Submission<'env> {
         // SAFETY: the queue lives.
         let code = unsafe { (raw.api.finish_queue)(raw.handle) };
         self.open = false;
+        let events = core::mem::take(&mut self.events);
+        let busy: Duration = events.iter().map(Event::time).sum();
+        self.queue.busy.fetch_add(busy.as_nanos() as u64, Ordering::Relaxed);
         gate?;
         check("clFinish", code)
     }
