@@ -365,6 +365,31 @@ fn tokens_are_chosen_on_the_device() {
 }
 
 #[test]
+fn a_model_is_moved_once_and_its_weights_are_not_copied_where_memory_is_shared() {
+    let bytes = model("llama", Kind::Q8_0);
+    for lend in [false, true] {
+        let Some(device) = open(Options { lend, ..options() }) else { return };
+        let llm = Llm::from_bytes(bytes.clone(), options_on(None)).unwrap();
+        let expected = greedy(&mut llm.session().unwrap(), &PROMPT, 6);
+        let moved = llm.to(device.clone() as Arc<dyn Device>).unwrap();
+        let there = device.memory().used;
+        let lent = lend && device.info().unified_memory;
+        assert_eq!(there < llm.weight_bytes() / 4, lent, "{there} of {}", llm.weight_bytes());
+        for _ in 0..2 {
+            let mut session = moved.session().unwrap();
+            assert_eq!(greedy(&mut session, &PROMPT, 6), expected, "lent: {lent}");
+            let more = device.memory().used - there;
+            assert!(more < llm.weight_bytes() / 2, "a session has weights of its own: {more}");
+        }
+        assert!(device.memory().used >= there, "the weights stay");
+        drop((llm, moved));
+        assert_eq!(device.memory().used, 0);
+        device.trim();
+        assert_eq!(device.counts().bytes, 0);
+    }
+}
+
+#[test]
 fn forks_and_truncated_contexts_go_on_as_on_the_cpu() {
     let Some(device) = open(options()) else { return };
     let bytes = model("qwen3", Kind::F16);

@@ -56,6 +56,9 @@ pub struct Options {
     pub vector: Option<usize>,
     /// Whether one kernel computes products with the norm, the gate and the sum around them.
     pub fuse: bool,
+    /// Whether a device that shares the memory of the host reads large constants where they lie there,
+    /// without a copy.
+    pub lend: bool,
     /// Whether [`Counts::busy`] is kept, for which the driver notes the time of each kernel.
     pub profile: bool,
     /// More options for the driver's compiler.
@@ -76,6 +79,7 @@ impl Default for Options {
             lanes: None,
             vector: None,
             fuse: true,
+            lend: true,
             profile: false,
             compiler: String::new(),
             log: |text| eprintln!("note: {text}"),
@@ -87,7 +91,7 @@ impl Default for Options {
 impl Options {
     /// The defaults, with what the environment says: `TILEWRIGHT_OPENCL_LIB` (a path),
     /// `TILEWRIGHT_OPENCL_DEVICE`, `TILEWRIGHT_OPENCL_MEMORY` (bytes), `TILEWRIGHT_OPENCL_CACHE` (a
-    /// folder, or `off`), and `TILEWRIGHT_OPENCL_FUSE` (`on` or `off`).
+    /// folder, or `off`), and `TILEWRIGHT_OPENCL_FUSE` and `_LEND` (`on` or `off`).
     ///
     /// # Errors
     /// [`OpenClError::Setting`].
@@ -116,6 +120,7 @@ impl Options {
         };
         Ok(Self {
             fuse: switch("TILEWRIGHT_OPENCL_FUSE")?,
+            lend: switch("TILEWRIGHT_OPENCL_LEND")?,
             library: text("TILEWRIGHT_OPENCL_LIB").map(PathBuf::from),
             device: text("TILEWRIGHT_OPENCL_DEVICE"),
             memory_limit: limit,
@@ -178,6 +183,7 @@ pub(super) struct Shared {
     info: DeviceInfo,
     shape: Shape,
     fuse: bool,
+    lend: bool,
     api: Arc<Api>,
     device: sys::Device,
     context: Arc<Context>,
@@ -256,10 +262,12 @@ impl OpenClDevice {
         let vector = options.vector.filter(|&v| v.is_power_of_two() && v <= 16);
         shape.vec = vector.unwrap_or(shape.vec);
         let (weights, counts) = (Kept::default(), Mutex::default());
+        let lend = options.lend && info.unified_memory;
         let shared = Shared {
             info,
             shape,
             fuse: options.fuse,
+            lend,
             api,
             device,
             context,

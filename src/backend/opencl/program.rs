@@ -8,6 +8,7 @@ use super::fuse::{self, Fused, Group};
 use super::ops::matmul::{self, Together};
 use super::ops::{self, Arg, Call, Check, Lower};
 use super::sys::{Launch, Value};
+use super::weights::Constant;
 use super::{Region, Shared, lock};
 use crate::backend::cpu::{Executor, Plan, Span, place};
 use crate::graph::{Context, GraphError, Host, Info, Op, ProgramNode, TensorId};
@@ -59,7 +60,7 @@ pub(super) struct Planned {
     pub(super) checks: Vec<(usize, Check)>,
     pub(super) outputs: Vec<Place>,
     pub(super) arena: Region,
-    pub(super) constants: HashMap<TensorId, Arc<Region>>,
+    pub(super) constants: HashMap<TensorId, Constant>,
     pub(super) values: HashMap<TensorId, Tensor>,
     _keep: Vec<Arc<dyn Any + Send + Sync>>,
     /// Computes what the device does not. Held by the run in progress: the memory is used by one at a time.
@@ -101,7 +102,7 @@ struct Planner<'a> {
     /// Spans of results, inputs and early results on the device.
     span_of: HashMap<TensorId, usize>,
     spans: Vec<Span>,
-    constants: HashMap<TensorId, Arc<Region>>,
+    constants: HashMap<TensorId, Constant>,
 }
 
 /// An operation that was lowered, before anything has a place.
@@ -132,8 +133,8 @@ impl Planner<'_> {
         let record = self.cx.record(root);
         if let Some(value) = record.value() {
             if !self.constants.contains_key(&root) {
-                let region = self.shared.constant(value)?;
-                self.constants.insert(root, region);
+                let constant = self.shared.constant(value)?;
+                self.constants.insert(root, constant);
             }
             return Ok(());
         }
@@ -506,8 +507,8 @@ impl Binder<'_> {
         let (root, found) = self.planner.find(id);
         match found {
             Place::Constant(_, offset) => {
-                let region = &self.planner.constants[&root];
-                Value::Memory(region.memory().clone(), offset as u64)
+                let constant = &self.planner.constants[&root];
+                Value::Memory(constant.memory().clone(), offset as u64)
             }
             Place::Device(offset) | Place::Input(_, offset) | Place::Early(_, offset) => {
                 let at = self.offset_of(root) + offset;

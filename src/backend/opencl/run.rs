@@ -6,6 +6,7 @@ use std::time::Instant;
 use super::ops::Check;
 use super::program::{OnHost, Place, Planned, Step};
 use super::sys::Submission;
+use super::weights::Constant;
 use super::{OpenClError, lock};
 use crate::backend::cpu::Executor;
 use crate::graph::{GraphError, Info, Program, ProgramNode};
@@ -106,7 +107,7 @@ impl Program for Planned {
     }
 
     fn constant_bytes(&self) -> usize {
-        self.constants.values().map(|region| region.bytes()).sum()
+        self.constants.values().map(Constant::bytes).sum()
     }
 }
 
