@@ -390,6 +390,33 @@ fn a_model_is_moved_once_and_its_weights_are_not_copied_where_memory_is_shared()
 }
 
 #[test]
+fn recorded_kernels_are_submitted_by_one_call() {
+    let Some(recording) = open(Options { record: true, ..options() }) else { return };
+    let single = open(Options { record: false, ..options() }).unwrap();
+    let bytes = model("qwen2", Kind::Q4_0);
+    let tokens = |device: &Arc<OpenClDevice>| {
+        let llm = Llm::from_bytes(bytes.clone(), options_on(Some(device))).unwrap();
+        let mut session = llm.session().unwrap();
+        let tokens = greedy(&mut session, &PROMPT, 12);
+        let (calls, kernels) = (device.faults().calls(), device.counts().kernels);
+        session.eval(&[1]).unwrap();
+        (tokens, device.faults().calls() - calls, device.counts().kernels - kernels)
+    };
+    let (expected, many, kernels) = tokens(&single);
+    let (found, few, recorded) = tokens(&recording);
+    println!("{kernels} kernels: {few} calls of the library recorded, {many} one by one");
+    assert_eq!((found, recorded), (expected, kernels));
+    assert!(many > kernels);
+    if recording.info().command_buffer {
+        assert!(few < 10, "{few}");
+    }
+    for device in [recording, single] {
+        device.trim();
+        assert_eq!(device.counts().bytes, 0);
+    }
+}
+
+#[test]
 fn forks_and_truncated_contexts_go_on_as_on_the_cpu() {
     let Some(device) = open(options()) else { return };
     let bytes = model("qwen3", Kind::F16);

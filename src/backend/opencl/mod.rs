@@ -36,7 +36,7 @@ pub use sys::Faults;
 use device::Shape;
 use pool::{Pool, Source};
 use programs::Programs;
-use sys::{Api, Context, Mem, Queue};
+use sys::{Api, Context, Mem, Queue, Recorder};
 use weights::Kept;
 
 /// How a device is used.
@@ -59,6 +59,9 @@ pub struct Options {
     /// Whether a device that shares the memory of the host reads large constants where they lie there,
     /// without a copy.
     pub lend: bool,
+    /// Whether the kernels of a plan are recorded once, where the driver can: a run then submits them by one
+    /// call.
+    pub record: bool,
     /// Whether [`Counts::busy`] is kept, for which the driver notes the time of each kernel.
     pub profile: bool,
     /// More options for the driver's compiler.
@@ -80,6 +83,7 @@ impl Default for Options {
             vector: None,
             fuse: true,
             lend: true,
+            record: true,
             profile: false,
             compiler: String::new(),
             log: |text| eprintln!("note: {text}"),
@@ -91,7 +95,7 @@ impl Default for Options {
 impl Options {
     /// The defaults, with what the environment says: `TILEWRIGHT_OPENCL_LIB` (a path),
     /// `TILEWRIGHT_OPENCL_DEVICE`, `TILEWRIGHT_OPENCL_MEMORY` (bytes), `TILEWRIGHT_OPENCL_CACHE` (a
-    /// folder, or `off`), and `TILEWRIGHT_OPENCL_FUSE` and `_LEND` (`on` or `off`).
+    /// folder, or `off`), and `TILEWRIGHT_OPENCL_FUSE`, `_LEND` and `_RECORD` (`on` or `off`).
     ///
     /// # Errors
     /// [`OpenClError::Setting`].
@@ -121,6 +125,7 @@ impl Options {
         Ok(Self {
             fuse: switch("TILEWRIGHT_OPENCL_FUSE")?,
             lend: switch("TILEWRIGHT_OPENCL_LEND")?,
+            record: switch("TILEWRIGHT_OPENCL_RECORD")?,
             library: text("TILEWRIGHT_OPENCL_LIB").map(PathBuf::from),
             device: text("TILEWRIGHT_OPENCL_DEVICE"),
             memory_limit: limit,
@@ -184,6 +189,8 @@ pub(super) struct Shared {
     shape: Shape,
     fuse: bool,
     lend: bool,
+    /// Records kernels, if that is wanted and possible.
+    recorder: Option<Recorder>,
     api: Arc<Api>,
     device: sys::Device,
     context: Arc<Context>,
@@ -263,11 +270,15 @@ impl OpenClDevice {
         shape.vec = vector.unwrap_or(shape.vec);
         let (weights, counts) = (Kept::default(), Mutex::default());
         let lend = options.lend && info.unified_memory;
+        // The times of single kernels are not known of what was recorded.
+        let records = options.record && info.command_buffer && !options.profile;
+        let recorder = if records { Recorder::of(&device) } else { None };
         let shared = Shared {
             info,
             shape,
             fuse: options.fuse,
             lend,
+            recorder,
             api,
             device,
             context,

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use super::fuse::{self, Fused, Group};
 use super::ops::matmul::{self, Together};
 use super::ops::{self, Arg, Call, Check, Lower};
-use super::sys::{Launch, Value};
+use super::sys::{Launch, Recorded, Value};
 use super::weights::Constant;
 use super::{Region, Shared, lock};
 use crate::backend::cpu::{Executor, Plan, Span, place};
@@ -40,7 +40,7 @@ pub(super) struct OnHost {
 /// What happens in a run after the inputs were sent.
 pub(super) enum Step {
     /// Kernels, one after the other.
-    Kernels(Vec<Launch>),
+    Kernels(Vec<Arc<Launch>>),
     /// An operation on the CPU, whose result goes to a place on the device.
     Host(Box<OnHost>, usize),
 }
@@ -51,6 +51,8 @@ pub(super) struct Planned {
     pub(super) inputs: Vec<(String, Info)>,
     pub(super) output_infos: Vec<(String, Info)>,
     pub(super) nodes: Vec<ProgramNode>,
+    /// All kernels of the steps, if there are no others and the driver has recorded them.
+    pub(super) recorded: Option<Recorded>,
     /// Steps with the number of their node.
     pub(super) steps: Vec<(usize, Step)>,
     /// Operations on the CPU that need nothing of the device: they come before all others.
@@ -368,8 +370,9 @@ impl Planned {
                 let step = match made {
                     Made::Kernels { calls, temps: sizes, ports } => {
                         debug_assert_eq!(sizes.len(), temps.len());
-                        let launches =
-                            calls.into_iter().map(|call| binder.bind(&ports, call, temps));
+                        let launches = calls
+                            .into_iter()
+                            .map(|call| binder.bind(&ports, call, temps).map(Arc::new));
                         Step::Kernels(launches.collect::<Result<_, GraphError>>()?)
                     }
                     Made::Host(step) => {
@@ -405,6 +408,7 @@ impl Planned {
             }
         }
         report(shared, nodes.len(), on_cpu);
+        let recorded = recorded(shared, &steps);
         let only_early = !steps.iter().any(|(_, s)| matches!(s, Step::Host(..)));
         let threads = if only_early { 1 } else { host.threads };
         Ok(Self {
@@ -412,6 +416,7 @@ impl Planned {
             inputs: leaves.iter().map(described).collect(),
             output_infos: outputs.iter().map(described).collect(),
             nodes,
+            recorded,
             steps,
             early,
             uploads,
@@ -423,6 +428,25 @@ impl Planned {
             _keep: keep,
             host: Mutex::new(Executor::new(host.isa, threads)?),
         })
+    }
+}
+
+/// The kernels of steps, recorded where the driver can and will.
+fn recorded(shared: &Shared, steps: &[(usize, Step)]) -> Option<Recorded> {
+    let recorder = shared.recorder?;
+    let mut launches = Vec::new();
+    for (_, step) in steps {
+        match step {
+            Step::Kernels(more) => launches.extend(more.iter().cloned()),
+            Step::Host(..) => return None,
+        }
+    }
+    match Recorded::new(recorder, &shared.queue, launches) {
+        Ok(recorded) => Some(recorded),
+        Err(e) => {
+            shared.log.line(&format!("opencl: kernels are submitted one by one: {e}"));
+            None
+        }
     }
 }
 

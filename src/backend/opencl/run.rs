@@ -62,7 +62,12 @@ impl Program for Planned {
                 };
                 s.write(memory, *at, &from[..*bytes])?;
             }
-            for (node, step) in &self.steps {
+            let recorded = self.recorded.as_ref().filter(|_| times.is_none());
+            if let Some(recorded) = recorded {
+                s.replay(recorded)?;
+            }
+            let one_by_one = if recorded.is_some() { &[] } else { &self.steps[..] };
+            for (node, step) in one_by_one {
                 let begin = times.is_some().then(Instant::now);
                 match step {
                     Step::Kernels(launches) => {

@@ -15,9 +15,11 @@ use super::OpenClError;
 
 mod objects;
 mod queue;
+mod recorded;
 
 pub(super) use objects::{Context, Launch, Mem, Program, Value};
 pub(super) use queue::{Queue, Submission};
+pub(super) use recorded::{Recorded, Recorder};
 
 /// A handle of the library.
 type Handle = *mut c_void;
@@ -163,6 +165,7 @@ api! {
     enqueue_write = clEnqueueWriteBuffer(Handle, Handle, u32, usize, usize, *const c_void, u32, *const Handle, *mut Handle) -> i32;
     enqueue_copy = clEnqueueCopyBuffer(Handle, Handle, Handle, usize, usize, usize, u32, *const Handle, *mut Handle) -> i32;
     finish_queue = clFinish(Handle) -> i32;
+    get_extension = clGetExtensionFunctionAddressForPlatform(Handle, *const c_char) -> Handle;
     get_event_times = clGetEventProfilingInfo(Handle, u32, usize, *mut c_void, *mut usize) -> i32;
     release_event = clReleaseEvent(Handle) -> i32;
 }

@@ -8,12 +8,13 @@ use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::objects::{Context, Event, Launch, Mem, RawQueue};
+use super::recorded::Recorded;
 use super::{Api, Device, FALSE, Handle, QUEUE_PROFILING, TRUE, check};
 use crate::backend::opencl::OpenClError;
 
 /// The commands of a device, done in order. One thread submits at a time.
 pub(in super::super) struct Queue {
-    raw: RawQueue,
+    pub(super) raw: RawQueue,
     turn: Mutex<()>,
     /// Times that the host has waited for the device.
     waits: AtomicU64,
@@ -241,6 +242,13 @@ impl<'env> Submission<'env> {
         })?;
         self.events.push(event);
         Ok(())
+    }
+
+    /// Runs kernels that were recorded for this queue.
+    pub(in super::super) fn replay(&mut self, recorded: &'env Recorded) -> Result<(), OpenClError> {
+        self.open = true;
+        self.queue.kernels.fetch_add(recorded.len() as u64, Ordering::Relaxed);
+        recorded.enqueue()
     }
 
     /// Waits for everything submitted so far.
