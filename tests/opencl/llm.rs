@@ -417,6 +417,30 @@ fn recorded_kernels_are_submitted_by_one_call() {
 }
 
 #[test]
+fn a_full_context_goes_on_as_on_the_cpu() {
+    let Some(device) = open(options()) else { return };
+    let bytes = model("llama", Kind::F16);
+    let tokens = |device: Option<&Arc<OpenClDevice>>| {
+        let options = LlmOptions { context: Some(24), ..options_on(device) };
+        let llm = Llm::from_bytes(bytes.clone(), options).unwrap();
+        let (tokenizer, mut session) = (llm.tokenizer().unwrap(), llm.session().unwrap());
+        let options = GenerateOptions {
+            sampler: SamplerOptions::greedy(),
+            max_tokens: Some(60),
+            ignore_eos: true,
+            context_shift: true,
+            keep: 4,
+            ..GenerateOptions::default()
+        };
+        let generation = session.generate(&tokenizer, &PROMPT, options).unwrap();
+        generation.map(|token| token.unwrap().id).collect::<Vec<_>>()
+    };
+    let expected = tokens(None);
+    assert_eq!(expected.len(), 60);
+    assert_eq!(tokens(Some(&device)), expected);
+}
+
+#[test]
 fn forks_and_truncated_contexts_go_on_as_on_the_cpu() {
     let Some(device) = open(options()) else { return };
     let bytes = model("qwen3", Kind::F16);
