@@ -3,7 +3,7 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
-use super::sampler::{Sampler, SamplerOptions};
+use super::sampler::{Candidate, Sampler, SamplerOptions};
 use super::stop::StopStrings;
 use super::tokenizer::{Decoder, Tokenizer};
 use super::{LlmError, Session};
@@ -60,7 +60,10 @@ pub struct Generation<'a> {
     decoder: Decoder,
     stop: StopStrings,
     cancel: Arc<AtomicBool>,
+    /// Of the logits the number that is looked at, if that is not all.
+    decisive: Option<usize>,
     logits: Vec<f32>,
+    best: Vec<Candidate>,
     /// The token that is chosen, but not yet in the context.
     pending: Option<u32>,
     count: usize,
@@ -94,7 +97,14 @@ impl Session {
     ) -> Result<Generation<'a>, Error> {
         let mut sampler = Sampler::new(options.sampler.clone()).map_err(LlmError::from)?;
         prompt.iter().for_each(|id| sampler.accept(*id));
-        let logits = self.prompt(prompt)?.to_vec();
+        let vocabulary = self.model().config().vocabulary;
+        let decisive = sampler.decisive().filter(|k| *k <= vocabulary && self.finds_best());
+        let (mut logits, mut best) = (Vec::new(), Vec::new());
+        let kept = self.rewind(prompt)?;
+        match decisive {
+            Some(k) => best.extend_from_slice(self.best(&prompt[kept..], k)?),
+            None => logits.extend_from_slice(self.eval(&prompt[kept..])?),
+        }
         let (cancel, stop) = (self.cancel_flag(), StopStrings::new(options.stop.clone()));
         Ok(Generation {
             session: self,
@@ -104,7 +114,9 @@ impl Session {
             decoder: Decoder::new(),
             stop,
             cancel,
+            decisive,
             logits,
+            best,
             pending: None,
             count: 0,
             finish: None,
@@ -143,13 +155,21 @@ impl Generation<'_> {
             if self.session.position() >= self.session.context() && !self.shift()? {
                 return Ok(Err(Finish::Length));
             }
-            match self.session.eval(&[id]) {
-                Ok(logits) => self.logits.copy_from_slice(logits),
+            let evaluated = match self.decisive {
+                Some(k) => self.session.best(&[id], k).map(|best| self.best.copy_from_slice(best)),
+                None => self.session.eval(&[id]).map(|all| self.logits.copy_from_slice(all)),
+            };
+            match evaluated {
+                Ok(()) => {}
                 Err(Error::Llm(LlmError::Cancelled)) => return Ok(Err(Finish::Cancelled)),
                 Err(e) => return Err(e),
             }
         }
-        let id = self.sampler.sample(&mut self.logits).map_err(LlmError::from)?;
+        let chosen = match self.decisive {
+            Some(_) => self.sampler.sample_best(&self.best),
+            None => self.sampler.sample(&mut self.logits),
+        };
+        let id = chosen.map_err(LlmError::from)?;
         if self.tokenizer.is_eog(id) && !self.options.ignore_eos {
             return Ok(Err(Finish::Eos));
         }

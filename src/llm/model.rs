@@ -10,6 +10,7 @@ use super::tokenizer::Tokenizer;
 use super::weights::Weights;
 use super::{Config, LlmError, Session};
 use crate::Error;
+use crate::backend::cpu::{Executor, Plan};
 use crate::graph::kv_cache::{KvCache, KvShape};
 use crate::graph::{ConstCache, Context, Device, TensorId};
 use crate::import::gguf::{Gguf, Metadata};
@@ -100,9 +101,11 @@ pub(super) struct Inner {
     pub(super) config: Config,
     pub(super) options: LlmOptions,
     arch: Arch,
-    weights: Weights,
+    weights: Arc<Weights>,
     metadata: Metadata,
     cache: Arc<ConstCache>,
+    /// Keeps the weights on the device that the model was moved to.
+    _held: Option<Plan>,
 }
 
 impl Llm {
@@ -143,12 +146,52 @@ impl Llm {
             })));
         }
         let metadata = gguf.metadata().clone();
-        let inner = Inner { config, options, arch, weights, metadata, cache };
+        let weights = Arc::new(weights);
+        let inner = Inner { config, options, arch, weights, metadata, cache, _held: None };
         // Building the graph asks for all tensors, so that a wrong one is found now.
         let cache = Arc::new(KvCache::new(inner.cache_shape(1))?);
         let caches = vec![cache; inner.config.layers];
         inner.graph(&mut inner.context(), &caches, 1, Rows::Last)?;
         Ok(Self(Arc::new(inner)))
+    }
+
+    /// This model on a device: its sessions are computed there. The weights are moved now, once, and stay
+    /// there as long as the model does, not only while it has sessions.
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "opencl")] {
+    /// use std::sync::Arc;
+    /// use tilewright::backend::opencl::{OpenClDevice, Options};
+    /// use tilewright::llm::{Llm, LlmOptions};
+    ///
+    /// let device = Arc::new(OpenClDevice::open(&Options::from_env()?)?);
+    /// let llm = Llm::load("model.gguf", LlmOptions::default())?.to(device)?;
+    /// let mut session = llm.session()?;
+    /// # }
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// What planning a token there meets, lack of memory among it.
+    pub fn to(&self, device: Arc<dyn Device>) -> Result<Self, Error> {
+        let Inner { config, options, arch, weights, metadata, cache, .. } = &*self.0;
+        let options = LlmOptions { device: Some(device.clone()), ..options.clone() };
+        let inner = Inner {
+            config: config.clone(),
+            options,
+            arch: *arch,
+            weights: weights.clone(),
+            metadata: metadata.clone(),
+            cache: cache.clone(),
+            _held: None,
+        };
+        // What a plan reads stays where it is while the plan does.
+        let isa = inner.options.isa.map_or_else(Isa::select, Ok)?;
+        let executor = Executor::new(isa, 1)?.with_device(Some(device));
+        let mut cx = inner.context();
+        let logits = inner.graph(&mut cx, &inner.caches(1)?, 1, Rows::Last)?;
+        let _held = Some(executor.plan(&mut cx, &[logits])?);
+        Ok(Self(Arc::new(Inner { _held, ..inner })))
     }
 
     /// A new session, with nothing in its context.

@@ -113,6 +113,9 @@ impl fmt::Display for SamplerError {
 
 impl core::error::Error for SamplerError {}
 
+/// Most logits that [`Sampler::decisive`] asks for.
+const MOST_DECISIVE: usize = 64;
+
 /// Chooses tokens; remembers those that came before, and where the random numbers are.
 #[derive(Clone, Debug)]
 pub struct Sampler {
@@ -126,9 +129,9 @@ pub struct Sampler {
 
 /// A token that may be drawn.
 #[derive(Clone, Copy, Debug)]
-struct Candidate {
-    logit: f32,
-    id: u32,
+pub(super) struct Candidate {
+    pub(super) logit: f32,
+    pub(super) id: u32,
 }
 
 impl Candidate {
@@ -186,12 +189,44 @@ impl Sampler {
             return Ok(best.id);
         }
         self.take_best(logits);
+        Ok(self.choose(best))
+    }
+
+    /// How many of the largest logits decide: [`Sampler::sample_best`] with them is [`Sampler::sample`] with
+    /// all. `None` if that depends on others, or on most.
+    pub(super) fn decisive(&self) -> Option<usize> {
+        let o = &self.options;
+        let penalties = (o.repeat_penalty, o.presence_penalty, o.frequency_penalty);
+        let as_they_are = o.logit_bias.is_empty() && penalties == (1.0, 0.0, 0.0);
+        let count = if o.temperature == 0.0 { 1 } else { o.top_k };
+        (as_they_are && (1..=MOST_DECISIVE).contains(&count)).then_some(count)
+    }
+
+    /// Chooses among the tokens with the largest logits, the best first.
+    ///
+    /// # Errors
+    /// As [`Sampler::sample`].
+    pub(super) fn sample_best(&mut self, best: &[Candidate]) -> Result<u32, SamplerError> {
+        let Some(&first) = best.first().filter(|c| c.logit > f32::NEG_INFINITY) else {
+            return Err(SamplerError::NoTokens);
+        };
+        if self.options.temperature == 0.0 {
+            return Ok(first.id);
+        }
+        self.candidates.clear();
+        self.candidates.extend(best.iter().filter(|c| c.logit > f32::NEG_INFINITY));
+        self.candidates.sort_unstable_by_key(|c| c.id);
+        Ok(self.choose(first))
+    }
+
+    /// Draws one of the candidates, which are those of the best `top_k`.
+    fn choose(&mut self, best: Candidate) -> u32 {
         self.cut_by_sum(best.logit);
         if self.options.min_p > 0.0 {
             let least = best.logit + self.options.min_p.ln();
             self.candidates.retain(|c| c.logit >= least);
         }
-        Ok(self.draw(best))
+        self.draw(best)
     }
 
     fn adjust(&self, logits: &mut [f32]) {
@@ -415,6 +450,36 @@ mod tests {
                 assert!(difference <= 1, "n {n} k {k}");
             }
         }
+    }
+
+    #[test]
+    fn the_best_are_enough_where_they_decide() {
+        let mut random = fastrand::Rng::with_seed(3);
+        for options in [
+            SamplerOptions::greedy(),
+            SamplerOptions::default(),
+            SamplerOptions { top_k: 5, top_p: 0.5, min_p: 0.0, ..all() },
+        ] {
+            let (mut whole, mut part) = (sampler(options.clone()), sampler(options));
+            let k = whole.decisive().unwrap();
+            for _ in 0..200 {
+                let mut logits: Vec<f32> = (0..500).map(|_| random.u8(..) as f32 / 16.0).collect();
+                let mut sorted: Vec<Candidate> =
+                    (0..).zip(&logits).map(|(id, logit)| Candidate { logit: *logit, id }).collect();
+                sorted.sort_by(Candidate::order);
+                assert_eq!(part.sample_best(&sorted[..k]), whole.sample(&mut logits));
+            }
+        }
+        let others = [
+            SamplerOptions { top_k: 0, ..all() },
+            SamplerOptions { top_k: 1000, ..all() },
+            SamplerOptions { repeat_penalty: 1.1, ..Default::default() },
+            SamplerOptions { logit_bias: vec![(1, 2.0)], ..SamplerOptions::greedy() },
+        ];
+        for options in others {
+            assert_eq!(sampler(options).decisive(), None);
+        }
+        assert_eq!(sampler(all()).sample_best(&[]), Err(SamplerError::NoTokens));
     }
 
     #[test]

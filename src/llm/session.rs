@@ -8,10 +8,12 @@ use std::sync::Arc;
 use super::LlmError;
 use super::arch::{POSITIONS, Rows, TOKENS};
 use super::model::{Inner, Llm};
+use super::sampler::Candidate;
 use crate::Error;
 use crate::ProfileRow;
 use crate::backend::cpu::{Executor, Inputs, NodeInfo, Plan, available_memory};
 use crate::graph::kv_cache::KvCache;
+use crate::graph::ops::best::{self, Best};
 use crate::tensor::{DType, Tensor};
 use tilewright_kernels::Isa;
 
@@ -36,11 +38,22 @@ pub struct Session {
     /// Tokens in the cache.
     history: Vec<u32>,
     cancel: Arc<AtomicBool>,
+    /// The tokens that [`Session::best`] has found.
+    best: Vec<Candidate>,
+}
+
+/// What a plan gives.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Want {
+    /// Logits of these tokens.
+    Logits(Rows),
+    /// Of the last token's logits so many of the largest, with their tokens.
+    Best(usize),
 }
 
 /// The plan for a number of tokens.
 struct Entry {
-    rows: Rows,
+    want: Want,
     plan: Plan,
     /// For each leaf of the plan, which of `inputs` it is.
     order: Vec<usize>,
@@ -77,9 +90,10 @@ impl Session {
             LlmError::ContextMemory { context, needed, limit }
         })?;
         let (plans, cancel) = (VecDeque::with_capacity(MAX_PLANS + 1), Arc::default());
-        let mut session = Self { model, executor, caches, plans, history, cancel };
+        let best = Vec::new();
+        let mut session = Self { model, executor, caches, plans, history, cancel, best };
         // Packs the weights, and finds out whether everything can be computed.
-        session.entry(1, Rows::Last)?;
+        session.entry(1, Want::Logits(Rows::Last))?;
         Ok(session)
     }
 
@@ -156,15 +170,37 @@ impl Session {
     /// changed; [`LlmError::Cancelled`], with the chunks before in the context;
     /// [`LlmError::NotFinite`]; what planning and running meet.
     pub fn eval(&mut self, tokens: &[u32]) -> Result<&[f32], Error> {
+        self.last(tokens, Want::Logits(Rows::Last))
+    }
+
+    /// As [`Session::eval`], but finds the `k` largest logits where they are computed, which spares a device
+    /// to send all: gives them with their tokens, the best first.
+    pub(super) fn best(&mut self, tokens: &[u32], k: usize) -> Result<&[Candidate], Error> {
+        let mut best = core::mem::take(&mut self.best);
+        let pairs = self.last(tokens, Want::Best(k))?;
+        let (ids, logits) = pairs.split_at(k);
+        let found = ids.iter().zip(logits).map(|(&id, &logit)| Candidate { logit, id: id as u32 });
+        best.clear();
+        best.extend(found);
+        self.best = best;
+        Ok(&self.best)
+    }
+
+    /// Whether [`Session::best`] spares more than it costs.
+    pub(super) fn finds_best(&self) -> bool {
+        self.executor.leaves_the_cpu() && self.model.config.vocabulary <= best::MOST
+    }
+
+    /// Adds tokens to the context; gives what is wanted of the last one.
+    fn last(&mut self, tokens: &[u32], want: Want) -> Result<&[f32], Error> {
         self.check(tokens)?;
         let mut rest = tokens;
         while rest.len() > CHUNK {
             let (now, later) = rest.split_at(CHUNK);
-            self.step(now, Rows::None)?;
+            self.step(now, Want::Logits(Rows::None))?;
             rest = later;
         }
-        let logits = self.step(rest, Rows::Last)?;
-        Ok(logits)
+        self.step(rest, want)
     }
 
     /// Adds tokens to the context; calls `each` with the position and the logits behind each one.
@@ -180,7 +216,7 @@ impl Session {
         let vocabulary = self.model.config.vocabulary.max(1);
         for chunk in tokens.chunks((LOGITS / vocabulary).clamp(1, CHUNK)) {
             let first = self.history.len();
-            let logits = self.step(chunk, Rows::All)?;
+            let logits = self.step(chunk, Want::Logits(Rows::All))?;
             for (i, row) in logits.chunks_exact(vocabulary).enumerate() {
                 each(first + i, row);
             }
@@ -195,6 +231,12 @@ impl Session {
     /// # Errors
     /// As [`Session::eval`].
     pub fn prompt(&mut self, tokens: &[u32]) -> Result<&[f32], Error> {
+        let kept = self.rewind(tokens)?;
+        self.eval(&tokens[kept..])
+    }
+
+    /// Forgets what is not the beginning of `tokens`; gives how many of them stay.
+    pub(super) fn rewind(&mut self, tokens: &[u32]) -> Result<usize, Error> {
         let same = self.history.iter().zip(tokens).take_while(|(a, b)| a == b).count();
         // The last one is computed in any case: it is its logits that are wanted.
         let kept = same.min(tokens.len().saturating_sub(1));
@@ -205,7 +247,7 @@ impl Session {
             return Err(LlmError::ContextFull { used, more, context }.into());
         }
         self.truncate(kept);
-        self.eval(&tokens[kept..])
+        Ok(kept)
     }
 
     fn check(&self, tokens: &[u32]) -> Result<(), Error> {
@@ -217,12 +259,12 @@ impl Session {
         Ok(())
     }
 
-    /// Computes tokens behind the context, and adds them to it; gives the logits that are wanted.
-    fn step(&mut self, tokens: &[u32], rows: Rows) -> Result<&[f32], Error> {
+    /// Computes tokens behind the context, and adds them to it; gives what is wanted.
+    fn step(&mut self, tokens: &[u32], want: Want) -> Result<&[f32], Error> {
         if self.cancel.load(Ordering::Relaxed) {
             return Err(LlmError::Cancelled.into());
         }
-        self.entry(tokens.len(), rows)?;
+        self.entry(tokens.len(), want)?;
         let Entry { plan, order, inputs, results, times, runs, .. } = &mut self.plans[0];
         let first = self.history.len();
         let values = [
@@ -241,17 +283,23 @@ impl Session {
         self.executor.run_into(plan, inputs, results, times)?;
         *runs += 1;
         self.history.extend_from_slice(tokens);
-        let logits: &[f32] = bytemuck::cast_slice(results[0].bytes());
-        if rows != Rows::None && !all_finite(logits) {
+        let found: &[f32] = bytemuck::cast_slice(results[0].bytes());
+        let finite = match want {
+            Want::Logits(Rows::None) => true,
+            Want::Logits(_) => all_finite(found),
+            // What is not a number comes first.
+            Want::Best(k) => found[k].is_finite(),
+        };
+        if !finite {
             return Err(LlmError::NotFinite { position: first + tokens.len() - 1 }.into());
         }
-        Ok(logits)
+        Ok(found)
     }
 
     /// Makes the plan for so many tokens the first one.
-    fn entry(&mut self, count: usize, rows: Rows) -> Result<(), Error> {
+    fn entry(&mut self, count: usize, want: Want) -> Result<(), Error> {
         let fits =
-            |e: &Entry| e.rows == rows && e.inputs[0].bytes().len() == count * size_of::<i32>();
+            |e: &Entry| e.want == want && e.inputs[0].bytes().len() == count * size_of::<i32>();
         if let Some(at) = self.plans.iter().position(fits) {
             if at > 0
                 && let Some(entry) = self.plans.remove(at)
@@ -261,7 +309,14 @@ impl Session {
             return Ok(());
         }
         let mut cx = self.model.context();
-        let output = self.model.graph(&mut cx, &self.caches, count, rows)?;
+        let rows = match want {
+            Want::Logits(rows) => rows,
+            Want::Best(_) => Rows::Last,
+        };
+        let mut output = self.model.graph(&mut cx, &self.caches, count, rows)?;
+        if let Want::Best(k) = want {
+            output = cx.op(Best { k }, &[output])?;
+        }
         let plan = self.executor.plan(&mut cx, &[output])?;
         let place = |name: &str| usize::from(name == POSITIONS);
         debug_assert!(plan.input_names().all(|n| n == TOKENS || n == POSITIONS));
@@ -271,7 +326,7 @@ impl Session {
         self.plans.truncate(MAX_PLANS - 1);
         let times = vec![Duration::ZERO; plan.nodes().count()];
         let (results, runs) = (Vec::new(), 0);
-        self.plans.push_front(Entry { rows, plan, order, inputs, results, times, runs });
+        self.plans.push_front(Entry { want, plan, order, inputs, results, times, runs });
         Ok(())
     }
 

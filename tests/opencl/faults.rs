@@ -138,6 +138,22 @@ fn the_memory_limit_is_an_error_that_names_it() {
 }
 
 #[test]
+fn kernels_that_the_driver_refuses_are_an_error_with_its_words() {
+    // A type that no driver has.
+    let refused = Options { compiler: "-DVEC=of_nothing".to_owned(), ..options() };
+    let Some(device) = open(refused) else { return };
+    let text = run(&device).unwrap_err().to_string();
+    assert!(text.contains(".cl") && text.contains("of_nothing"), "{text}");
+    let before = device.counts();
+    assert_eq!(device.memory().parts, 0);
+    assert!(run(&device).is_err(), "it stays refused");
+    let now = device.counts();
+    assert_eq!((now.objects, now.bytes, now.kernels), (before.objects, before.bytes, 0));
+    // Others on the same machine are not concerned.
+    run(&open(options()).unwrap()).unwrap();
+}
+
+#[test]
 fn built_kernels_are_kept_and_damaged_ones_built_again() {
     static LINES: AtomicUsize = AtomicUsize::new(0);
     let folder = std::env::temp_dir().join(format!("tilewright-opencl-{}", std::process::id()));

@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use tilewright::backend::opencl::Options;
 use tilewright::graph::ops::attention::{Attention, Rows};
+use tilewright::graph::ops::best::Best;
 use tilewright::graph::ops::binary::Binary;
 use tilewright::graph::ops::block_matmul::BlockMatMul;
 use tilewright::graph::ops::concat::Concat;
@@ -236,6 +237,25 @@ fn rows_become_rows_or_numbers() {
 }
 
 #[test]
+fn the_best_of_rows() {
+    let Some(device) = shared() else { return };
+    // One part of a row, several, many; few different values, so that there are ties.
+    for n in [64, 1000, 1025, 5000, 70_000] {
+        for k in [1, 7, 40, 64] {
+            let coarse: Vec<f32> = noise(2 * n, 3).iter().map(|v| (v * 500.0).round()).collect();
+            let x = Tensor::from_slice(&[2, n], &coarse).unwrap();
+            check(&device, &format!("best {n} {k}"), 0.0, &[x], &op(Best { k }));
+        }
+    }
+    let mut x = noise(3000, 1);
+    (x[17], x[2000], x[2999]) = (f32::NAN, f32::INFINITY, f32::NEG_INFINITY);
+    let x = Tensor::from_slice(&[1, 3000], &x).unwrap();
+    check(&device, "best", 0.0, &[x], &op(Best { k: 3 }));
+    let x = Tensor::from_slice(&[1, 3], &[f32::NEG_INFINITY; 3]).unwrap();
+    check(&device, "best", 0.0, &[x], &op(Best { k: 2 }));
+}
+
+#[test]
 fn gates_and_rotations() {
     let Some(device) = shared() else { return };
     for n in SIZES {
@@ -381,6 +401,64 @@ fn products_with_weights_of_language_models() {
     }
 }
 
+/// Products with what is computed around them, as in a layer of a language model: a norm before two or four of
+/// them, a gate, a sum; all results side by side.
+fn layer(dtype: DType, bias: bool, k: usize) -> impl Fn(&mut Context, &[TensorId]) -> TensorId {
+    move |cx, src| {
+        let constant = |cx: &mut Context, value: Tensor| cx.constant(value).unwrap();
+        let scale = constant(cx, tensor(&[k], 3));
+        let norm = Norm { op: NormOp::Rms, axis: 1, epsilon: 1e-5, by_parts: false };
+        let normed = cx.op(norm, &[src[0], scale]).unwrap();
+        let product = |cx: &mut Context, x: TensorId, n: usize, bias: bool| {
+            let mut src = vec![x, constant(cx, weights(dtype, n, k))];
+            if bias {
+                src.push(constant(cx, tensor(&[n], n as u32)));
+            }
+            cx.op(BlockMatMul { bias }, &src).unwrap()
+        };
+        let mut all: Vec<TensorId> = [9, 33, 1, 4].map(|n| product(cx, normed, n, bias)).to_vec();
+        let (gate, up) = (product(cx, src[0], 13, bias), product(cx, src[0], 13, bias));
+        all.push(cx.op(Glu { op: GluOp::Silu }, &[gate, up]).unwrap());
+        let (one, other) = (product(cx, src[0], 13, bias), all[4]);
+        all.push(cx.op(Binary::new(BinaryOp::Add), &[one, other]).unwrap());
+        // A norm that is read otherwise too stays what it is.
+        let scale = constant(cx, tensor(&[k], 4));
+        let normed = cx.op(norm, &[src[0], scale]).unwrap();
+        all.extend([product(cx, normed, 5, bias), normed]);
+        cx.op(Concat { axis: 1 }, &all).unwrap()
+    }
+}
+
+fn layers(fused: &Arc<OpenClDevice>) {
+    let plain = open(Options { fuse: false, ..options() }).unwrap();
+    // Each takes a driver a dozen kernels to build: one row, a tile that is not full, more than a tile.
+    let cases = [
+        (DType::F16, 1, false),
+        (DType::F16, 9, true),
+        (DType::Q8_0, 1, true),
+        (DType::Q8_0, 3, false),
+    ];
+    for (dtype, m, bias) in cases {
+        let k = if dtype.block_elems() == 1 { 93 } else { 512 };
+        let (x, build) = (tensor(&[m, k], 1), layer(dtype, bias, k));
+        let found = on_device(fused, core::slice::from_ref(&x), &|_| false, &build);
+        // The same roundings to 8 bits, save where sums in another order lead to another step.
+        let (expected, share) = match dtype.block_elems() {
+            1 => (reference(core::slice::from_ref(&x), &build), sum_bound(k)),
+            _ => (on_device(&plain, core::slice::from_ref(&x), &|_| false, &build), 1e-3),
+        };
+        let most = expected.as_slice::<f32>().unwrap().iter().fold(1f32, |m, v| m.max(v.abs()));
+        assert_close(&found, &expected, share * most, &format!("{dtype} {m} {bias}"));
+    }
+}
+
+#[test]
+fn products_with_what_is_around_them() {
+    if let Some(device) = open(Options { fuse: true, ..options() }) {
+        layers(&device);
+    }
+}
+
 #[test]
 fn shapes_of_kernels_for_other_devices() {
     // As GPUs have them: work-items that share sums, short vectors.
@@ -388,6 +466,7 @@ fn shapes_of_kernels_for_other_devices() {
         return;
     };
     weights_by_rows(&device);
+    layers(&device);
     for n in SIZES {
         let norm = Norm { op: NormOp::Layer, axis: 1, epsilon: 1e-5, by_parts: false };
         let src = [tensor(&[4, n], 2), tensor(&[n], 3), tensor(&[n], 4)];

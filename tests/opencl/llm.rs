@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use half::f16;
 use tilewright::graph::Device;
-use tilewright::llm::{Llm, LlmOptions, Session};
+use tilewright::llm::{GenerateOptions, Llm, LlmOptions, SamplerOptions, Session};
 use tilewright::tensor::block::quantize_q8_0;
 
 use super::*;
@@ -299,6 +299,145 @@ fn a_token_is_one_submission_and_one_wait() {
     assert_eq!(after.waits - before.waits, 10);
     assert_eq!(after.objects, before.objects);
     assert_eq!(device.memory(), used, "a token takes no memory");
+}
+
+#[test]
+fn fused_kernels_are_fewer_and_choose_the_same_tokens() {
+    let Some(fused) = open(Options { fuse: true, ..options() }) else { return };
+    let plain = open(Options { fuse: false, ..options() }).unwrap();
+    // With a norm of heads, biases, norms behind products, and weights that are no blocks.
+    let cases =
+        [("llama", Kind::Q8_0), ("qwen3", Kind::F16), ("qwen2", Kind::Q4K), ("gemma2", Kind::Q4_0)];
+    for (arch, kind) in cases {
+        let bytes = model(arch, kind);
+        let tokens = |device: &Arc<OpenClDevice>| {
+            let llm = Llm::from_bytes(bytes.clone(), options_on(Some(device))).unwrap();
+            let mut session = llm.session().unwrap();
+            let all = greedy(&mut session, &PROMPT, 12);
+            let before = device.counts().kernels;
+            session.eval(&[1]).unwrap();
+            (all, device.counts().kernels - before)
+        };
+        let ((found, few), (expected, many)) = (tokens(&fused), tokens(&plain));
+        println!("{arch} {kind:?}: {few} kernels for a token, {many} one by one");
+        assert_eq!(found, expected, "{arch} {kind:?}");
+        assert!(few * 3 < many * 2, "{arch} {kind:?}: {few} of {many}");
+    }
+}
+
+#[test]
+fn tokens_are_chosen_on_the_device() {
+    let Some(device) = open(options()) else { return };
+    let bytes = model("gemma2", Kind::Q8_0);
+    let choices = [
+        (1, SamplerOptions::greedy()),
+        (40, SamplerOptions { seed: 5, ..SamplerOptions::default() }),
+        (7, SamplerOptions { top_k: 7, top_p: 1.0, temperature: 2.0, ..SamplerOptions::default() }),
+    ];
+    for (k, sampler) in choices {
+        let tokens = |device: Option<&Arc<OpenClDevice>>| {
+            let llm = Llm::from_bytes(bytes.clone(), options_on(device)).unwrap();
+            let (tokenizer, mut session) = (llm.tokenizer().unwrap(), llm.session().unwrap());
+            let options = GenerateOptions {
+                sampler: sampler.clone(),
+                max_tokens: Some(20),
+                ignore_eos: true,
+                ..GenerateOptions::default()
+            };
+            let mut generation = session.generate(&tokenizer, &PROMPT, options).unwrap();
+            // The first is chosen of what the prompt gave, the second needs a plan for one token.
+            let mut ids: Vec<u32> =
+                (0..2).map(|_| generation.next().unwrap().unwrap().id).collect();
+            let before = device.map(|d| d.counts());
+            ids.extend((2..20).map(|_| generation.next().unwrap().unwrap().id));
+            let read = device.zip(before).map(|(d, before)| {
+                let now = d.counts();
+                assert_eq!(now.waits - before.waits, 18, "one wait per token");
+                now.read - before.read
+            });
+            (ids, read)
+        };
+        let ((expected, _), (found, read)) = (tokens(None), tokens(Some(&device)));
+        assert_eq!(found, expected, "top {k}");
+        assert_eq!(read, Some(18 * 8 * k), "only tokens and their logits come back");
+    }
+    assert_eq!(device.fallbacks().on_cpu, [], "the CPU computes part of a model");
+}
+
+#[test]
+fn a_model_is_moved_once_and_its_weights_are_not_copied_where_memory_is_shared() {
+    let bytes = model("llama", Kind::Q8_0);
+    for lend in [false, true] {
+        let Some(device) = open(Options { lend, ..options() }) else { return };
+        let llm = Llm::from_bytes(bytes.clone(), options_on(None)).unwrap();
+        let expected = greedy(&mut llm.session().unwrap(), &PROMPT, 6);
+        let moved = llm.to(device.clone() as Arc<dyn Device>).unwrap();
+        let there = device.memory().used;
+        let lent = lend && device.info().unified_memory;
+        assert_eq!(there < llm.weight_bytes() / 4, lent, "{there} of {}", llm.weight_bytes());
+        for _ in 0..2 {
+            let mut session = moved.session().unwrap();
+            assert_eq!(greedy(&mut session, &PROMPT, 6), expected, "lent: {lent}");
+            let more = device.memory().used - there;
+            assert!(more < llm.weight_bytes() / 2, "a session has weights of its own: {more}");
+        }
+        assert!(device.memory().used >= there, "the weights stay");
+        drop((llm, moved));
+        assert_eq!(device.memory().used, 0);
+        device.trim();
+        assert_eq!(device.counts().bytes, 0);
+    }
+}
+
+#[test]
+fn recorded_kernels_are_submitted_by_one_call() {
+    let Some(recording) = open(Options { record: true, ..options() }) else { return };
+    let single = open(Options { record: false, ..options() }).unwrap();
+    let bytes = model("qwen2", Kind::Q4_0);
+    let tokens = |device: &Arc<OpenClDevice>| {
+        let llm = Llm::from_bytes(bytes.clone(), options_on(Some(device))).unwrap();
+        let mut session = llm.session().unwrap();
+        let tokens = greedy(&mut session, &PROMPT, 12);
+        let (calls, kernels) = (device.faults().calls(), device.counts().kernels);
+        session.eval(&[1]).unwrap();
+        (tokens, device.faults().calls() - calls, device.counts().kernels - kernels)
+    };
+    let (expected, many, kernels) = tokens(&single);
+    let (found, few, recorded) = tokens(&recording);
+    println!("{kernels} kernels: {few} calls of the library recorded, {many} one by one");
+    assert_eq!((found, recorded), (expected, kernels));
+    assert!(many > kernels);
+    if recording.info().command_buffer {
+        assert!(few < 10, "{few}");
+    }
+    for device in [recording, single] {
+        device.trim();
+        assert_eq!(device.counts().bytes, 0);
+    }
+}
+
+#[test]
+fn a_full_context_goes_on_as_on_the_cpu() {
+    let Some(device) = open(options()) else { return };
+    let bytes = model("llama", Kind::F16);
+    let tokens = |device: Option<&Arc<OpenClDevice>>| {
+        let options = LlmOptions { context: Some(24), ..options_on(device) };
+        let llm = Llm::from_bytes(bytes.clone(), options).unwrap();
+        let (tokenizer, mut session) = (llm.tokenizer().unwrap(), llm.session().unwrap());
+        let options = GenerateOptions {
+            sampler: SamplerOptions::greedy(),
+            max_tokens: Some(60),
+            ignore_eos: true,
+            context_shift: true,
+            keep: 4,
+            ..GenerateOptions::default()
+        };
+        let generation = session.generate(&tokenizer, &PROMPT, options).unwrap();
+        generation.map(|token| token.unwrap().id).collect::<Vec<_>>()
+    };
+    let expected = tokens(None);
+    assert_eq!(expected.len(), 60);
+    assert_eq!(tokens(Some(&device)), expected);
 }
 
 #[test]

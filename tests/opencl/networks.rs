@@ -2,7 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use tilewright::graph::ops::conv::Conv;
+use tilewright::graph::ops::matmul::MatMul;
+use tilewright::graph::ops::reduce::{Reduce, ReduceOp};
+use tilewright::graph::ops::unary::{Unary, UnaryOp};
+use tilewright::graph::{ops::binary::Binary, passes};
 use tilewright::{Model, Session, SessionOptions};
+use tilewright_kernels::BinaryOp;
 
 use super::*;
 
@@ -83,4 +89,102 @@ fn networks_of_bytes_are_exact() {
         compare(&device, &folder.join(format!("mlperftiny-{name}/{name}_int8_qdq.onnx")), 0.0);
     }
     println!("on the CPU: {:?}", device.fallbacks());
+}
+
+/// The layers of MobileNetV2 (Sandler and others 2018, table 2) with random weights.
+struct MobileNet<'a> {
+    cx: &'a mut Context,
+    seed: u32,
+}
+
+impl MobileNet<'_> {
+    fn weights(&mut self, dims: &[usize], sum: usize) -> TensorId {
+        self.seed += 1;
+        let scale = (3.0 / sum as f32).sqrt();
+        let values: Vec<f32> =
+            noise(dims.iter().product(), self.seed).iter().map(|v| v * scale).collect();
+        self.cx.constant(Tensor::from_slice(dims, &values).unwrap()).unwrap()
+    }
+
+    fn conv(
+        &mut self,
+        x: TensorId,
+        n: usize,
+        window: usize,
+        stride: usize,
+        groups: usize,
+    ) -> TensorId {
+        let channels = self.cx.dims(x)[1] / groups;
+        let w = self.weights(&[n, channels, window, window], channels * window * window);
+        let bias = self.weights(&[n], 100);
+        let (stride, pads) = ([stride; 2], [window / 2; 4]);
+        let conv = Conv { stride, pads, groups, bias: true, ..Conv::default() };
+        self.cx.op(conv, &[x, w, bias]).unwrap()
+    }
+
+    fn relu6(&mut self, x: TensorId) -> TensorId {
+        self.cx.op(Unary::new(UnaryOp::Clip { min: 0.0, max: 6.0 }), &[x]).unwrap()
+    }
+
+    /// Wider, each channel by itself, narrower; and what came in, if that is possible.
+    fn block(&mut self, x: TensorId, expand: usize, n: usize, stride: usize) -> TensorId {
+        let channels = self.cx.dims(x)[1];
+        let mut y = x;
+        if expand > 1 {
+            y = self.conv(y, channels * expand, 1, 1, 1);
+            y = self.relu6(y);
+        }
+        y = self.conv(y, channels * expand, 3, stride, channels * expand);
+        y = self.relu6(y);
+        y = self.conv(y, n, 1, 1, 1);
+        if stride == 1 && channels == n {
+            y = self.cx.op(Binary::new(BinaryOp::Add), &[y, x]).unwrap();
+        }
+        y
+    }
+
+    fn whole(&mut self) -> TensorId {
+        let x = self.cx.input("x", DType::F32, &[1, 3, 224, 224]).unwrap();
+        let mut y = self.conv(x, 32, 3, 2, 1);
+        y = self.relu6(y);
+        let stages = [
+            (1, 16, 1, 1),
+            (6, 24, 2, 2),
+            (6, 32, 3, 2),
+            (6, 64, 4, 2),
+            (6, 96, 3, 1),
+            (6, 160, 3, 2),
+            (6, 320, 1, 1),
+        ];
+        for (expand, n, count, stride) in stages {
+            for i in 0..count {
+                y = self.block(y, expand, n, if i == 0 { stride } else { 1 });
+            }
+        }
+        y = self.conv(y, 1280, 1, 1, 1);
+        y = self.relu6(y);
+        y = self.cx.op(Reduce { op: ReduceOp::Mean, axis: 2, count: 2 }, &[y]).unwrap();
+        y = self.cx.reshape(y, &[1, 1280]).unwrap();
+        let w = self.weights(&[1280, 1000], 1280);
+        self.cx.op(MatMul::default(), &[y, w]).unwrap()
+    }
+}
+
+#[test]
+fn mobilenet_v2_gives_what_the_cpu_gives() {
+    let Some(device) = open(options()) else { return };
+    let run = |device: Option<&Arc<OpenClDevice>>| {
+        let mut cx = Context::new();
+        let y = MobileNet { cx: &mut cx, seed: 0 }.whole();
+        passes::optimize(&mut cx, &[y], 1).unwrap();
+        let device = device.map(|d| d.clone() as Arc<dyn Device>);
+        let mut executor = Executor::new(Isa::best(), 1).unwrap().with_device(device);
+        let plan = executor.plan(&mut cx, &[y]).unwrap();
+        executor.run(&plan, &[&tensor(&[1, 3, 224, 224], 9)], None).unwrap().remove(0)
+    };
+    let (expected, found) = (run(None), run(Some(&device)));
+    let most = expected.as_slice::<f32>().unwrap().iter().fold(0f32, |m, v| m.max(v.abs()));
+    assert!(most > 0.01, "the network gives nothing");
+    assert_close(&found, &expected, 1e-4 * most.min(1.0), "MobileNetV2");
+    assert_eq!(device.fallbacks().on_cpu, [], "the CPU computes part of the network");
 }

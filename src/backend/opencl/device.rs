@@ -116,8 +116,26 @@ impl DeviceInfo {
 
     /// How kernels are shaped for this device.
     pub(super) fn shape(&self) -> Shape {
-        let cpu = Shape { vec: 16, w_ob: 8, c_v: 2, rows: [4, 4], lanes: 1, unroll: 4 };
-        let gpu = Shape { vec: 4, w_ob: 8, c_v: 1, rows: [2, 2], lanes: 32, unroll: 4 };
+        let cpu = Shape {
+            vec: 16,
+            w_ob: 8,
+            c_v: 2,
+            rows: [4, 4],
+            columns: 8,
+            lanes: 1,
+            items: [1; 2],
+            unroll: 4,
+        };
+        let gpu = Shape {
+            vec: 4,
+            w_ob: 8,
+            c_v: 1,
+            rows: [2, 2],
+            columns: 2,
+            lanes: 32,
+            items: [1; 2],
+            unroll: 4,
+        };
         let shape = match (self.kind, self.vendor) {
             ("cpu", _) => {
                 let vec = self.vector.clamp(4, 16).next_power_of_two() as usize;
@@ -130,8 +148,7 @@ impl DeviceInfo {
             (_, Vendor::Intel) => Shape { lanes: 16, ..gpu },
             _ => gpu,
         };
-        let most = usize::try_from(self.work_group).unwrap_or(1).max(1);
-        Shape { lanes: shape.lanes.min(1 << most.ilog2()), ..shape }
+        shape.shared_by(shape.lanes, self.work_group)
     }
 }
 
@@ -146,10 +163,26 @@ pub(super) struct Shape {
     pub(super) c_v: usize,
     /// Rows of activations and rows of weights of a tile of a product with weights by rows.
     pub(super) rows: [usize; 2],
+    /// The latter where there is one row of activations.
+    pub(super) columns: usize,
     /// Work-items that share a sum.
     pub(super) lanes: usize,
+    /// Tiles of a work-group that prepares its activations together: at a time, and how often.
+    pub(super) items: [usize; 2],
     /// Steps of the reduction in one COMPUTE.
     pub(super) unroll: usize,
+}
+
+impl Shape {
+    /// This shape with so many work-items that share a sum, of groups of `most` at most.
+    pub(super) fn shared_by(self, lanes: usize, most: u64) -> Self {
+        let most = usize::try_from(most).unwrap_or(usize::MAX).max(1);
+        let lanes = lanes.min(1 << most.ilog2());
+        // A processor computes tiles one after the other: work-items side by side would be a loop in which
+        // nothing stays in registers.
+        let items = if lanes == 1 { [1, 16] } else { [4.min(most / lanes), 1] };
+        Self { lanes, items, ..self }
+    }
 }
 
 fn vendor(name: &str, vendor: &str, platform: &str) -> Vendor {

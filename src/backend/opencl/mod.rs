@@ -11,6 +11,7 @@
 
 mod device;
 mod error;
+mod fuse;
 mod ops;
 mod pool;
 mod program;
@@ -20,8 +21,10 @@ mod sys;
 mod weights;
 
 use core::fmt;
+use core::time::Duration;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use crate::graph::{Context as Graph, Device as GraphDevice, GraphError, Host, Program, TensorId};
 
@@ -33,7 +36,7 @@ pub use sys::Faults;
 use device::Shape;
 use pool::{Pool, Source};
 use programs::Programs;
-use sys::{Api, Context, Mem, Queue};
+use sys::{Api, Context, Mem, Queue, Recorder};
 use weights::Kept;
 
 /// How a device is used.
@@ -51,6 +54,18 @@ pub struct Options {
     pub lanes: Option<usize>,
     /// Elements of a vector; `None` for what suits the device.
     pub vector: Option<usize>,
+    /// Whether one kernel computes products with the norm, the gate and the sum around them.
+    pub fuse: bool,
+    /// Whether a device that shares the memory of the host reads large constants where they lie there,
+    /// without a copy.
+    pub lend: bool,
+    /// Whether the kernels of a plan are recorded once, where the driver can: a run then submits them by one
+    /// call.
+    pub record: bool,
+    /// Whether [`Counts::busy`] is kept, for which the driver notes the time of each kernel.
+    pub profile: bool,
+    /// More options for the driver's compiler.
+    pub compiler: String,
     /// Told of operations that the CPU computes, once for each kind, and of caches that are damaged.
     pub log: fn(&str),
     /// Makes calls fail, for tests.
@@ -66,6 +81,11 @@ impl Default for Options {
             cache: programs::default_folder(),
             lanes: None,
             vector: None,
+            fuse: true,
+            lend: true,
+            record: true,
+            profile: false,
+            compiler: String::new(),
             log: |text| eprintln!("note: {text}"),
             faults: Arc::default(),
         }
@@ -74,8 +94,8 @@ impl Default for Options {
 
 impl Options {
     /// The defaults, with what the environment says: `TILEWRIGHT_OPENCL_LIB` (a path),
-    /// `TILEWRIGHT_OPENCL_DEVICE`, `TILEWRIGHT_OPENCL_MEMORY` (bytes) and `TILEWRIGHT_OPENCL_CACHE` (a
-    /// folder, or `off`).
+    /// `TILEWRIGHT_OPENCL_DEVICE`, `TILEWRIGHT_OPENCL_MEMORY` (bytes), `TILEWRIGHT_OPENCL_CACHE` (a
+    /// folder, or `off`), and `TILEWRIGHT_OPENCL_FUSE`, `_LEND` and `_RECORD` (`on` or `off`).
     ///
     /// # Errors
     /// [`OpenClError::Setting`].
@@ -94,7 +114,18 @@ impl Options {
             Some(off) if off == "off" => None,
             Some(folder) => Some(PathBuf::from(folder)),
         };
+        let switch = |name: &'static str| match text(name).as_deref() {
+            None | Some("on") => Ok(true),
+            Some("off") => Ok(false),
+            Some(other) => {
+                let (value, expected) = (other.to_owned(), "`on` or `off`");
+                Err(OpenClError::Setting { name, value, expected })
+            }
+        };
         Ok(Self {
+            fuse: switch("TILEWRIGHT_OPENCL_FUSE")?,
+            lend: switch("TILEWRIGHT_OPENCL_LEND")?,
+            record: switch("TILEWRIGHT_OPENCL_RECORD")?,
             library: text("TILEWRIGHT_OPENCL_LIB").map(PathBuf::from),
             device: text("TILEWRIGHT_OPENCL_DEVICE"),
             memory_limit: limit,
@@ -156,6 +187,10 @@ type Region = pool::Region<Slabs>;
 pub(super) struct Shared {
     info: DeviceInfo,
     shape: Shape,
+    fuse: bool,
+    lend: bool,
+    /// Records kernels, if that is wanted and possible.
+    recorder: Option<Recorder>,
     api: Arc<Api>,
     device: sys::Device,
     context: Arc<Context>,
@@ -183,6 +218,10 @@ pub struct Counts {
     pub kernels: u64,
     /// Times that the host has waited for the device.
     pub waits: u64,
+    /// Bytes that the host has read.
+    pub read: u64,
+    /// Time that kernels have taken, if [`Options::profile`] is set.
+    pub busy: Duration,
     /// Objects of the library that live.
     pub objects: i64,
     /// Bytes of buffers that live.
@@ -215,22 +254,31 @@ impl OpenClDevice {
             return Err(OpenClError::Call { call: "clGetDeviceInfo", code: -2 });
         }
         let context = Arc::new(Context::of(&device)?);
-        let queue = Arc::new(Queue::new(&context, &device)?);
+        let queue = Arc::new(Queue::new(&context, &device, options.profile)?);
         let bytes = |n: u64| usize::try_from(n).unwrap_or(usize::MAX);
         let limit = options.memory_limit.unwrap_or(bytes(info.memory) / 5 * 4);
         let pool = Pool::new(Slabs(context.clone()), info.align, bytes(info.largest_buffer), limit);
         let identity =
             format!("{} | {} | {} | {}", info.name, info.platform, info.version, info.driver);
         let log = Log(options.log);
-        let programs = Programs::new(identity, options.cache.clone(), log);
+        let programs = Programs::new(identity, &options.compiler, options.cache.clone(), log);
         let mut shape = info.shape();
-        shape.lanes = options.lanes.filter(|l| l.is_power_of_two()).unwrap_or(shape.lanes);
+        if let Some(lanes) = options.lanes.filter(|l| l.is_power_of_two()) {
+            shape = shape.shared_by(lanes, info.work_group);
+        }
         let vector = options.vector.filter(|&v| v.is_power_of_two() && v <= 16);
         shape.vec = vector.unwrap_or(shape.vec);
         let (weights, counts) = (Kept::default(), Mutex::default());
+        let lend = options.lend && info.unified_memory;
+        // The times of single kernels are not known of what was recorded.
+        let records = options.record && info.command_buffer && !options.profile;
+        let recorder = if records { Recorder::of(&device) } else { None };
         let shared = Shared {
             info,
             shape,
+            fuse: options.fuse,
+            lend,
+            recorder,
             api,
             device,
             context,
@@ -259,11 +307,40 @@ impl OpenClDevice {
         self.shared.pool.trim()
     }
 
+    /// How long it takes to get memory of a size and to give it back, so many times: from the pool; from the
+    /// driver; and from the driver until the memory is there, as drivers may find it only when it is first
+    /// used (what the use itself takes is subtracted).
+    ///
+    /// # Errors
+    /// Too little memory.
+    pub fn allocation_times(
+        &self,
+        bytes: usize,
+        rounds: usize,
+    ) -> Result<[Duration; 3], OpenClError> {
+        let Shared { pool, queue, context, .. } = &*self.shared;
+        let time = |work: &dyn Fn() -> Result<(), OpenClError>| {
+            // The first time is another.
+            work()?;
+            let begin = Instant::now();
+            (0..rounds).try_for_each(|_| work())?;
+            Ok(begin.elapsed())
+        };
+        let touch = |memory: &Mem| queue.submit(|s| s.write_now(memory, bytes - 1, &[0]));
+        let there = pool.take(bytes)?;
+        let use_alone = time(&|| touch(there.memory()))?;
+        drop(there);
+        let pooled = time(&|| pool.take(bytes).map(drop))?;
+        let driver = time(&|| Mem::new(context, bytes).map(drop))?;
+        let used = time(&|| touch(&Mem::new(context, bytes)?))?;
+        Ok([pooled, driver, used.saturating_sub(use_alone)])
+    }
+
     /// What the device has done so far.
     pub fn counts(&self) -> Counts {
-        let (waits, kernels) = self.shared.queue.counts();
+        let [waits, kernels, read, busy] = self.shared.queue.counts();
         let (objects, bytes) = self.shared.api.live();
-        Counts { kernels, waits, objects, bytes }
+        Counts { kernels, waits, read, busy: Duration::from_nanos(busy), objects, bytes }
     }
 
     /// Which operations went to the CPU.

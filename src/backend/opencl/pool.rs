@@ -80,7 +80,7 @@ pub(super) struct Pool<S: Source> {
 
 struct Inner<S: Source> {
     /// Parts that wait for a request, by class. They end before their slabs.
-    bins: HashMap<usize, Vec<Part<S>>>,
+    bins: BTreeMap<usize, Vec<Part<S>>>,
     slabs: HashMap<usize, Slab<S>>,
     next: usize,
     /// Free ranges of all slabs: bytes, slab, where.
@@ -155,7 +155,7 @@ impl<S: Source> Pool<S> {
             slabs: HashMap::new(),
             next: 0,
             free: BTreeSet::new(),
-            bins: HashMap::new(),
+            bins: BTreeMap::new(),
             stats: PoolStats::default(),
         };
         Arc::new(Self { source, align: align.max(1), most_slab, limit, inner: Mutex::new(inner) })
@@ -280,8 +280,9 @@ impl<S: Source> Inner<S> {
 
     /// Joins all parts that wait with their free neighbours.
     fn empty_bins(&mut self) {
-        let waiting: Vec<Part<S>> = self.bins.drain().flat_map(|(_, parts)| parts).collect();
-        for Part { memory, slab, mut at, mut bytes } in waiting {
+        for Part { memory, slab, mut at, mut bytes } in
+            core::mem::take(&mut self.bins).into_values().flatten()
+        {
             drop(memory);
             let home = self.slabs.get_mut(&slab).expect("parts are in slabs");
             if let Some((&before, &have)) = home.free.range(..at).next_back()

@@ -232,3 +232,28 @@ proptest! {
         prop_assert_eq!(pool.stats().reserved, 0);
     }
 }
+
+#[test]
+fn little_is_unused_in_a_recorded_run() {
+    let text = include_str!("../../../tests/data/opencl_pool.txt");
+    let (model, pool) = pool(usize::MAX);
+    let mut held: HashMap<&str, Region<Arc<Model>>> = HashMap::new();
+    let mut requests = 0;
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let mut words = line.split(' ');
+        match (words.next(), words.next(), words.next()) {
+            (Some("+"), Some(name), Some(bytes)) => {
+                requests += 1;
+                held.insert(name, pool.take(bytes.parse().unwrap()).unwrap());
+            }
+            (Some("-"), Some(name), None) => assert!(held.remove(name).is_some(), "{line}"),
+            _ => panic!("{line}"),
+        }
+    }
+    let stats = pool.stats();
+    assert!(requests > 100, "{requests}");
+    assert!(stats.fragmentation() < 0.15, "{:.3} {stats:?}", stats.fragmentation());
+    drop(held);
+    pool.trim();
+    assert_eq!(model.bytes.load(Ordering::Relaxed), 0);
+}

@@ -4,8 +4,11 @@ use core::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
+use super::fuse::{self, Fused, Group};
+use super::ops::matmul::{self, Together};
 use super::ops::{self, Arg, Call, Check, Lower};
-use super::sys::{Launch, Value};
+use super::sys::{Launch, Recorded, Value};
+use super::weights::Constant;
 use super::{Region, Shared, lock};
 use crate::backend::cpu::{Executor, Plan, Span, place};
 use crate::graph::{Context, GraphError, Host, Info, Op, ProgramNode, TensorId};
@@ -37,7 +40,7 @@ pub(super) struct OnHost {
 /// What happens in a run after the inputs were sent.
 pub(super) enum Step {
     /// Kernels, one after the other.
-    Kernels(Vec<Launch>),
+    Kernels(Vec<Arc<Launch>>),
     /// An operation on the CPU, whose result goes to a place on the device.
     Host(Box<OnHost>, usize),
 }
@@ -48,6 +51,8 @@ pub(super) struct Planned {
     pub(super) inputs: Vec<(String, Info)>,
     pub(super) output_infos: Vec<(String, Info)>,
     pub(super) nodes: Vec<ProgramNode>,
+    /// All kernels of the steps, if there are no others and the driver has recorded them.
+    pub(super) recorded: Option<Recorded>,
     /// Steps with the number of their node.
     pub(super) steps: Vec<(usize, Step)>,
     /// Operations on the CPU that need nothing of the device: they come before all others.
@@ -57,7 +62,7 @@ pub(super) struct Planned {
     pub(super) checks: Vec<(usize, Check)>,
     pub(super) outputs: Vec<Place>,
     pub(super) arena: Region,
-    pub(super) constants: HashMap<TensorId, Arc<Region>>,
+    pub(super) constants: HashMap<TensorId, Constant>,
     pub(super) values: HashMap<TensorId, Tensor>,
     _keep: Vec<Arc<dyn Any + Send + Sync>>,
     /// Computes what the device does not. Held by the run in progress: the memory is used by one at a time.
@@ -82,6 +87,12 @@ fn root(cx: &Context, mut id: TensorId) -> (TensorId, usize) {
     (id, offset)
 }
 
+/// The tensors that kernels read, as their arguments count them, and those that they make.
+struct Ports {
+    src: Vec<TensorId>,
+    dst: Vec<TensorId>,
+}
+
 /// What planning knows so far.
 struct Planner<'a> {
     shared: &'a Arc<Shared>,
@@ -93,12 +104,12 @@ struct Planner<'a> {
     /// Spans of results, inputs and early results on the device.
     span_of: HashMap<TensorId, usize>,
     spans: Vec<Span>,
-    constants: HashMap<TensorId, Arc<Region>>,
+    constants: HashMap<TensorId, Constant>,
 }
 
 /// An operation that was lowered, before anything has a place.
 enum Made {
-    Kernels { calls: Vec<Call>, temps: Vec<usize> },
+    Kernels { calls: Vec<Call>, temps: Vec<usize>, ports: Ports },
     Host(Box<OnHost>),
 }
 
@@ -124,8 +135,8 @@ impl Planner<'_> {
         let record = self.cx.record(root);
         if let Some(value) = record.value() {
             if !self.constants.contains_key(&root) {
-                let region = self.shared.constant(value)?;
-                self.constants.insert(root, region);
+                let constant = self.shared.constant(value)?;
+                self.constants.insert(root, constant);
             }
             return Ok(());
         }
@@ -175,15 +186,50 @@ impl Planner<'_> {
         Ok(OnHost { plan, operands, roots })
     }
 
-    fn lower(&self, id: TensorId) -> Result<Option<ops::Lowered>, GraphError> {
-        let record = self.cx.record(id);
-        let infos: Vec<Info> = record.src().iter().map(|&s| self.cx.record(s).info()).collect();
-        let shapes: Vec<Shape> = record.src().iter().map(|&s| *self.cx.record(s).shape()).collect();
+    /// What `lower` makes of operands and the first result.
+    fn lower(
+        &self,
+        ports: &Ports,
+        lower: impl FnOnce(&Lower<'_>) -> ops::Result,
+    ) -> Result<Option<ops::Lowered>, GraphError> {
+        let record = |&s: &TensorId| self.cx.record(s);
+        let infos: Vec<Info> = ports.src.iter().map(|s| record(s).info()).collect();
+        let shapes: Vec<Shape> = ports.src.iter().map(|s| *record(s).shape()).collect();
         let values: Vec<Option<&Tensor>> =
-            record.src().iter().map(|&s| self.cx.constant_value(s)).collect();
-        let dst = record.info();
+            ports.src.iter().map(|&s| self.cx.constant_value(s)).collect();
+        let dst = record(&ports.dst[0]).info();
         let (src, shapes, values) = (&infos[..], &shapes[..], &values[..]);
-        ops::lower(record.op(), &Lower { shared: self.shared, src, shapes, values, dst: &dst })
+        lower(&Lower { shared: self.shared, src, shapes, values, dst: &dst })
+    }
+
+    /// Operands and results of an operation, or of a group of them.
+    fn ports(&self, id: TensorId, group: Option<&Group>) -> Ports {
+        let src_of = |id: TensorId| self.cx.record(id).src();
+        let Some(group) = group else {
+            return Ports { src: src_of(id).to_vec(), dst: vec![id] };
+        };
+        let x = src_of(group.products[0])[0];
+        let mut src = vec![group.norm.map_or(x, |(norm, _)| src_of(norm)[0])];
+        src.extend(group.products.iter().map(|&p| src_of(p)[1]));
+        src.extend(group.products.iter().filter_map(|&p| src_of(p).get(2)));
+        src.extend(group.norm.map(|(norm, _)| src_of(norm)[1]));
+        src.extend(group.sum.map(|(_, other)| other));
+        Ports { src, dst: group.results() }
+    }
+
+    fn lower_group(
+        &self,
+        group: &Group,
+        ports: &Ports,
+    ) -> Result<Option<ops::Lowered>, GraphError> {
+        let op = Together {
+            matrices: group.products.len(),
+            bias: self.cx.record(group.products[0]).src().len() > 2,
+            norm: group.norm.map(|(_, epsilon)| epsilon),
+            gate: group.gate.map(|(_, op)| op),
+            sum: group.sum.is_some(),
+        };
+        self.lower(ports, |cx| matmul::together(&op, cx))
     }
 }
 
@@ -217,18 +263,33 @@ impl Planned {
         let mut node_of: HashMap<TensorId, usize> = HashMap::new();
         let mut on_cpu: Vec<(String, usize)> = Vec::new();
         let mut temp_spans: Vec<Vec<usize>> = Vec::new();
+        let Fused { groups, members } = match shared.fuse {
+            true => fuse::find(shared, cx, &order, outputs),
+            false => Fused::default(),
+        };
         for id in order.iter().copied().filter(is_step) {
             let record = cx.record(id);
             let now = made.len();
-            let lowered = planner.lower(id).map_err(|e| e.at(record.name()))?;
+            let group = groups.get(&id);
+            if group.is_none() && members.contains(&id) {
+                continue;
+            }
+            let ports = planner.ports(id, group);
+            let lowered = match group {
+                Some(group) => planner.lower_group(group, &ports),
+                None => planner.lower(&ports, |cx| ops::lower(record.op(), cx)),
+            };
+            let lowered = lowered.map_err(|e| e.at(record.name()))?;
+            debug_assert!(group.is_none() || lowered.is_some(), "groups are made of what fits");
             // What is to be checked must be known on the host before the run.
             let lowered = lowered.filter(|l| {
                 l.check.is_none_or(|check| {
                     matches!(planner.find(record.src()[check.operand]).1, Place::Input(..))
                 })
             });
-            let node = node(cx, id, &node_of, lowered.as_ref());
-            node_of.insert(id, nodes.len());
+            let mine = group.map_or_else(|| vec![id], Group::members);
+            let node = node(cx, &mine, &ports.src, &node_of, lowered.as_ref());
+            node_of.extend(mine.iter().map(|&id| (id, nodes.len())));
             nodes.push(node);
             match lowered {
                 Some(lowered) => {
@@ -244,9 +305,11 @@ impl Planned {
                         Arg::Src(i) | Arg::Part(i, _) => Some(*i),
                         _ => None,
                     }) {
-                        planner.use_on_device(record.src()[i], now)?;
+                        planner.use_on_device(ports.src[i], now)?;
                     }
-                    planner.use_on_device(id, now)?;
+                    for &result in &ports.dst {
+                        planner.use_on_device(result, now)?;
+                    }
                     keep.extend(lowered.keep);
                     // A launch has the handle only, whose memory serves others once the region has ended.
                     let regions = lowered.calls.iter().flat_map(|c| &c.args);
@@ -264,7 +327,8 @@ impl Planned {
                             })
                             .collect(),
                     );
-                    made.push((id, Made::Kernels { calls: lowered.calls, temps: lowered.temps }));
+                    let (calls, temps) = (lowered.calls, lowered.temps);
+                    made.push((id, Made::Kernels { calls, temps, ports }));
                 }
                 None => {
                     let step = planner.on_host(id).map_err(|e| e.at(record.name()))?;
@@ -304,9 +368,11 @@ impl Planned {
             let bound = made.into_iter().zip(&temp_spans).map(|((id, made), temps)| {
                 let node = node_of[&id];
                 let step = match made {
-                    Made::Kernels { calls, temps: sizes } => {
+                    Made::Kernels { calls, temps: sizes, ports } => {
                         debug_assert_eq!(sizes.len(), temps.len());
-                        let launches = calls.into_iter().map(|call| binder.bind(id, call, temps));
+                        let launches = calls
+                            .into_iter()
+                            .map(|call| binder.bind(&ports, call, temps).map(Arc::new));
                         Step::Kernels(launches.collect::<Result<_, GraphError>>()?)
                     }
                     Made::Host(step) => {
@@ -342,6 +408,7 @@ impl Planned {
             }
         }
         report(shared, nodes.len(), on_cpu);
+        let recorded = recorded(shared, &steps);
         let only_early = !steps.iter().any(|(_, s)| matches!(s, Step::Host(..)));
         let threads = if only_early { 1 } else { host.threads };
         Ok(Self {
@@ -349,6 +416,7 @@ impl Planned {
             inputs: leaves.iter().map(described).collect(),
             output_infos: outputs.iter().map(described).collect(),
             nodes,
+            recorded,
             steps,
             early,
             uploads,
@@ -360,6 +428,25 @@ impl Planned {
             _keep: keep,
             host: Mutex::new(Executor::new(host.isa, threads)?),
         })
+    }
+}
+
+/// The kernels of steps, recorded where the driver can and will.
+fn recorded(shared: &Shared, steps: &[(usize, Step)]) -> Option<Recorded> {
+    let recorder = shared.recorder?;
+    let mut launches = Vec::new();
+    for (_, step) in steps {
+        match step {
+            Step::Kernels(more) => launches.extend(more.iter().cloned()),
+            Step::Host(..) => return None,
+        }
+    }
+    match Recorded::new(recorder, &shared.queue, launches) {
+        Ok(recorded) => Some(recorded),
+        Err(e) => {
+            shared.log.line(&format!("opencl: kernels are submitted one by one: {e}"));
+            None
+        }
     }
 }
 
@@ -391,15 +478,22 @@ fn report(shared: &Shared, operations: usize, on_cpu: Vec<(String, usize)>) {
     }
 }
 
+/// The line of a profile for operations that are computed together from `src`.
 fn node(
     cx: &Context,
-    id: TensorId,
+    members: &[TensorId],
+    src: &[TensorId],
     node_of: &HashMap<TensorId, usize>,
     lowered: Option<&ops::Lowered>,
 ) -> ProgramNode {
-    let record = cx.record(id);
+    let record = cx.record(members[members.len() - 1]);
     let info = record.info();
-    let src: Vec<Info> = record.src().iter().map(|&s| cx.record(s).info()).collect();
+    let names: Vec<&str> = members.iter().map(|&m| cx.record(m).op().name()).collect();
+    let macs = |&id: &TensorId| {
+        let record = cx.record(id);
+        let src: Vec<Info> = record.src().iter().map(|&s| cx.record(s).info()).collect();
+        record.op().operator().map_or(0, |op| op.macs(&src, &record.info()))
+    };
     let kernel = match lowered.map(|l| &l.calls[..]) {
         Some([call]) => format!("opencl {}", call.kernel),
         Some(calls) => {
@@ -408,14 +502,15 @@ fn node(
         }
         None => "cpu".to_owned(),
     };
-    let inputs = record.src().iter().map(|&s| root(cx, s).0);
+    let inputs = src.iter().filter_map(|&s| node_of.get(&root(cx, s).0).copied());
+    let read = src.iter().map(|&s| cx.record(s).info());
     ProgramNode {
         name: record.name().to_owned(),
-        op: record.op().name().to_owned(),
+        op: names.join("+"),
         kernel,
-        macs: record.op().operator().map_or(0, |op| op.macs(&src, &info)),
-        bytes: src.iter().chain([&info]).filter_map(|i| i.stored_bytes()).sum(),
-        inputs: inputs.filter_map(|s| node_of.get(&s).copied()).collect(),
+        macs: members.iter().map(macs).sum(),
+        bytes: read.chain([info.clone()]).filter_map(|i| i.stored_bytes()).sum(),
+        inputs: inputs.collect(),
         info,
     }
 }
@@ -436,8 +531,8 @@ impl Binder<'_> {
         let (root, found) = self.planner.find(id);
         match found {
             Place::Constant(_, offset) => {
-                let region = &self.planner.constants[&root];
-                Value::Memory(region.memory().clone(), offset as u64)
+                let constant = &self.planner.constants[&root];
+                Value::Memory(constant.memory().clone(), offset as u64)
             }
             Place::Device(offset) | Place::Input(_, offset) | Place::Early(_, offset) => {
                 let at = self.offset_of(root) + offset;
@@ -446,11 +541,11 @@ impl Binder<'_> {
         }
     }
 
-    fn bind(&self, id: TensorId, call: Call, temps: &[usize]) -> Result<Launch, GraphError> {
+    fn bind(&self, ports: &Ports, call: Call, temps: &[usize]) -> Result<Launch, GraphError> {
         let Call { family, definitions, kernel, args, global, local } = call;
         let shared = self.planner.shared;
         let program = shared.programs.get(&shared.context, &shared.device, family, &definitions)?;
-        let src = self.planner.cx.record(id).src();
+        let Ports { src, dst } = ports;
         let arena = |at: usize| Value::Memory(self.arena.memory().clone(), at as u64);
         let values = args.into_iter().map(|arg| match arg {
             Arg::Src(i) => self.operand(src[i]),
@@ -458,7 +553,8 @@ impl Binder<'_> {
                 Value::Memory(memory, at) => Value::Memory(memory, at + more as u64),
                 other => other,
             },
-            Arg::Dst | Arg::Absent => arena(self.offset_of(id)),
+            Arg::Dst | Arg::Absent => arena(self.offset_of(dst[0])),
+            Arg::Other(i) => arena(self.offset_of(dst[i])),
             Arg::Temp(i) => arena(self.offsets[temps[i]]),
             Arg::Memory(region) => Value::Memory(region.memory().clone(), 0),
             Arg::Int(v) => Value::Int(v),

@@ -36,6 +36,7 @@ families! {
     WEIGHTS = "weights.cl";
     ATTENTION = "attention.cl";
     BYTES = "bytes.cl";
+    BEST = "best.cl";
 }
 
 const COMMON: &str = include_str!("cl/common.cl");
@@ -45,6 +46,8 @@ const MAGIC: &str = "tilewright opencl 1";
 pub(super) struct Programs {
     /// Device, platform and driver.
     identity: String,
+    /// Options for all of them.
+    compiler: String,
     folder: Option<PathBuf>,
     log: Log,
     built: Mutex<HashMap<(Family, String), Arc<Program>>>,
@@ -67,8 +70,8 @@ fn hash(bytes: &[u8]) -> u64 {
 }
 
 impl Programs {
-    pub(super) fn new(identity: String, folder: Option<PathBuf>, log: Log) -> Self {
-        Self { identity, folder, log, built: Mutex::default() }
+    pub(super) fn new(identity: String, compiler: &str, folder: Option<PathBuf>, log: Log) -> Self {
+        Self { identity, compiler: compiler.to_owned(), folder, log, built: Mutex::default() }
     }
 
     /// The kernels of a file, built with these definitions.
@@ -84,7 +87,7 @@ impl Programs {
         if let Some(program) = built.get(&key) {
             return Ok(program.clone());
         }
-        let options = format!("-cl-std=CL1.2 {definitions}");
+        let options = format!("-cl-std=CL1.2 {definitions} {}", self.compiler);
         let source = format!("{COMMON}\n{}", family.source);
         let program = Arc::new(self.load_or_build(context, device, family, &source, &options)?);
         built.insert(key, program.clone());

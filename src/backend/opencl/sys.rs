@@ -15,9 +15,11 @@ use super::OpenClError;
 
 mod objects;
 mod queue;
+mod recorded;
 
 pub(super) use objects::{Context, Launch, Mem, Program, Value};
 pub(super) use queue::{Queue, Submission};
+pub(super) use recorded::{Recorded, Recorder};
 
 /// A handle of the library.
 type Handle = *mut c_void;
@@ -25,10 +27,15 @@ type Handle = *mut c_void;
 const SUCCESS: i32 = 0;
 const DEVICE_TYPE_ALL: u64 = 0xffff_ffff;
 const MEM_READ_WRITE: u64 = 1;
+const MEM_READ_ONLY: u64 = 4;
+const MEM_USE_HOST_PTR: u64 = 8;
 const BUFFER_CREATE_TYPE_REGION: u32 = 0x1220;
 const PROGRAM_BINARY_SIZES: u32 = 0x1165;
 const PROGRAM_BINARIES: u32 = 0x1166;
 const PROGRAM_BUILD_LOG: u32 = 0x1183;
+const QUEUE_PROFILING: u64 = 2;
+const PROFILING_START: u32 = 0x1282;
+const PROFILING_END: u32 = 0x1283;
 const TRUE: u32 = 1;
 const FALSE: u32 = 0;
 
@@ -158,6 +165,9 @@ api! {
     enqueue_write = clEnqueueWriteBuffer(Handle, Handle, u32, usize, usize, *const c_void, u32, *const Handle, *mut Handle) -> i32;
     enqueue_copy = clEnqueueCopyBuffer(Handle, Handle, Handle, usize, usize, usize, u32, *const Handle, *mut Handle) -> i32;
     finish_queue = clFinish(Handle) -> i32;
+    get_extension = clGetExtensionFunctionAddressForPlatform(Handle, *const c_char) -> Handle;
+    get_event_times = clGetEventProfilingInfo(Handle, u32, usize, *mut c_void, *mut usize) -> i32;
+    release_event = clReleaseEvent(Handle) -> i32;
 }
 
 /// Names under which systems have the library.

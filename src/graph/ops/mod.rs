@@ -148,6 +148,7 @@ ops! {
     accumulate::Accumulate,
     attention::Attention,
     arg_reduce::ArgReduce,
+    best::Best,
     binary::Binary,
     bit_cast::BitCast,
     bits::Bits,

@@ -71,7 +71,7 @@ impl Operator for TopK {
 impl TopK {
     /// Calls `put` for each line with the distance of its results, the place of the first, and the
     /// best elements with their positions.
-    fn lines<T: Element + PartialOrd>(
+    pub(super) fn lines<T: Element + PartialOrd>(
         &self,
         dims: &[usize],
         v: &[T],

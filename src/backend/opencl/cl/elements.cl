@@ -97,8 +97,7 @@ __kernel void rope(IN(float, x), IN(float, table), OUT(float, y), int rows, int 
     y[second] = u * s + v * c;
 }
 
-// Groups of 32 become what 8 bits hold of them, as activations do on the CPU before they meet weights in
-// blocks: the largest magnitude is 127 steps.
+// Groups of 32 become what 8 bits hold of them.
 __kernel void round_groups(IN(float, x), OUT(float, y), int n)
 {
     OPEN_IN(float, x);
@@ -107,15 +106,7 @@ __kernel void round_groups(IN(float, x), OUT(float, y), int n)
     if (i >= n)
         return;
     float16 a = vload16(0, x + i), b = vload16(1, x + i);
-    float16 m16 = fmax(fabs(a), fabs(b));
-    float8 m8 = fmax(m16.lo, m16.hi);
-    float4 m4 = fmax(m8.lo, m8.hi);
-    float2 m2 = fmax(m4.lo, m4.hi);
-    float most = fmax(m2.x, m2.y), scale = 127.0f / most, step = most / 127.0f;
-    if (any(isnan(a)) || any(isnan(b)) || isinf(most))
-        scale = NAN;
-    else if (most < 0x1p-100f)
-        scale = 0.0f;
-    vstore16(rint(a * scale) * step, 0, y + i);
-    vstore16(rint(b * scale) * step, 1, y + i);
+    ROUND(a, b);
+    vstore16(a, 0, y + i);
+    vstore16(b, 1, y + i);
 }

@@ -1,6 +1,8 @@
 // Products with weights that hold a row per column of the result, in the formats of language models, and
 // rows chosen by number. Definitions: FORMAT, the name of one below; W_OB rows of activations and C_OB
-// rows of weights make a tile; LANES, work-items that share it, each with its own chunks.
+// rows of weights (of each of two matrices if GATED) make a tile; LANES, work-items that share it, each with
+// its own chunks; ITEMS, tiles of a work-group at a time; TILES, how often; PREPARE, what happens to
+// activations first.
 //
 // A chunk is 32 elements of a row: WEIGHTS(row, chunk) gives them as w0 and w1.
 
@@ -126,16 +128,23 @@ int16 bits_of(uint word, uint first)
 #define ROW_BYTES(k) ((long)((k) / 256) * SUPER_BYTES)
 #endif
 
+#define COLUMNS (C_OB * (1 + GATED))
+#define ITEMS_OF_GROUP (LANES * ITEMS)
 #define EACH_ROW _Pragma("unroll") for (int i = 0; i < W_OB; i++)
-#define EACH_COLUMN _Pragma("unroll") for (int j = 0; j < C_OB; j++)
-#define DEF float16 t[W_OB][C_OB]
+#define EACH_COLUMN _Pragma("unroll") for (int j = 0; j < COLUMNS; j++)
+#define DEF float16 t[W_OB][COLUMNS]
 #define ZERO EACH_ROW EACH_COLUMN t[i][j] = (float16)(0.0f)
+#if PREPARE
+#define ACTIVATIONS(i) (kept + (i) * k)
+#else
+#define ACTIVATIONS(i) (x + (long)xr[i] * k)
+#endif
 #define COMPUTE(c) \
     EACH_COLUMN { \
         WEIGHTS(row[j], c); \
         EACH_ROW { \
-            t[i][j] = fma(vload16(0, x + (long)xr[i] * k + 32 * (c)), w0, t[i][j]); \
-            t[i][j] = fma(vload16(1, x + (long)xr[i] * k + 32 * (c)), w1, t[i][j]); \
+            t[i][j] = fma(vload16(0, ACTIVATIONS(i) + 32 * (c)), w0, t[i][j]); \
+            t[i][j] = fma(vload16(1, ACTIVATIONS(i) + 32 * (c)), w1, t[i][j]); \
         } \
     }
 
@@ -147,65 +156,157 @@ float sum16(float16 v)
     return c.x + c.y;
 }
 
+#if PREPARE
+// Row `from` as the products take it, in memory of the work-group: normalised (PREPARE & 1), rounded to 8
+// bits (PREPARE & 2). All work-items of the group take part.
+void prepare(__global const float *from, __global const float *scale, __local float *to,
+    __local float *shared, int k, float epsilon)
+{
+    int item = get_local_id(0), chunks = k / 32;
+    float inverse = 1.0f;
+#if PREPARE & 1
+    float16 squares = (float16)(0.0f);
+    float more = 0.0f;
+    for (int c = item; c < chunks; c += ITEMS_OF_GROUP) {
+        float16 a = vload16(0, from + 32 * c), b = vload16(1, from + 32 * c);
+        squares += a * a + b * b;
+    }
+    for (int e = chunks * 32 + item; e < k; e += ITEMS_OF_GROUP)
+        more += from[e] * from[e];
+    shared[item] = sum16(squares) + more;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    float all = 0.0f;
+    for (int l = 0; l < ITEMS_OF_GROUP; l++)
+        all += shared[l];
+    inverse = 1.0f / sqrt(all / k + epsilon);
+    barrier(CLK_LOCAL_MEM_FENCE);
+#endif
+    for (int c = item; c < chunks; c += ITEMS_OF_GROUP) {
+        float16 a = vload16(0, from + 32 * c), b = vload16(1, from + 32 * c);
+#if PREPARE & 1
+        a = a * inverse * vload16(0, scale + 32 * c);
+        b = b * inverse * vload16(1, scale + 32 * c);
+#endif
+#if PREPARE & 2
+        ROUND(a, b);
+#endif
+        vstore16(a, 0, to + 32 * c);
+        vstore16(b, 1, to + 32 * c);
+    }
+    for (int e = chunks * 32 + item; e < k; e += ITEMS_OF_GROUP) {
+#if PREPARE & 1
+        to[e] = from[e] * inverse * scale[e];
+#else
+        to[e] = from[e];
+#endif
+    }
+}
+#endif
+
 // y[z][m][n] = function(sum_k x[z][m][k] w[z][n][k] + bias[n] + added). Batches as in gemm.cl, strides of w
-// in bytes.
-__kernel void rows(IN(float, x), IN(uchar, w), IN(float, bias), IN(float, added), OUT(float, y),
-    __local float *shared, int m, int n, int k, int inner, int x_outer, int x_inner, int w_outer,
-    int w_inner, int has_bias, int has_added, int kind, float fa, float fb)
+// in bytes. Up to three matrices have their products with the same x in one call, each with a result of its
+// own; n1 and n2 are 0 where there are fewer. GATED: there are two, and y = function(of the first) * second.
+__kernel void rows(IN(float, x), IN(uchar, w), IN(uchar, w_1), IN(uchar, w_2), IN(float, bias),
+    IN(float, bias_1), IN(float, bias_2), IN(float, scale), IN(float, added), OUT(float, y),
+    OUT(float, y_1), OUT(float, y_2), __local float *shared, int m, int n, int n1, int n2, int k, int inner,
+    int x_outer, int x_inner, int w_outer, int w_inner, int has_bias, int has_added, int kind, float fa,
+    float fb, float epsilon)
 {
     OPEN_IN(float, x);
     OPEN_IN(uchar, w);
+    OPEN_IN(uchar, w_1);
+    OPEN_IN(uchar, w_2);
     OPEN_IN(float, bias);
+    OPEN_IN(float, bias_1);
+    OPEN_IN(float, bias_2);
+    OPEN_IN(float, scale);
     OPEN_IN(float, added);
     OPEN_OUT(float, y);
-    int lane = get_local_id(0) % LANES;
-    int n0 = get_global_id(0) / LANES * C_OB, m0 = get_global_id(1) * W_OB, z = get_global_id(2);
+    OPEN_OUT(float, y_1);
+    OPEN_OUT(float, y_2);
+    int m0 = get_global_id(1) * W_OB, z = get_global_id(2);
     x += (long)(z / inner) * x_outer + (long)(z % inner) * x_inner;
-    w += (long)(z / inner) * w_outer + (long)(z % inner) * w_inner;
-    // Rows behind the last one are taken for it, and not stored.
-    __global const uchar *row[C_OB];
-    EACH_COLUMN row[j] = w + (long)min(n0 + j, n - 1) * ROW_BYTES(k);
+#if PREPARE
+    __local float *kept = shared + ITEMS_OF_GROUP;
+    for (int i = 0; i < W_OB; i++)
+        prepare(x + (long)min(m0 + i, m - 1) * k, scale, kept + i * k, shared, k, epsilon);
+    barrier(CLK_LOCAL_MEM_FENCE);
+#else
     int xr[W_OB];
     EACH_ROW xr[i] = min(m0 + i, m - 1);
-    DEF;
-    ZERO;
-    int chunks = k / 32;
-    for (int c = lane; c < chunks; c += LANES)
-        COMPUTE(c)
-    float s[W_OB][C_OB];
-    EACH_ROW EACH_COLUMN s[i][j] = sum16(t[i][j]);
-#ifdef ONE
-    for (int e = chunks * 32 + lane; e < k; e += LANES) {
-        EACH_COLUMN {
-            float v = ONE(row[j], e);
-            EACH_ROW s[i][j] += v * x[(long)xr[i] * k + e];
+#endif
+    int item = get_local_id(0), lane = item % LANES;
+    for (int q = 0; q < TILES; q++) {
+        int tile = get_global_id(0) / LANES * TILES + q;
+        __global const uchar *first = w, *second = w_1;
+        __global const float *more = bias;
+        __global float *to = y;
+        int columns = n;
+#if !GATED
+        int tiles = (n + C_OB - 1) / C_OB, tiles_1 = (n1 + C_OB - 1) / C_OB;
+        if (n1 > 0 && tile >= tiles) {
+            tile -= tiles;
+            first = w_1;
+            more = bias_1;
+            to = y_1;
+            columns = n1;
+            if (n2 > 0 && tile >= tiles_1) {
+                tile -= tiles_1;
+                first = w_2;
+                more = bias_2;
+                to = y_2;
+                columns = n2;
+            }
         }
-    }
+#endif
+        int n0 = tile * C_OB;
+        long shift = (long)(z / inner) * w_outer + (long)(z % inner) * w_inner;
+        // Rows behind the last one are taken for it, and not stored.
+        __global const uchar *row[COLUMNS];
+        EACH_COLUMN row[j] = (j < C_OB ? first : second) + shift
+            + (long)min(n0 + j % C_OB, columns - 1) * ROW_BYTES(k);
+        DEF;
+        ZERO;
+        int chunks = k / 32;
+        for (int c = lane; c < chunks; c += LANES)
+            COMPUTE(c)
+        float s[W_OB][COLUMNS];
+        EACH_ROW EACH_COLUMN s[i][j] = sum16(t[i][j]);
+#ifdef ONE
+        for (int e = chunks * 32 + lane; e < k; e += LANES) {
+            EACH_COLUMN {
+                float v = ONE(row[j], e);
+                EACH_ROW s[i][j] += v * ACTIVATIONS(i)[e];
+            }
+        }
 #endif
 #if LANES > 1
-    EACH_ROW EACH_COLUMN {
-        barrier(CLK_LOCAL_MEM_FENCE);
-        shared[lane] = s[i][j];
-        for (int half_ = LANES / 2; half_ > 0; half_ /= 2) {
+        EACH_ROW EACH_COLUMN {
             barrier(CLK_LOCAL_MEM_FENCE);
-            if (lane < half_)
-                shared[lane] += shared[lane + half_];
+            shared[item] = s[i][j];
+            for (int half_ = LANES / 2; half_ > 0; half_ /= 2) {
+                barrier(CLK_LOCAL_MEM_FENCE);
+                if (lane < half_)
+                    shared[item] += shared[item + half_];
+            }
+            barrier(CLK_LOCAL_MEM_FENCE);
+            s[i][j] = shared[item - lane];
         }
-        barrier(CLK_LOCAL_MEM_FENCE);
-        s[i][j] = shared[0];
-    }
-    if (lane > 0)
-        return;
 #endif
-    EACH_ROW EACH_COLUMN {
-        if (m0 + i < m && n0 + j < n) {
-            long at = ((long)z * m + m0 + i) * n + n0 + j;
-            float v = s[i][j];
-            if (has_bias)
-                v += bias[n0 + j];
-            if (has_added)
-                v += added[at];
-            y[at] = function1(v, kind, fa, fb);
+        EACH_ROW _Pragma("unroll") for (int j = 0; j < C_OB; j++) {
+            if (lane == 0 && m0 + i < m && n0 + j < columns) {
+                long at = ((long)z * m + m0 + i) * columns + n0 + j;
+                float v = s[i][j];
+                if (has_bias)
+                    v += more[n0 + j];
+                if (has_added)
+                    v += added[at];
+                v = function1(v, kind, fa, fb);
+#if GATED
+                v *= has_bias ? s[i][C_OB + j] + bias_1[n0 + j] : s[i][C_OB + j];
+#endif
+                to[at] = v;
+            }
         }
     }
 }

@@ -22,12 +22,17 @@ pub(super) fn unary(op: &Unary, cx: &Lower<'_>) -> Result {
     Ok(Some(Call { family: ELEMENTS, definitions, kernel: "unary", args, global, local }.into()))
 }
 
-pub(super) fn glu(op: &Glu, cx: &Lower<'_>) -> Result {
-    let kind = match op.op {
+/// The number of a gate's function.
+pub(super) fn gate(op: GluOp) -> i32 {
+    match op {
         GluOp::Silu => 8,
         GluOp::Gelu => 9,
         GluOp::GeluTanh => 10,
-    };
+    }
+}
+
+pub(super) fn glu(op: &Glu, cx: &Lower<'_>) -> Result {
+    let kind = gate(op.op);
     let n = cx.dst.elements();
     let vec = cx.vector_for(n);
     let Some([n_arg]) = ints([n]) else { return Ok(None) };

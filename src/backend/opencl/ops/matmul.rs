@@ -1,9 +1,11 @@
 //! Products of matrices, and rows chosen by number.
 
-use super::elements::joined;
+use super::elements::{self, joined};
 use super::{Arg, Call, Check, Lower, Lowered, Result, args, codes, ints, spread};
+use crate::backend::opencl::Shared;
 use crate::backend::opencl::programs::{ELEMENTS, GEMM, WEIGHTS};
 use crate::graph::ops::block_matmul::BlockMatMul;
+use crate::graph::ops::glu::GluOp;
 use crate::graph::ops::matmul::MatMul;
 use crate::tensor::DType;
 
@@ -61,48 +63,182 @@ pub(super) fn gemm(cx: &Lower<'_>, p: Gemm) -> Option<Call> {
     Some(Call { family: GEMM, definitions, kernel: "gemm", args, global, local })
 }
 
-/// A product with weights by rows; see `cl/weights.cl`.
+/// Products with weights by rows; see `cl/weights.cl`.
 struct Rows {
     format: usize,
-    bias: Arg,
+    weights: [Arg; 3],
+    biases: [Arg; 3],
+    scale: Arg,
     added: Arg,
+    results: [Arg; 3],
     batch: usize,
     inner: usize,
-    sizes: [usize; 3],
+    m: usize,
+    /// Columns of the results; 0 for one that there is not.
+    n: [usize; 3],
+    k: usize,
     x_steps: [usize; 2],
     /// In bytes.
     w_steps: [usize; 2],
     has_bias: bool,
     has_added: bool,
     activation: [Arg; 3],
+    gated: bool,
+    prepare: usize,
+    epsilon: f32,
 }
 
-fn rows(cx: &Lower<'_>, x: Arg, w: Arg, p: Rows) -> Option<Call> {
-    let [m, n, k] = p.sizes;
+/// What a kernel of products does to its activations first.
+const NORM: usize = 1;
+const ROUND: usize = 2;
+
+impl Rows {
+    /// One product, as it is.
+    fn one(format: usize, weights: Arg, [m, n, k]: [usize; 3], activation: [Arg; 3]) -> Self {
+        Self {
+            format,
+            weights: [weights, Arg::Absent, Arg::Absent],
+            biases: [Arg::Absent, Arg::Absent, Arg::Absent],
+            scale: Arg::Absent,
+            added: Arg::Absent,
+            results: [Arg::Dst, Arg::Absent, Arg::Absent],
+            batch: 1,
+            inner: 1,
+            m,
+            n: [n, 0, 0],
+            k,
+            x_steps: [0; 2],
+            w_steps: [0; 2],
+            has_bias: false,
+            has_added: false,
+            activation,
+            gated: false,
+            prepare: 0,
+            epsilon: 0.0,
+        }
+    }
+}
+
+fn rows(cx: &Lower<'_>, x: Arg, p: Rows) -> Option<Call> {
     let shape = cx.shared.shape;
     let [w_ob, c_ob] = shape.rows;
-    let (w_ob, c_ob) = (w_ob.min(m.next_power_of_two()), c_ob.min(n.next_power_of_two()));
+    let w_ob = w_ob.min(p.m.next_power_of_two());
+    let c_ob = if w_ob == 1 { shape.columns } else { c_ob };
+    // Registers hold the tiles of both matrices.
+    let c_ob = if p.gated { (c_ob / 2).max(1) } else { c_ob };
+    let c_ob = c_ob.min(p.n[0].next_power_of_two());
     let lanes = shape.lanes;
-    let sizes = ints([m, n, k, p.inner])?;
+    let [items, turns] = if p.prepare > 0 { shape.items } else { [1; 2] };
+    let [n, n1, n2] = p.n;
+    let sizes = ints([p.m, n, n1, n2, p.k, p.inner])?;
     let [x_steps, w_steps] = [ints(p.x_steps)?, ints(p.w_steps)?];
-    let shared = Arg::Local(lanes * size_of::<f32>());
+    let kept = if p.prepare > 0 { w_ob * p.k } else { 0 };
+    let shared = Arg::Local((lanes * items + kept) * size_of::<f32>());
     let args = args![
-        [x, w, p.bias, p.added, Arg::Dst, shared],
+        [x],
+        p.weights,
+        p.biases,
+        [p.scale, p.added],
+        p.results,
+        [shared],
         sizes,
         x_steps,
         w_steps,
         [Arg::Int(p.has_bias.into()), Arg::Int(p.has_added.into())],
         p.activation,
+        [Arg::Float(p.epsilon)],
     ];
-    let definitions =
-        format!("-DVEC=4 -DFORMAT={} -DW_OB={w_ob} -DC_OB={c_ob} -DLANES={lanes}", p.format);
-    let global = [n.div_ceil(c_ob) * lanes, m.div_ceil(w_ob), p.batch];
-    let local = Some([lanes, 1, 1]);
+    let definitions = format!(
+        "-DVEC=4 -DFORMAT={} -DW_OB={w_ob} -DC_OB={c_ob} -DLANES={lanes} -DITEMS={items} \
+         -DTILES={turns} -DPREPARE={} -DGATED={}",
+        p.format,
+        p.prepare,
+        usize::from(p.gated)
+    );
+    let tiles: usize = p.n.iter().map(|n| n.div_ceil(c_ob)).sum();
+    let groups = tiles.div_ceil(items * turns);
+    let global = [groups * items * lanes, p.m.div_ceil(w_ob), p.batch];
+    let local = Some([lanes * items, 1, 1]);
     Some(Call { family: WEIGHTS, definitions, kernel: "rows", args, global, local })
 }
 
+/// Whether kernels of products prepare so many rows of `k` elements themselves: a tile of them at most, in
+/// the memory of a work-group.
+pub(in crate::backend::opencl) fn prepares(shared: &Shared, m: usize, k: usize) -> bool {
+    let shape = shared.shape;
+    let tile = shape.rows[0].min(m.next_power_of_two());
+    let bytes = (shape.lanes * shape.items[0] + tile * k) * size_of::<f32>();
+    let room = usize::try_from(shared.info.local_memory).unwrap_or(usize::MAX);
+    shared.fuse && m <= shape.rows[0] && bytes <= room
+}
+
+/// What a call computes beside products with one tensor `x`: see `fuse.rs`. Operands are `x`, the matrices,
+/// their biases if there are any, the norm's scale, what is added.
+pub(in crate::backend::opencl) struct Together {
+    pub(in crate::backend::opencl) matrices: usize,
+    pub(in crate::backend::opencl) bias: bool,
+    pub(in crate::backend::opencl) norm: Option<f32>,
+    pub(in crate::backend::opencl) gate: Option<GluOp>,
+    pub(in crate::backend::opencl) sum: bool,
+}
+
+pub(in crate::backend::opencl) fn together(op: &Together, cx: &Lower<'_>) -> Result {
+    let (&[m, k], dtype) = (&cx.src[0].dims[..], cx.src[1].dtype) else { return Ok(None) };
+    let Some(format) = format(dtype, k).filter(|_| k > 0) else { return Ok(None) };
+    let n = |i: usize| if i < op.matrices { cx.src[1 + i].dims[0] } else { 0 };
+    let function = op.gate.map_or(0, elements::gate);
+    let activation = [Arg::Int(function), Arg::Float(0.0), Arg::Float(0.0)];
+    let mut product = Rows::one(format, Arg::Src(1), [m, n(0), k], activation);
+    for i in 1..op.matrices {
+        product.weights[i] = Arg::Src(1 + i);
+    }
+    let mut next = 1 + op.matrices;
+    if op.bias {
+        for i in 0..op.matrices {
+            product.biases[i] = Arg::Src(next + i);
+        }
+        product.has_bias = true;
+        next += op.matrices;
+    }
+    if let Some(epsilon) = op.norm {
+        (product.scale, product.epsilon) = (Arg::Src(next), epsilon);
+        product.prepare |= NORM;
+        next += 1;
+    }
+    if op.sum {
+        (product.added, product.has_added) = (Arg::Src(next), true);
+    }
+    product.gated = op.gate.is_some();
+    if !product.gated {
+        for i in 1..op.matrices {
+            (product.n[i], product.results[i]) = (n(i), Arg::Other(i));
+        }
+    }
+    // Weights in blocks meet activations of 8 bits, as on the CPU, so that both give the same tokens.
+    if dtype.is_plain() {
+        return Ok(rows(cx, Arg::Src(0), product).map(Lowered::from));
+    }
+    if prepares(cx.shared, m, k) {
+        product.prepare |= ROUND;
+        return Ok(rows(cx, Arg::Src(0), product).map(Lowered::from));
+    }
+    let Some([count]) = ints([m * k]) else { return Ok(None) };
+    let (global, local) = spread([m * k / 32, 1, 1], GROUP);
+    let round = Call {
+        family: ELEMENTS,
+        definitions: cx.vec(cx.shared.shape.vec),
+        kernel: "round_groups",
+        args: vec![Arg::Src(0), Arg::Temp(0), count],
+        global,
+        local,
+    };
+    let Some(product) = rows(cx, Arg::Temp(0), product) else { return Ok(None) };
+    let temps = vec![m * k * size_of::<f32>()];
+    Ok(Some(Lowered { calls: vec![round, product], temps, ..Lowered::default() }))
+}
+
 /// The kernels' number of a format of weights with rows of `k` elements.
-fn format(dtype: DType, k: usize) -> Option<usize> {
+pub(in crate::backend::opencl) fn format(dtype: DType, k: usize) -> Option<usize> {
     let number = match dtype {
         DType::F32 => 0,
         DType::F16 => 1,
@@ -147,19 +283,17 @@ pub(super) fn matmul(op: &MatMul, cx: &Lower<'_>) -> Result {
     let (a_steps, b_steps) = (a.map(|v| v * s.m * s.k), b.map(|v| v * s.n * s.k));
     let call = if op.transposed_b {
         let product = Rows {
-            format: 0,
-            bias,
+            biases: [bias, Arg::Absent, Arg::Absent],
             added,
             batch,
             inner,
-            sizes: [m, s.n, s.k],
             x_steps: a_steps,
             w_steps: b_steps.map(|v| v * size_of::<f32>()),
             has_bias: op.bias,
             has_added: op.residual,
-            activation,
+            ..Rows::one(0, Arg::Src(1), [m, s.n, s.k], activation)
         };
-        rows(cx, Arg::Src(0), Arg::Src(1), product)
+        rows(cx, Arg::Src(0), product)
     } else {
         let product = Gemm {
             a: Arg::Src(0),
@@ -183,39 +317,8 @@ pub(super) fn matmul(op: &MatMul, cx: &Lower<'_>) -> Result {
 }
 
 pub(super) fn block_matmul(op: &BlockMatMul, cx: &Lower<'_>) -> Result {
-    let (&[m, k], n) = (&cx.src[0].dims[..], cx.src[1].dims[0]) else { return Ok(None) };
-    let Some(format) = format(cx.src[1].dtype, k).filter(|_| k > 0) else { return Ok(None) };
-    let activation = [Arg::Int(0), Arg::Float(0.0), Arg::Float(0.0)];
-    let product = Rows {
-        format,
-        bias: if op.bias { Arg::Src(2) } else { Arg::Absent },
-        added: Arg::Absent,
-        batch: 1,
-        inner: 1,
-        sizes: [m, n, k],
-        x_steps: [0; 2],
-        w_steps: [0; 2],
-        has_bias: op.bias,
-        has_added: false,
-        activation,
-    };
-    // Weights in blocks meet activations of 8 bits, as on the CPU, so that both give the same tokens.
-    if cx.src[1].dtype.is_plain() {
-        return Ok(rows(cx, Arg::Src(0), Arg::Src(1), product).map(Lowered::from));
-    }
-    let Some([n]) = ints([m * k]) else { return Ok(None) };
-    let (global, local) = spread([m * k / 32, 1, 1], GROUP);
-    let round = Call {
-        family: ELEMENTS,
-        definitions: cx.vec(cx.shared.shape.vec),
-        kernel: "round_groups",
-        args: vec![Arg::Src(0), Arg::Temp(0), n],
-        global,
-        local,
-    };
-    let Some(product) = rows(cx, Arg::Temp(0), Arg::Src(1), product) else { return Ok(None) };
-    let temps = vec![m * k * size_of::<f32>()];
-    Ok(Some(Lowered { calls: vec![round, product], temps, ..Lowered::default() }))
+    let alone = Together { matrices: 1, bias: op.bias, norm: None, gate: None, sum: false };
+    together(&alone, cx)
 }
 
 pub(super) fn embedding(cx: &Lower<'_>) -> Result {
@@ -224,7 +327,9 @@ pub(super) fn embedding(cx: &Lower<'_>) -> Result {
         return Ok(None);
     };
     let args = args![[Arg::Src(0), Arg::Src(1), Arg::Dst], sizes];
-    let definitions = format!("-DVEC=4 -DFORMAT={format} -DW_OB=1 -DC_OB=1 -DLANES=1");
+    let definitions = format!(
+        "-DVEC=4 -DFORMAT={format} -DW_OB=1 -DC_OB=1 -DLANES=1 -DITEMS=1 -DTILES=1 -DPREPARE=0 -DGATED=0"
+    );
     let (global, local) = ([k.div_ceil(32), m, 1], None);
     let kernel = "embedding";
     let call = Call { family: WEIGHTS, definitions, kernel, args, global, local };

@@ -5,7 +5,7 @@ mod bytes;
 mod codes;
 mod conv;
 mod elements;
-mod matmul;
+pub(super) mod matmul;
 mod movement;
 mod rows;
 
@@ -22,8 +22,10 @@ pub(super) enum Arg {
     Src(usize),
     /// Operand `i` from some byte of it on.
     Part(usize, usize),
-    /// The result.
+    /// The result, of several the first.
     Dst,
+    /// Result `i` of several.
+    Other(usize),
     /// Scratch memory `i` of the operation.
     Temp(usize),
     /// Memory that was made ready at planning time.
@@ -139,13 +141,17 @@ macro_rules! args {
 }
 use args;
 
+/// Whether a tensor has elements, and no more than kernels count, in 32 bits.
+pub(super) fn fits(info: &Info) -> bool {
+    info.elements() > 0 && info.stored_bytes().is_some_and(|b| b <= i32::MAX as usize)
+}
+
 /// The kernels of an operation; `None` if there are none for it.
 pub(super) fn lower(op: &Op, cx: &Lower<'_>) -> Result {
-    // Kernels count elements in 32 bits.
-    let small = |info: &Info| info.stored_bytes().is_some_and(|b| b <= i32::MAX as usize);
     let weights = |i: usize| cx.values.get(i).is_some_and(Option::is_some);
-    let fits = cx.src.iter().enumerate().all(|(i, s)| small(s) || weights(i)) && small(cx.dst);
-    if !fits || cx.dst.elements() == 0 {
+    let empty_or_fits = |info: &Info| info.elements() == 0 || fits(info);
+    let all = cx.src.iter().enumerate().all(|(i, s)| weights(i) || empty_or_fits(s));
+    if !all || !fits(cx.dst) {
         return Ok(None);
     }
     match op {
@@ -159,6 +165,7 @@ pub(super) fn lower(op: &Op, cx: &Lower<'_>) -> Result {
         Op::Softmax(op) => rows::softmax(op, cx),
         Op::Norm(op) => rows::norm(op, cx),
         Op::Reduce(op) => rows::reduce(op, cx),
+        Op::Best(op) => rows::best(op, cx),
         Op::Conv(op) => conv::conv(op, cx),
         Op::Pool(op) => conv::pool(op, cx),
         Op::MatMul(op) => matmul::matmul(op, cx),

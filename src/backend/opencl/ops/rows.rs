@@ -2,8 +2,9 @@
 
 use tilewright_kernels::template::reduce::ReduceOp;
 
-use super::{Arg, Call, Lower, Result, args, ints, spread};
-use crate::backend::opencl::programs::ROWS;
+use super::{Arg, Call, Lower, Lowered, Result, args, ints, spread};
+use crate::backend::opencl::programs::{BEST, ROWS};
+use crate::graph::ops::best::Best;
 use crate::graph::ops::norm::{Norm, NormOp};
 use crate::graph::ops::reduce::Reduce;
 use crate::graph::ops::softmax::Softmax;
@@ -79,4 +80,43 @@ pub(super) fn reduce(op: &Reduce, cx: &Lower<'_>) -> Result {
     let (global, local) = spread([inner, outer, 1], GROUP);
     let definitions = definitions(cx, cx.shared.shape.vec);
     Ok(Some(Call { family: ROWS, definitions, kernel: "reduce", args, global, local }.into()))
+}
+
+/// Most of the largest elements that kernels find: a work-item holds them.
+const MOST_BEST: usize = 64;
+
+/// Elements of a row that a work-item looks at, at least, and work-items of a row, at most.
+const LEAST_PART: usize = 1024;
+const MOST_PARTS: usize = 64;
+
+pub(super) fn best(op: &Best, cx: &Lower<'_>) -> Result {
+    let (&[rows, n], k) = (&cx.src[0].dims[..], op.k) else { return Ok(None) };
+    let part = n.div_ceil(MOST_PARTS).max(LEAST_PART);
+    let parts = n.div_ceil(part);
+    let Some([n_arg, part, k_arg, parts_arg]) = ints([n, part, k, parts]) else { return Ok(None) };
+    if k > MOST_BEST || !cx.all_f32() {
+        return Ok(None);
+    }
+    let definitions = format!("-DVEC=1 -DMOST={}", k.next_power_of_two());
+    let (global, local) = spread([parts, rows, 1], 1);
+    let of_parts = Call {
+        family: BEST,
+        definitions: definitions.clone(),
+        kernel: "best_of_parts",
+        args: vec![Arg::Src(0), Arg::Temp(0), Arg::Temp(1), n_arg, part, k_arg],
+        global,
+        local,
+    };
+    let (global, local) = spread([rows, 1, 1], 1);
+    let k_arg = Arg::Int(k as i32);
+    let of_all = Call {
+        family: BEST,
+        definitions,
+        kernel: "best_of_all",
+        args: vec![Arg::Temp(0), Arg::Temp(1), Arg::Dst, parts_arg, k_arg],
+        global,
+        local,
+    };
+    let bytes = rows * parts * k * size_of::<f32>();
+    Ok(Some(Lowered { calls: vec![of_parts, of_all], temps: vec![bytes; 2], ..Lowered::default() }))
 }

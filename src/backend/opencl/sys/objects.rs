@@ -4,14 +4,17 @@
 use core::ffi::{c_char, c_void};
 use core::ptr;
 use core::sync::atomic::Ordering;
+use core::time::Duration;
 use std::ffi::CString;
 use std::sync::Arc;
 
 use super::{
-    Api, BUFFER_CREATE_TYPE_REGION, Device, Handle, MEM_READ_WRITE, PROGRAM_BINARIES,
-    PROGRAM_BINARY_SIZES, PROGRAM_BUILD_LOG, SUCCESS, check,
+    Api, BUFFER_CREATE_TYPE_REGION, Device, Handle, MEM_READ_ONLY, MEM_READ_WRITE,
+    MEM_USE_HOST_PTR, PROFILING_END, PROFILING_START, PROGRAM_BINARIES, PROGRAM_BINARY_SIZES,
+    PROGRAM_BUILD_LOG, SUCCESS, check,
 };
 use crate::backend::opencl::OpenClError;
+use crate::tensor::Tensor;
 
 macro_rules! object {
     ($(#[$doc:meta])* $name:ident, $release:ident) => {
@@ -66,6 +69,26 @@ object!(
     Program, release_program
 );
 object!(RawKernel, release_kernel);
+object!(
+    /// A command that was submitted, to ask for its time.
+    Event, release_event
+);
+
+impl Event {
+    /// How long the device was busy with the command, once that is done.
+    pub(super) fn time(&self) -> Duration {
+        let at = |what: u32| {
+            let mut nanoseconds = 0u64;
+            let to = (&raw mut nanoseconds).cast();
+            // SAFETY: there is room for the 8 bytes that are asked for.
+            let code = unsafe {
+                (self.api.get_event_times)(self.handle, what, size_of::<u64>(), to, ptr::null_mut())
+            };
+            if code == SUCCESS { nanoseconds } else { 0 }
+        };
+        Duration::from_nanos(at(PROFILING_END).saturating_sub(at(PROFILING_START)))
+    }
+}
 
 impl Context {
     pub(in super::super) fn of(device: &Device) -> Result<Self, OpenClError> {
@@ -92,6 +115,8 @@ pub(in super::super) struct Mem {
     pub(super) raw: RawMem,
     pub(super) bytes: usize,
     whole: Option<Arc<Mem>>,
+    /// Whose bytes it is, if it has none of its own.
+    lent: Option<Tensor>,
 }
 
 impl Mem {
@@ -104,7 +129,21 @@ impl Mem {
             }
         })?;
         context.api.live.bytes.fetch_add(bytes as i64, Ordering::Relaxed);
-        Ok(Self { raw, bytes, whole: None })
+        Ok(Self { raw, bytes, whole: None, lent: None })
+    }
+
+    /// The bytes of a tensor, not 0, where they lie: of no use but for a device that shares the memory of the
+    /// host. Kernels only read them.
+    pub(in super::super) fn of(context: &Context, value: &Tensor) -> Result<Self, OpenClError> {
+        let (bytes, lent) = (value.bytes().len(), Some(value.clone()));
+        let host = value.bytes().as_ptr().cast_mut().cast();
+        let raw = RawMem::new(&context.api, "clCreateBuffer", |api, code| {
+            let flags = MEM_READ_ONLY | MEM_USE_HOST_PTR;
+            // SAFETY: the context lives; the bytes do as long as the buffer, which keeps the tensor, and
+            // nobody writes them: not who shares the tensor, and not a device by these flags.
+            unsafe { (api.create_buffer)(context.handle, flags, bytes, host, code) }
+        })?;
+        Ok(Self { raw, bytes, whole: None, lent })
     }
 
     /// A part of a buffer.
@@ -129,13 +168,13 @@ impl Mem {
                 )
             }
         })?;
-        Ok(Self { raw, bytes, whole: Some(whole.clone()) })
+        Ok(Self { raw, bytes, whole: Some(whole.clone()), lent: None })
     }
 }
 
 impl Drop for Mem {
     fn drop(&mut self) {
-        if self.whole.is_none() {
+        if self.whole.is_none() && self.lent.is_none() {
             self.raw.api.live.bytes.fetch_sub(self.bytes as i64, Ordering::Relaxed);
         }
     }

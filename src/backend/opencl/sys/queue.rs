@@ -4,35 +4,55 @@
 use core::marker::PhantomData;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
+use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::objects::{Context, Launch, Mem, RawQueue};
-use super::{Device, FALSE, TRUE, check};
+use super::objects::{Context, Event, Launch, Mem, RawQueue};
+use super::recorded::Recorded;
+use super::{Api, Device, FALSE, Handle, QUEUE_PROFILING, TRUE, check};
 use crate::backend::opencl::OpenClError;
 
 /// The commands of a device, done in order. One thread submits at a time.
 pub(in super::super) struct Queue {
-    raw: RawQueue,
+    pub(super) raw: RawQueue,
     turn: Mutex<()>,
     /// Times that the host has waited for the device.
     waits: AtomicU64,
     /// Kernels submitted.
     kernels: AtomicU64,
+    /// Bytes that the host has read.
+    read: AtomicU64,
+    /// Nanoseconds that kernels have taken, if that is asked of the device.
+    busy: AtomicU64,
+    timed: bool,
+}
+
+/// The host's side of a transfer.
+enum Host<'a> {
+    From(&'a [u8]),
+    To(&'a mut [u8]),
 }
 
 impl Queue {
-    pub(in super::super) fn new(context: &Context, device: &Device) -> Result<Self, OpenClError> {
+    /// A queue; `timed` if it adds up how long kernels take.
+    pub(in super::super) fn new(
+        context: &Context,
+        device: &Device,
+        timed: bool,
+    ) -> Result<Self, OpenClError> {
+        let properties = if timed { QUEUE_PROFILING } else { 0 };
         let raw = RawQueue::new(&context.api, "clCreateCommandQueue", |api, code| {
             // SAFETY: context and device live.
-            unsafe { (api.create_queue)(context.handle, device.device, 0, code) }
+            unsafe { (api.create_queue)(context.handle, device.device, properties, code) }
         })?;
-        let (waits, kernels) = (AtomicU64::new(0), AtomicU64::new(0));
-        Ok(Self { raw, turn: Mutex::new(()), waits, kernels })
+        let [waits, kernels, read, busy] = [0; 4].map(AtomicU64::new);
+        Ok(Self { raw, turn: Mutex::new(()), waits, kernels, read, busy, timed })
     }
 
-    /// Times that the host has waited, and kernels submitted.
-    pub(in super::super) fn counts(&self) -> (u64, u64) {
-        (self.waits.load(Ordering::Relaxed), self.kernels.load(Ordering::Relaxed))
+    /// Times that the host has waited, kernels submitted, bytes read, and nanoseconds of kernels.
+    pub(in super::super) fn counts(&self) -> [u64; 4] {
+        let all = [&self.waits, &self.kernels, &self.read, &self.busy];
+        all.map(|count| count.load(Ordering::Relaxed))
     }
 
     /// Submits what `work` asks for, and waits until all of it is done, or has failed.
@@ -41,7 +61,8 @@ impl Queue {
         work: impl FnOnce(&mut Submission<'env>) -> Result<R, OpenClError>,
     ) -> Result<R, OpenClError> {
         let _turn: MutexGuard<'_, ()> = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut submission = Submission { queue: self, open: false, borrows: PhantomData };
+        let mut submission =
+            Submission { queue: self, open: false, events: Vec::new(), borrows: PhantomData };
         let result = work(&mut submission);
         // Waits in any case: transfers may still use what the caller lends. Should `work` unwind, the
         // submission's end does.
@@ -55,6 +76,8 @@ pub(in super::super) struct Submission<'env> {
     queue: &'env Queue,
     /// Whether there are commands that were not waited for.
     open: bool,
+    /// Kernels whose time is wanted.
+    events: Vec<Event>,
     borrows: PhantomData<&'env mut &'env ()>,
 }
 
@@ -80,7 +103,7 @@ impl<'env> Submission<'env> {
         at: usize,
         bytes: &'env [u8],
     ) -> Result<(), OpenClError> {
-        self.transfer_to(mem, at, bytes, FALSE)
+        self.transfer(mem, at, Host::From(bytes), FALSE)
     }
 
     /// Sends bytes to the device now.
@@ -90,40 +113,7 @@ impl<'env> Submission<'env> {
         at: usize,
         bytes: &[u8],
     ) -> Result<(), OpenClError> {
-        self.transfer_to(mem, at, bytes, TRUE)
-    }
-
-    fn transfer_to(
-        &mut self,
-        mem: &Mem,
-        at: usize,
-        bytes: &[u8],
-        wait: u32,
-    ) -> Result<(), OpenClError> {
-        let call = "clEnqueueWriteBuffer";
-        Self::inside(mem, at, bytes.len(), call)?;
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        let (raw, length) = (&self.queue.raw, bytes.len());
-        raw.api.gate(call)?;
-        self.open = true;
-        let from = bytes.as_ptr().cast();
-        // SAFETY: the range lies inside the memory; the bytes are there until the queue was waited for,
-        // by their lifetime or because the call waits.
-        check(call, unsafe {
-            (raw.api.enqueue_write)(
-                raw.handle,
-                mem.raw.handle,
-                wait,
-                at,
-                length,
-                from,
-                0,
-                ptr::null(),
-                ptr::null_mut(),
-            )
-        })
+        self.transfer(mem, at, Host::From(bytes), TRUE)
     }
 
     /// Gets bytes from the device; they are there when the submission ends.
@@ -133,7 +123,7 @@ impl<'env> Submission<'env> {
         at: usize,
         bytes: &'env mut [u8],
     ) -> Result<(), OpenClError> {
-        self.transfer_from(mem, at, bytes, FALSE)
+        self.transfer(mem, at, Host::To(bytes), FALSE)
     }
 
     /// Gets bytes from the device, and waits for them.
@@ -144,39 +134,49 @@ impl<'env> Submission<'env> {
         bytes: &mut [u8],
     ) -> Result<(), OpenClError> {
         self.queue.waits.fetch_add(1, Ordering::Relaxed);
-        self.transfer_from(mem, at, bytes, TRUE)
+        self.transfer(mem, at, Host::To(bytes), TRUE)
     }
 
-    fn transfer_from(
+    /// Moves bytes between the device and the host. Without `wait` they are in use until the queue was
+    /// waited for, which their lifetime must cover.
+    fn transfer(
         &mut self,
         mem: &Mem,
         at: usize,
-        bytes: &mut [u8],
+        host: Host<'_>,
         wait: u32,
     ) -> Result<(), OpenClError> {
-        let call = "clEnqueueReadBuffer";
-        Self::inside(mem, at, bytes.len(), call)?;
-        if bytes.is_empty() {
+        let (call, length) = match &host {
+            Host::From(bytes) => ("clEnqueueWriteBuffer", bytes.len()),
+            Host::To(bytes) => ("clEnqueueReadBuffer", bytes.len()),
+        };
+        Self::inside(mem, at, length, call)?;
+        if length == 0 {
             return Ok(());
         }
-        let (raw, length) = (&self.queue.raw, bytes.len());
+        let raw = &self.queue.raw;
         raw.api.gate(call)?;
         self.open = true;
-        let to = bytes.as_mut_ptr().cast();
-        // SAFETY: as for writing; nobody else has the bytes meanwhile, as they are borrowed mutably.
-        check(call, unsafe {
-            (raw.api.enqueue_read)(
-                raw.handle,
-                mem.raw.handle,
-                wait,
-                at,
-                length,
-                to,
-                0,
-                ptr::null(),
-                ptr::null_mut(),
-            )
-        })
+        let (queue, memory, none) = (raw.handle, mem.raw.handle, ptr::null());
+        let event = ptr::null_mut();
+        let code = match host {
+            Host::From(bytes) => {
+                let from = bytes.as_ptr().cast();
+                let write = raw.api.enqueue_write;
+                // SAFETY: the range lies inside the memory; the bytes are there until the queue was
+                // waited for, by their lifetime or because the call waits.
+                unsafe { write(queue, memory, wait, at, length, from, 0, none, event) }
+            }
+            Host::To(bytes) => {
+                self.queue.read.fetch_add(length as u64, Ordering::Relaxed);
+                let to = bytes.as_mut_ptr().cast();
+                let read = raw.api.enqueue_read;
+                // SAFETY: as for writing; nobody else has the bytes meanwhile, as they are borrowed
+                // mutably.
+                unsafe { read(queue, memory, wait, at, length, to, 0, none, event) }
+            }
+        };
+        check(call, code)
     }
 
     /// Copies bytes on the device.
@@ -212,16 +212,14 @@ impl<'env> Submission<'env> {
 
     /// Runs a kernel.
     pub(in super::super) fn launch(&mut self, launch: &'env Launch) -> Result<(), OpenClError> {
-        let raw = &self.queue.raw;
+        let (call, raw) = ("clEnqueueNDRangeKernel", &self.queue.raw);
         let local = launch.local.as_ref().map_or(ptr::null(), |l| l.as_ptr());
-        raw.api.gate("clEnqueueNDRangeKernel")?;
         self.open = true;
         self.queue.kernels.fetch_add(1, Ordering::Relaxed);
         // SAFETY: who made the launch answers for what the kernel reads and writes; sizes are three each;
-        // by its lifetime, it and its memory
-        // live until the queue was waited for.
-        check("clEnqueueNDRangeKernel", unsafe {
-            (raw.api.enqueue_kernel)(
+        // by its lifetime, it and its memory live until the queue was waited for.
+        let enqueue = |api: &Api, event: *mut Handle| unsafe {
+            (api.enqueue_kernel)(
                 raw.handle,
                 launch.kernel.handle,
                 3,
@@ -230,9 +228,27 @@ impl<'env> Submission<'env> {
                 local,
                 0,
                 ptr::null(),
-                ptr::null_mut(),
+                event,
             )
-        })
+        };
+        if !self.queue.timed {
+            raw.api.gate(call)?;
+            return check(call, enqueue(&raw.api, ptr::null_mut()));
+        }
+        let event = Event::new(&raw.api, call, |api, code| {
+            let mut event = ptr::null_mut();
+            *code = enqueue(api, &mut event);
+            event
+        })?;
+        self.events.push(event);
+        Ok(())
+    }
+
+    /// Runs kernels that were recorded for this queue.
+    pub(in super::super) fn replay(&mut self, recorded: &'env Recorded) -> Result<(), OpenClError> {
+        self.open = true;
+        self.queue.kernels.fetch_add(recorded.len() as u64, Ordering::Relaxed);
+        recorded.enqueue()
     }
 
     /// Waits for everything submitted so far.
@@ -247,6 +263,9 @@ impl<'env> Submission<'env> {
         // SAFETY: the queue lives.
         let code = unsafe { (raw.api.finish_queue)(raw.handle) };
         self.open = false;
+        let events = core::mem::take(&mut self.events);
+        let busy: Duration = events.iter().map(Event::time).sum();
+        self.queue.busy.fetch_add(busy.as_nanos() as u64, Ordering::Relaxed);
         gate?;
         check("clFinish", code)
     }

@@ -1,0 +1,183 @@
+//! Products that are computed in one kernel with what is before and behind them.
+//!
+//! Products that read the same rows become one call, so do the two halves of a gated unit with its gate, and
+//! a product with the sum behind it. A norm before them is computed by the kernels of all that read it,
+//! where there are few rows: what a work-group then does once more costs less than a kernel of its own.
+
+use std::collections::{HashMap, HashSet};
+
+use super::Shared;
+use super::ops::{self, matmul};
+use crate::graph::ops::glu::GluOp;
+use crate::graph::ops::norm::NormOp;
+use crate::graph::{Context, Op, TensorId};
+use crate::tensor::DType;
+use tilewright_kernels::Activation;
+use tilewright_kernels::template::binary::BinaryOp;
+
+/// Most matrices that one call multiplies with.
+const TOGETHER: usize = 3;
+
+/// Products of the same rows, and what is computed with them.
+pub(super) struct Group {
+    pub(super) products: Vec<TensorId>,
+    /// The norm whose result the products read.
+    pub(super) norm: Option<(TensorId, f32)>,
+    /// The gated unit of the two products.
+    pub(super) gate: Option<(TensorId, GluOp)>,
+    /// The sum of the product with another tensor.
+    pub(super) sum: Option<(TensorId, TensorId)>,
+}
+
+impl Group {
+    /// What a call has as its results.
+    pub(super) fn results(&self) -> Vec<TensorId> {
+        match (self.gate, self.sum) {
+            (Some((gate, _)), _) => vec![gate],
+            (_, Some((sum, _))) => vec![sum],
+            _ => self.products.clone(),
+        }
+    }
+
+    /// All operations that the call computes.
+    pub(super) fn members(&self) -> Vec<TensorId> {
+        let mut all: Vec<TensorId> = self.norm.iter().map(|(norm, _)| *norm).collect();
+        all.extend(&self.products);
+        all.extend(self.gate.map(|(gate, _)| gate));
+        all.extend(self.sum.map(|(sum, _)| sum));
+        all
+    }
+}
+
+/// The groups of a graph.
+#[derive(Default)]
+pub(super) struct Fused {
+    /// By the operation at whose place in the order a group is computed.
+    pub(super) groups: HashMap<TensorId, Group>,
+    /// What some group computes.
+    pub(super) members: HashSet<TensorId>,
+}
+
+struct Finder<'a> {
+    cx: &'a Context,
+    users: HashMap<TensorId, Vec<TensorId>>,
+    outputs: &'a [TensorId],
+}
+
+impl Finder<'_> {
+    /// The only operation that reads a tensor.
+    fn user(&self, id: TensorId) -> Option<TensorId> {
+        match self.users.get(&id).map(Vec::as_slice) {
+            Some(&[user]) if !self.outputs.contains(&id) => Some(user),
+            _ => None,
+        }
+    }
+
+    fn src(&self, id: TensorId) -> &[TensorId] {
+        self.cx.record(id).src()
+    }
+
+    /// Whether an operation is a product with constants that kernels compute.
+    fn is_product(&self, id: TensorId) -> bool {
+        let record = self.cx.record(id);
+        let Op::BlockMatMul(_) = record.op() else { return false };
+        let src = record.src();
+        let constant = src[1..].iter().all(|&s| self.cx.constant_value(s).is_some());
+        let x = self.cx.record(src[0]).info();
+        let fits = [&x, &record.info()].iter().all(|info| ops::fits(info));
+        let known = matmul::format(self.cx.record(src[1]).dtype(), x.dims[1]).is_some();
+        constant && fits && known && record.value().is_none()
+    }
+
+    /// Products that may share a call have these in common.
+    fn kind(&self, id: TensorId) -> (TensorId, DType, usize) {
+        let src = self.src(id);
+        (src[0], self.cx.record(src[1]).dtype(), src.len())
+    }
+
+    /// The gated unit that alone reads a product, with its two products.
+    fn gate(&self, id: TensorId) -> Option<(TensorId, GluOp, [TensorId; 2])> {
+        let gate = self.user(id)?;
+        let Op::Glu(op) = self.cx.record(gate).op() else { return None };
+        let &[a, b] = self.src(gate) else { return None };
+        let both = a != b && self.is_product(a) && self.is_product(b);
+        let alone = self.user(a) == Some(gate) && self.user(b) == Some(gate);
+        (both && alone && self.kind(a) == self.kind(b)).then_some((gate, op.op, [a, b]))
+    }
+
+    /// The sum that alone reads a product, with what is added.
+    fn sum(&self, id: TensorId) -> Option<(TensorId, TensorId)> {
+        let sum = self.user(id)?;
+        let Op::Binary(op) = self.cx.record(sum).op() else { return None };
+        let plain = op.op == BinaryOp::Add && op.activation == Activation::None;
+        let &[a, b] = self.src(sum) else { return None };
+        let other = if a == id { b } else { a };
+        let same = self.cx.dims(other) == self.cx.dims(id) && other != id;
+        (plain && same).then_some((sum, other))
+    }
+
+    /// The norm of whole rows that a tensor is, if all who read it are products that can compute it.
+    fn norm(&self, id: TensorId, shared: &Shared) -> Option<f32> {
+        let Op::Norm(norm) = self.cx.record(id).op() else { return None };
+        let src = self.src(id);
+        let constant = src.len() == 2 && self.cx.constant_value(src[1]).is_some();
+        let dims = self.cx.dims(src[0]);
+        let whole = norm.op == NormOp::Rms && !norm.by_parts && norm.axis == 1 && dims.len() == 2;
+        let floats = src.iter().all(|&s| self.cx.record(s).dtype() == DType::F32);
+        let products = self.users.get(&id)?.iter().all(|&u| self.is_product(u));
+        let read = !self.outputs.contains(&id);
+        let fits = whole && matmul::prepares(shared, dims[0], dims[1]);
+        (constant && fits && floats && products && read).then_some(norm.epsilon)
+    }
+}
+
+/// Finds what is computed together.
+pub(super) fn find(
+    shared: &Shared,
+    cx: &Context,
+    order: &[TensorId],
+    outputs: &[TensorId],
+) -> Fused {
+    let mut users: HashMap<TensorId, Vec<TensorId>> = HashMap::new();
+    for &id in order {
+        for &s in cx.record(id).src() {
+            users.entry(s).or_default().push(id);
+        }
+    }
+    let finder = Finder { cx, users, outputs };
+    let mut fused = Fused::default();
+    // Where the last group that others may join is computed.
+    let mut open: HashMap<(TensorId, DType, usize), TensorId> = HashMap::new();
+    for &id in order {
+        if fused.members.contains(&id) || !finder.is_product(id) {
+            continue;
+        }
+        let kind = finder.kind(id);
+        if let Some(group) = open.get(&kind).and_then(|at| fused.groups.get_mut(at))
+            && group.products.len() < TOGETHER
+            && finder.gate(id).is_none()
+            && finder.sum(id).is_none()
+        {
+            group.products.push(id);
+            fused.members.insert(id);
+            continue;
+        }
+        let x = kind.0;
+        let norm = finder.norm(x, shared).map(|epsilon| (x, epsilon));
+        let mut group = Group { products: vec![id], norm, gate: None, sum: None };
+        let at = if let Some((gate, op, products)) = finder.gate(id) {
+            group.products = products.to_vec();
+            group.gate = Some((gate, op));
+            gate
+        } else if let Some((sum, other)) = finder.sum(id) {
+            group.sum = Some((sum, other));
+            sum
+        } else {
+            open.insert(kind, id);
+            id
+        };
+        fused.members.extend(group.members());
+        fused.groups.insert(at, group);
+    }
+    fused
+}
