@@ -58,14 +58,15 @@ struct Place {
 
 /// Installs the libraries, compares the symbols of the shared one with the list, and runs programs with
 /// both: as C99 and as C++17, by two compilers, found by pkg-config and by CMake, some of them under
-/// valgrind. `--sizes` writes the table of sizes instead.
+/// valgrind. `--sizes [MODEL.onnx]` writes the table of sizes instead.
 ///
 /// # Errors
 /// The command that failed; symbols that differ.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let features = match args {
         [] => None,
-        [flag] if flag == "--sizes" => return size::table(),
+        [flag] if flag == "--sizes" => return size::table(None),
+        [flag, network] if flag == "--sizes" => return size::table(Some(network)),
         [flag] if flag == "--firmware" => return firmware(),
         [flag] if flag == "--kernels" => return kernels_alone(),
         [flag] if flag == "--arm" => return on_arm(),
