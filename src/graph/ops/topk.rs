@@ -102,14 +102,11 @@ fn key<T: Number>(x: T) -> u64 {
     if !T::FLOAT {
         return (x.to_int() - T::LEAST.to_int()) as u64;
     }
-    // Zeros of both signs are one.
-    let (value, sign) = (x.to_float() + 0.0, 1 << 63);
+    // Zeros of both signs are one. Negative numbers count down; without a branch, as signs are random.
+    let value = x.to_float() + 0.0;
     let bits = value.to_bits();
-    match value.is_nan() {
-        true => u64::MAX,
-        false if bits & sign == 0 => bits | sign,
-        false => !bits,
-    }
+    let ordered = bits ^ ((bits as i64 >> 63) as u64 | 1 << 63);
+    if value.is_nan() { u64::MAX } else { ordered }
 }
 
 #[cfg(test)]
