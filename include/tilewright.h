@@ -31,6 +31,11 @@
 #include <stdint.h>
 
 /*
+ The version of the library that this header belongs to; see `tw_version`.
+ */
+#define TW_VERSION "0.1.0"
+
+/*
  The version of the interface that this header describes; see `tw_abi_version`.
  */
 #define TW_ABI_VERSION 1
@@ -943,7 +948,8 @@ extern "C" {
 uint32_t tw_abi_version(void);
 
 /*
- The version of the library: `"0.1.0"`. Never NULL, never to be freed. Any thread may call it.
+ The version of the library: `"0.1.0"`; that of the header is `TW_VERSION`. Never NULL, never to be freed.
+ Any thread may call it.
  */
 const char *tw_version(void);
 

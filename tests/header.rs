@@ -27,7 +27,9 @@ const FILES: [&str; 16] = [
 #[test]
 fn the_header_says_what_the_sources_say() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();
+    let mut config = cbindgen::Config::from_file(root.join("cbindgen.toml")).unwrap();
+    config.after_includes =
+        config.after_includes.map(|text| text.replace("@VERSION@", env!("CARGO_PKG_VERSION")));
     let mut builder = cbindgen::Builder::new().with_config(config);
     for file in FILES {
         builder = builder.with_src(root.join(file));

@@ -50,9 +50,15 @@ pub unsafe extern "C" fn tw_set_log(tell: tw_log_fn, user: *mut c_void) {
 pub(super) fn tell(level: tw_log_level, line: impl FnOnce() -> String) {
     let log = LOG.read().unwrap_or_else(PoisonError::into_inner);
     let Some(log) = *log else { return };
-    let bytes: Vec<u8> = line().bytes().map(|b| b.max(b' ')).collect();
-    // No byte is a zero.
-    let line = CString::new(bytes).unwrap_or_default();
-    // SAFETY: who set it allows the call; the line lives until it returns.
-    unsafe { (log.tell)(log.user, level as i32, line.as_ptr()) };
+    log.line(level, line());
+}
+
+impl Log {
+    fn line(&self, level: tw_log_level, line: String) {
+        let bytes: Vec<u8> = line.bytes().map(|b| b.max(b' ')).collect();
+        // No byte is a zero.
+        let line = CString::new(bytes).unwrap_or_default();
+        // SAFETY: who set it allows the call; the line lives until it returns.
+        unsafe { (self.tell)(self.user, level as i32, line.as_ptr()) };
+    }
 }

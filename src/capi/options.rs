@@ -73,10 +73,11 @@ pub(super) unsafe fn sized<T: Copy>(
 
 /// Options with their strings read.
 #[derive(Clone, Default)]
-#[cfg_attr(not(feature = "llm"), allow(dead_code, reason = "for language models"))]
 pub(super) struct Options {
     pub(super) session: SessionOptions,
+    #[cfg(feature = "llm")]
     pub(super) context: Option<usize>,
+    #[cfg(feature = "llm")]
     pub(super) cache: i32,
 }
 
@@ -103,8 +104,13 @@ impl Options {
         session.profile = from.profile != 0;
         session.memory_limit =
             Some(usize::try_from(from.memory_limit).unwrap_or(usize::MAX)).filter(|&n| n > 0);
-        let context = Some(from.context as usize).filter(|&n| n > 0);
-        Ok(Self { session, context, cache: from.cache })
+        Ok(Self {
+            session,
+            #[cfg(feature = "llm")]
+            context: Some(from.context as usize).filter(|&n| n > 0),
+            #[cfg(feature = "llm")]
+            cache: from.cache,
+        })
     }
 
     /// The same for language models.

@@ -172,13 +172,7 @@ impl ConstCache {
         source: &Storage,
         make: impl FnOnce() -> Result<AlignedBytes, GraphError>,
     ) -> Result<Arc<AlignedBytes>, GraphError> {
-        let slot = {
-            let mut maps = lock(&self.maps);
-            match maps.kept.contains(&source.id()) {
-                true => maps.packed.entry((format, source.id())).or_default().clone(),
-                false => Arc::default(),
-            }
-        };
+        let slot = self.slot(format, source);
         let mut slot = lock(&slot);
         if let Some(found) = &*slot {
             return Ok(found.clone());
@@ -189,6 +183,15 @@ impl ConstCache {
             progress(source.len());
         }
         Ok(made)
+    }
+
+    /// Where the packed weights of this format and source are, or are going to be.
+    fn slot(&self, format: String, source: &Storage) -> Arc<Slot> {
+        let mut maps = lock(&self.maps);
+        match maps.kept.contains(&source.id()) {
+            true => maps.packed.entry((format, source.id())).or_default().clone(),
+            false => Arc::default(),
+        }
     }
 }
 

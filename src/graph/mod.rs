@@ -200,7 +200,10 @@ impl Context {
     /// What the operator's shape rule refuses, [`GraphError::Full`], and in immediate mode what the
     /// computation meets.
     pub fn op(&mut self, op: impl Into<Op>, src: &[TensorId]) -> Result<TensorId, GraphError> {
-        let op = op.into();
+        self.append(op.into(), src)
+    }
+
+    fn append(&mut self, op: Op, src: &[TensorId]) -> Result<TensorId, GraphError> {
         let operator = op.operator().expect("leaves and views have builders of their own");
         let src: Vec<TensorId> = if matches!(op, Op::Cont(_)) {
             src.to_vec()

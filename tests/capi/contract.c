@@ -1,7 +1,10 @@
 /* What holds for the whole interface: contract MODEL.onnx. Logs, backends, the last error per thread, two
- * threads with two sessions of one model, a session from two threads, and a child after fork. */
+ * threads with two sessions of one model, a session from two threads, a child after fork, and that the process
+ * is left as it was. */
 
+#include <locale.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdint.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,6 +12,27 @@
 #include "check.h"
 
 enum { ROUNDS = 20, ROOM = 1 << 20 };
+
+extern char **environ;
+
+/* A sum over what belongs to the program: how signals are handled, the locale, the environment. */
+static uint64_t surroundings(void) {
+    uint64_t sum = 1469598103934665603u;
+    char **each;
+    const char *text = setlocale(LC_ALL, NULL);
+    int i;
+    for (i = 1; i < 32; i++) {
+        struct sigaction now;
+        memset(&now, 0, sizeof now);
+        if (sigaction(i, NULL, &now) != 0) continue;
+        sum = (sum ^ (uint64_t)(uintptr_t)now.sa_handler ^ (uint64_t)now.sa_flags) * 1099511628211u;
+    }
+    for (; *text != 0; text++) sum = (sum ^ (unsigned char)*text) * 1099511628211u;
+    for (each = environ; *each != NULL; each++) {
+        for (text = *each; *text != 0; text++) sum = (sum ^ (unsigned char)*text) * 1099511628211u;
+    }
+    return sum;
+}
 
 static tw_model *model;
 static int64_t dims[TW_MAX_RANK];
@@ -102,6 +126,7 @@ int main(int argc, char **argv) {
     float *input;
     int i, status;
     pid_t child;
+    const uint64_t before = surroundings();
 
     CHECK(argc == 2);
     memset(&options, 0, sizeof options);
@@ -201,6 +226,7 @@ int main(int argc, char **argv) {
     DONE(tw_session_run(shared));
     tw_session_free(shared);
     tw_model_free(model);
+    CHECK(surroundings() == before);
     puts("contract: ok");
     return 0;
 }

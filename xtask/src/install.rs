@@ -7,10 +7,11 @@ use std::process::Command;
 use crate::{cargo, finish, target_dir};
 
 const USAGE: &str = "\
-usage: cargo xtask install --prefix DIR [--features LIST] [--target TRIPLE] [--kernels]
-  LIST     of tilewright-c: all-isas,llm,rknn (the default), or less of it: avx2 for one instruction set
+usage: cargo xtask install --prefix DIR [--features LIST] [--target TRIPLE] [--kernels] [--small]
+  LIST     of tilewright-c: all-isas,llm,opencl,rknn (the default), or less of it: avx2 for one instruction set
   TRIPLE   static library only, with the linker, objcopy and ar of that target
-  --kernels   also libtilewright-kernels.a, with nothing of the standard library and without models";
+  --kernels   also libtilewright-kernels.a, with nothing of the standard library and without models
+  --small     fewer bytes: plans are made more slowly, and kernels run as fast as ever";
 
 /// What is installed, and where.
 #[derive(Clone, Debug)]
@@ -19,11 +20,18 @@ pub(crate) struct Install {
     pub(crate) features: String,
     pub(crate) target: Option<String>,
     pub(crate) kernels: bool,
+    pub(crate) small: bool,
 }
 
 impl Install {
     pub(crate) fn new(prefix: PathBuf) -> Self {
-        Self { prefix, features: "all-isas,llm,rknn".into(), target: None, kernels: false }
+        Self {
+            prefix,
+            features: "all-isas,llm,opencl,rknn".into(),
+            target: None,
+            kernels: false,
+            small: false,
+        }
     }
 }
 
@@ -41,6 +49,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
             "--features" => install.features = value()?,
             "--target" => install.target = Some(value()?),
             "--kernels" => install.kernels = true,
+            "--small" => install.small = true,
             _ => return Err(USAGE.into()),
         }
     }
@@ -90,7 +99,7 @@ impl Install {
     /// The command that failed.
     pub(crate) fn kernels(&self, version: &str) -> Result<(), String> {
         let isas: Vec<&str> =
-            self.features.split(',').filter(|f| !matches!(*f, "llm" | "rknn")).collect();
+            self.features.split(',').filter(|f| !matches!(*f, "llm" | "opencl" | "rknn")).collect();
         let isas = isas.join(",").replace("all-isas", "avxvnni,avx512bf16,neonbf16");
         let features = format!("library,alloc,{isas}");
         let built = kernels_library(&features, self.target.as_deref())?;
@@ -103,8 +112,9 @@ impl Install {
     }
 
     fn build(&self, major: &str) -> Result<PathBuf, String> {
+        let profile = if self.small { "small" } else { "release" };
         let mut build = cargo();
-        build.args(["rustc", "--quiet", "--release", "-p", "tilewright-c", "--lib"]);
+        build.args(["rustc", "--quiet", "--profile", profile, "-p", "tilewright-c", "--lib"]);
         build.args(["--no-default-features", "--features", &self.features]);
         let mut folder = target_dir();
         match &self.target {
@@ -118,7 +128,7 @@ impl Install {
             }
         }
         finish(&mut build)?;
-        Ok(folder.join("release"))
+        Ok(folder.join(profile))
     }
 
     /// Makes one object of a static library, whose only names are those of the interface: so that it and

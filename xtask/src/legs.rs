@@ -26,6 +26,7 @@ pub(crate) const LEGS: [Leg; 14] = [
         needs: || lacking([("cc", has_program("cc", &[]))]),
         run: capi::kernels_alone,
     },
+    Leg { name: "threads in C under ThreadSanitizer", needs: capi::races_needs, run: capi::races },
     Leg { name: "C on a Cortex-M4", needs: capi::firmware_needs, run: capi::firmware },
     Leg { name: "C on aarch64", needs: arm_needs, run: capi::on_arm },
     Leg { name: "the program on aarch64", needs: || arm_target().to_vec(), run: program_on_arm },
@@ -173,7 +174,7 @@ fn self_test() -> Result<(), String> {
 }
 
 /// Cargo of the nightly toolchain: not the one that runs us, which ignores `+nightly`.
-fn nightly() -> Command {
+pub(crate) fn nightly() -> Command {
     let mut command = Command::new("cargo");
     command.arg("+nightly").env_remove("RUSTUP_TOOLCHAIN").env_remove("CARGO");
     command

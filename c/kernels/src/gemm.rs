@@ -8,10 +8,8 @@ use tilewright_kernels::{
 };
 
 use crate::error::Fail;
-use crate::kernel::{
-    Aligned, Plan, Weights, activation, given, is_type, isa, make, tw_kernel, tw_kernel_sizes,
-    tw_operands,
-};
+use crate::kernel::{activation, given, is_type, isa, make, tw_kernel};
+use crate::plan::{At, BytePlan, Lens, Quantized};
 use crate::status::{tw_dtype, tw_status};
 
 /// A product `y = x * w + bias`: `x` is `[m][k]`, `w` is `[k][n]`, `y` is `[m][n]`, row by row without gaps.
@@ -68,8 +66,39 @@ pub struct tw_quant {
     pub w_terms: u32,
 }
 
+/// The same with its numbers read.
+pub(crate) struct Quant {
+    pub(crate) x: Dtype,
+    pub(crate) x_zero_point: i32,
+    pub(crate) w: Dtype,
+    pub(crate) terms: usize,
+    pub(crate) output: QuantOutput,
+}
+
+impl Quant {
+    /// # Safety
+    /// As [`given`].
+    pub(crate) unsafe fn read(from: *const tw_quant) -> Result<Self, Fail> {
+        // SAFETY: as the caller promises.
+        let quant = unsafe { given(from, "quant") }?;
+        Ok(Self {
+            x: byte_type(quant.x_type, "x_type")?,
+            x_zero_point: quant.x_zero_point,
+            w: byte_type(quant.w_type, "w_type")?,
+            terms: quant.w_terms as usize,
+            output: quant.output()?,
+        })
+    }
+
+    /// A plan with so many columns or output channels as a kernel.
+    pub(crate) fn kernel<P>(&self, plan: P, columns: usize) -> Quantized<P> {
+        let y = self.output.dtype();
+        Quantized { plan, w: self.w, x_zero_point: self.x_zero_point, columns, y }
+    }
+}
+
 impl tw_quant {
-    pub(crate) fn output(&self) -> Result<QuantOutput, Fail> {
+    fn output(&self) -> Result<QuantOutput, Fail> {
         let all = self.y_low == 0 && self.y_high == 0;
         let (least, most) =
             if is_type(self.y_type, tw_dtype::TW_I8) { (-128, 127) } else { (0, 255) };
@@ -110,24 +139,6 @@ pub(crate) fn byte_type(number: i32, what: &'static str) -> Result<Dtype, Fail> 
     }
 }
 
-/// The weights of a kernel of bytes.
-pub(crate) fn bytes<'a>(
-    weights: &'a Weights<'_>,
-    dtype: Dtype,
-    op: &'static str,
-) -> Result<Bytes<'a>, KernelError> {
-    Ok(if dtype == Dtype::I8 {
-        Bytes::I8(weights.elements(op)?)
-    } else {
-        Bytes::U8(weights.elements(op)?)
-    })
-}
-
-/// Where the second part of packed operands begins: on a cache line.
-pub(crate) fn second(words: usize) -> usize {
-    words.next_multiple_of(16)
-}
-
 impl tw_gemm {
     fn params(&self) -> Result<MatmulParams, Fail> {
         let activation = activation(self.activation, self.low, self.high)?;
@@ -162,42 +173,43 @@ pub unsafe extern "C" fn tw_sgemm_new(
     unsafe {
         make(memory, bytes, out, || {
             let gemm = given(gemm, "gemm")?;
-            Ok(MatmulPlan::new(isa(gemm.isa)?, &gemm.params()?)?)
+            let params = gemm.params()?;
+            let plan = MatmulPlan::new(isa(gemm.isa)?, &params)?;
+            let residual = params.epilogue.residual;
+            Ok(crate::plan::Floats { plan, columns: params.n, residual })
         })
     }
 }
 
 #[cfg(feature = "alloc")]
-impl Plan for tilewright_kernels::MatmulPlan {
-    fn sizes(&self) -> tw_kernel_sizes {
-        let residual = self.params().epilogue.residual;
-        tw_kernel_sizes {
-            x: 4 * self.a_len(),
-            packed: 4 * (second(self.weights_len()) + self.bias_len()),
-            y: 4 * self.c_len(),
-            residual: if residual { 4 * self.c_len() } else { 0 },
-            scratch: 4 * self.scratch_len(),
+impl crate::plan::FloatPlan for tilewright_kernels::MatmulPlan {
+    const OP: &'static str = "sgemm";
+
+    fn lens(&self) -> Lens {
+        Lens {
+            x: self.a_len(),
+            weights: self.weights_len(),
+            columns: self.bias_len(),
+            y: self.c_len(),
+            scratch: self.scratch_len(),
         }
     }
 
-    fn aligned(&self) -> Aligned {
-        Aligned::FLOATS
+    fn pack(
+        &self,
+        weights: &[f32],
+        bias: &[f32],
+        to: (&mut [f32], &mut [f32]),
+    ) -> Result<(), KernelError> {
+        self.pack_weights(weights, to.0)?;
+        self.pack_bias(bias, to.1)
     }
 
-    fn pack(&self, weights: &Weights<'_>, dst: &mut [i32]) -> Result<(), KernelError> {
-        let (w, bias) = crate::kernel::floats(dst).split_at_mut(second(self.weights_len()));
-        self.pack_weights(weights.elements("sgemm")?, w)?;
-        self.pack_bias(weights.bias("sgemm", self.params().n)?, bias)
-    }
-
-    unsafe fn run(&self, x: &tw_operands) {
-        let weights = x.packed.cast::<f32>();
-        let bias = weights.wrapping_add(second(self.weights_len()));
-        let (a, added) = (x.x.cast(), x.residual.cast());
-        // SAFETY: the operands have the bytes that `sizes` says.
-        unsafe {
-            self.run(a, weights, bias, added, x.y.cast(), x.scratch.cast(), 0..self.units());
-        }
+    unsafe fn run(&self, at: &At) {
+        let (a, weights, bias) = (at.x.cast(), at.weights.cast(), at.columns.cast());
+        let (c, scratch, units) = (at.y.cast(), at.scratch.cast(), 0..self.units());
+        // SAFETY: as the caller promises.
+        unsafe { self.run(a, weights, bias, at.residual, c, scratch, units) };
     }
 }
 
@@ -220,64 +232,49 @@ pub unsafe extern "C" fn tw_qgemm_new(
     // SAFETY: as the caller promises; any bytes are numbers and pointers.
     unsafe {
         make(memory, bytes, out, || {
-            let (gemm, quant) = (given(gemm, "gemm")?, given(quant, "quant")?);
+            let (gemm, quant) = (given(gemm, "gemm")?, Quant::read(quant)?);
             let params = QmatmulParams {
                 sizes: gemm.params()?,
-                a: byte_type(quant.x_type, "x_type")?,
-                b: byte_type(quant.w_type, "w_type")?,
-                b_zero_point: quant.w_terms != 0,
-                output: quant.output()?,
+                a: quant.x,
+                b: quant.w,
+                b_zero_point: quant.terms != 0,
+                output: quant.output,
             };
-            let plan = QmatmulPlan::new(isa(gemm.isa)?, &params)?;
-            Ok(Qgemm { plan, x_zero_point: quant.x_zero_point })
+            Ok(quant.kernel(QmatmulPlan::new(isa(gemm.isa)?, &params)?, params.sizes.n))
         })
     }
 }
 
-struct Qgemm {
-    plan: QmatmulPlan,
-    x_zero_point: i32,
-}
+impl BytePlan for QmatmulPlan {
+    const OP: &'static str = "qgemm";
 
-impl Plan for Qgemm {
-    fn sizes(&self) -> tw_kernel_sizes {
-        let plan = &self.plan;
-        tw_kernel_sizes {
-            x: plan.a_len(),
-            packed: 4 * (second(plan.weights_len()) + plan.columns_len()),
-            y: plan.params().output.dtype().size() * plan.c_len(),
-            residual: 0,
-            scratch: 4 * plan.scratch_len(),
+    fn lens(&self) -> Lens {
+        Lens {
+            x: self.a_len(),
+            weights: self.weights_len(),
+            columns: self.columns_len(),
+            y: self.c_len(),
+            scratch: self.scratch_len(),
         }
     }
 
-    fn aligned(&self) -> Aligned {
-        Aligned { x: 1, y: self.plan.params().output.dtype().size() }
+    fn pack(
+        &self,
+        weights: Bytes<'_>,
+        zero_points: &[i32],
+        columns: &QuantColumns<'_>,
+        to: (&mut [i32], &mut [i32]),
+    ) -> Result<(), KernelError> {
+        self.pack_weights(weights, zero_points, to.0)?;
+        self.pack_columns(to.0, columns, to.1)
     }
 
-    fn pack(&self, weights: &Weights<'_>, dst: &mut [i32]) -> Result<(), KernelError> {
-        let (plan, p) = (&self.plan, self.plan.params());
-        let (w, columns) = dst.split_at_mut(second(plan.weights_len()));
-        plan.pack_weights(bytes(weights, p.b, "qgemm")?, weights.zero_points, w)?;
-        let quant = QuantColumns {
-            bias: weights.bias("qgemm", p.sizes.n)?,
-            zero_point: self.x_zero_point,
-            scales: weights.scales,
-            shifts: &[],
-        };
-        plan.pack_columns(w, &quant, columns)
-    }
-
-    unsafe fn run(&self, x: &tw_operands) {
-        let plan = &self.plan;
-        let weights = x.packed.cast::<i32>();
-        let columns = weights.wrapping_add(second(plan.weights_len()));
-        let (a, scratch) = (x.x.cast(), x.scratch.cast::<i32>());
-        // SAFETY: the operands have the bytes that `sizes` says; one thread runs first what converts,
-        // then what multiplies.
+    unsafe fn run(&self, at: &At) {
+        let (a, c) = (at.x.cast(), at.y.cast());
+        // SAFETY: as the caller promises; one thread runs first what converts, then what multiplies.
         unsafe {
-            plan.run_convert(a, scratch, 0..plan.convert_units());
-            plan.run(a, scratch, weights, columns, x.y.cast(), 0..plan.units());
+            self.run_convert(a, at.scratch, 0..self.convert_units());
+            self.run(a, at.scratch, at.weights, at.columns, c, 0..self.units());
         }
     }
 }

@@ -15,9 +15,10 @@ use crate::status::{tw_dtype, tw_status};
 pub struct tw_kernel {
     ops: &'static Ops,
     sizes: tw_kernel_sizes,
-    aligned: Aligned,
+    /// Bytes that `x` and `y` are aligned to.
+    aligned: [usize; 2],
     /// Whether the memory is the library's.
-    #[cfg_attr(not(feature = "alloc"), allow(dead_code, reason = "it never is"))]
+    #[cfg(feature = "alloc")]
     owned: bool,
 }
 
@@ -35,19 +36,6 @@ pub struct tw_kernel_sizes {
     pub residual: usize,
     /// Memory of a run, with no meaning before or after.
     pub scratch: usize,
-}
-
-/// What `x` and `y` are aligned to: their elements.
-#[derive(Clone, Copy)]
-pub(crate) struct Aligned {
-    pub(crate) x: usize,
-    pub(crate) y: usize,
-}
-
-impl Aligned {
-    /// Floats.
-    #[cfg_attr(not(feature = "alloc"), allow(dead_code, reason = "kernels of bytes only"))]
-    pub(crate) const FLOATS: Self = Self { x: 4, y: 4 };
 }
 
 /// Weights as they are stored in files, for `tw_kernel_pack`. What is not needed is NULL and 0.
@@ -162,8 +150,8 @@ pub(crate) trait Plan: Sized {
     /// Bytes of its operands.
     fn sizes(&self) -> tw_kernel_sizes;
 
-    /// What input and output are aligned to.
-    fn aligned(&self) -> Aligned;
+    /// Bytes that input and output are aligned to: those of an element.
+    fn aligned(&self) -> [usize; 2];
 
     /// Packs weights to `dst`, which has all words.
     fn pack(&self, weights: &Weights<'_>, dst: &mut [i32]) -> Result<(), KernelError>;
@@ -263,7 +251,13 @@ pub(crate) unsafe fn make<P: Plan>(
         let owned = memory.is_null();
         let place = if owned { own::<Made<P>>()? } else { memory.cast() };
         let (sizes, aligned) = (plan.sizes(), plan.aligned());
-        let head = tw_kernel { ops: &Made::<P>::OPS, sizes, aligned, owned };
+        let head = tw_kernel {
+            ops: &Made::<P>::OPS,
+            sizes,
+            aligned,
+            #[cfg(feature = "alloc")]
+            owned,
+        };
         // SAFETY: the place is aligned and has room for it, as was checked; `out` is writable.
         unsafe {
             place.write(Made { head, plan });
@@ -505,10 +499,10 @@ pub unsafe extern "C" fn tw_kernel_run(
         // SAFETY: as the caller promises; any bytes are numbers and pointers.
         let x = unsafe { given(operands, "operands") }?;
         let s = &kernel.sizes;
-        operand("x", x.x, x.x_bytes, s.x, kernel.aligned.x)?;
+        operand("x", x.x, x.x_bytes, s.x, kernel.aligned[0])?;
         operand("packed", x.packed, x.packed_bytes, s.packed, 4)?;
         operand("residual", x.residual, x.residual_bytes, s.residual, 4)?;
-        operand("y", x.y, x.y_bytes, s.y, kernel.aligned.y)?;
+        operand("y", x.y, x.y_bytes, s.y, kernel.aligned[1])?;
         operand("scratch", x.scratch, x.scratch_bytes, s.scratch, 4)?;
         let all = [
             (x.x.addr(), s.x),
@@ -531,11 +525,4 @@ pub unsafe extern "C" fn tw_kernel_run(
         unsafe { (kernel.ops.run)(kernel, &x) };
         Ok(())
     })
-}
-
-/// Words as floats.
-#[cfg(feature = "alloc")]
-pub(crate) fn floats(words: &mut [i32]) -> &mut [f32] {
-    // SAFETY: both have four bytes, the same alignment, and any bits are a value.
-    unsafe { core::slice::from_raw_parts_mut(words.as_mut_ptr().cast(), words.len()) }
 }

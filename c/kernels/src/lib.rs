@@ -20,6 +20,7 @@ mod last;
 mod layout;
 #[cfg(all(feature = "library", not(feature = "std")))]
 mod library;
+mod plan;
 mod qconv;
 #[cfg(feature = "std")]
 pub mod reserve;

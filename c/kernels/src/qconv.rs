@@ -2,12 +2,11 @@
 
 use core::ffi::c_void;
 
-use tilewright_kernels::{KernelError, QconvParams, QconvPlan, QuantColumns};
+use tilewright_kernels::{Bytes, KernelError, QconvParams, QconvPlan, QuantColumns};
 
-use crate::gemm::{byte_type, bytes, second, tw_quant};
-use crate::kernel::{
-    Aligned, Plan, Weights, given, isa, make, tw_kernel, tw_kernel_sizes, tw_operands,
-};
+use crate::gemm::{Quant, tw_quant};
+use crate::kernel::{given, isa, make, tw_kernel};
+use crate::plan::{At, BytePlan, Lens};
 use crate::status::tw_status;
 use crate::window::tw_window;
 
@@ -31,57 +30,50 @@ pub unsafe extern "C" fn tw_qconv_new(
     // SAFETY: as the caller promises; any bytes are numbers and pointers.
     unsafe {
         make(memory, bytes, out, || {
-            let (window, quant) = (given(window, "window")?, given(quant, "quant")?);
+            let (window, quant) = (given(window, "window")?, Quant::read(quant)?);
             let params = QconvParams {
                 conv: window.conv()?,
-                x: byte_type(quant.x_type, "x_type")?,
+                x: quant.x,
                 x_zero_point: quant.x_zero_point,
-                w: byte_type(quant.w_type, "w_type")?,
-                terms: quant.w_terms.max(1) as usize,
-                output: quant.output()?,
+                w: quant.w,
+                terms: quant.terms.max(1),
+                output: quant.output,
             };
-            Ok(QconvPlan::new(isa(window.isa)?, &params)?)
+            Ok(quant.kernel(QconvPlan::new(isa(window.isa)?, &params)?, params.conv.c_out))
         })
     }
 }
 
-impl Plan for QconvPlan {
-    fn sizes(&self) -> tw_kernel_sizes {
-        tw_kernel_sizes {
+impl BytePlan for QconvPlan {
+    const OP: &'static str = "qconv";
+
+    fn lens(&self) -> Lens {
+        Lens {
             x: self.x_len(),
-            packed: 4 * (second(self.weights_len()) + self.columns_len()),
-            y: self.params().output.dtype().size() * self.y_len(),
-            residual: 0,
-            scratch: 4 * self.scratch_len(),
+            weights: self.weights_len(),
+            columns: self.columns_len(),
+            y: self.y_len(),
+            scratch: self.scratch_len(),
         }
     }
 
-    fn aligned(&self) -> Aligned {
-        Aligned { x: 1, y: self.params().output.dtype().size() }
+    fn pack(
+        &self,
+        weights: Bytes<'_>,
+        zero_points: &[i32],
+        columns: &QuantColumns<'_>,
+        to: (&mut [i32], &mut [i32]),
+    ) -> Result<(), KernelError> {
+        self.pack_weights(weights, zero_points, to.0)?;
+        self.pack_columns(to.0, columns, to.1)
     }
 
-    fn pack(&self, weights: &Weights<'_>, dst: &mut [i32]) -> Result<(), KernelError> {
-        let p = self.params();
-        let (w, columns) = dst.split_at_mut(second(self.weights_len()));
-        self.pack_weights(bytes(weights, p.w, "qconv")?, weights.zero_points, w)?;
-        let quant = QuantColumns {
-            bias: weights.bias("qconv", p.conv.c_out)?,
-            zero_point: p.x_zero_point,
-            scales: weights.scales,
-            shifts: &[],
-        };
-        self.pack_columns(w, &quant, columns)
-    }
-
-    unsafe fn run(&self, x: &tw_operands) {
-        let weights = x.packed.cast::<i32>();
-        let columns = weights.wrapping_add(second(self.weights_len()));
-        let (from, scratch) = (x.x.cast(), x.scratch.cast::<i32>());
-        // SAFETY: the operands have the bytes that `sizes` says; one thread runs first what converts,
-        // then what multiplies.
+    unsafe fn run(&self, at: &At) {
+        let (x, y) = (at.x.cast(), at.y.cast());
+        // SAFETY: as the caller promises; one thread runs first what converts, then what multiplies.
         unsafe {
-            self.run_convert(from, scratch, 0..self.convert_units());
-            self.run(from, scratch, weights, columns, x.y.cast(), 0..self.units());
+            self.run_convert(x, at.scratch, 0..self.convert_units());
+            self.run(x, at.scratch, at.weights, at.columns, y, 0..self.units());
         }
     }
 }
@@ -95,7 +87,8 @@ mod lists {
     use tilewright_kernels::{QdepthwiseParams, QdepthwisePlan, QpoolParams, QpoolPlan};
 
     use crate::error::Fail;
-    use crate::kernel::floats;
+    use crate::gemm::byte_type;
+    use crate::plan::{Quantized, floats};
 
     /// Makes a kernel of a depthwise convolution of bytes, with a result of bytes. All else is as at
     /// `tw_qconv_new`; `groups` is not read.
@@ -115,52 +108,48 @@ mod lists {
         // SAFETY: as the caller promises; any bytes are numbers and pointers.
         unsafe {
             make(memory, bytes, out, || {
-                let (window, quant) = (given(window, "window")?, given(quant, "quant")?);
+                let (window, quant) = (given(window, "window")?, Quant::read(quant)?);
                 let params = QdepthwiseParams {
                     conv: window.depthwise()?,
-                    x: byte_type(quant.x_type, "x_type")?,
+                    x: quant.x,
                     x_zero_point: quant.x_zero_point,
-                    w: byte_type(quant.w_type, "w_type")?,
-                    terms: quant.w_terms.max(1) as usize,
-                    output: quant.output()?,
+                    w: quant.w,
+                    terms: quant.terms.max(1),
+                    output: quant.output,
                 };
-                Ok(QdepthwisePlan::new(isa(window.isa)?, &params)?)
+                Ok(quant.kernel(QdepthwisePlan::new(isa(window.isa)?, &params)?, params.conv.c))
             })
         }
     }
 
-    impl Plan for QdepthwisePlan {
-        fn sizes(&self) -> tw_kernel_sizes {
-            tw_kernel_sizes {
+    impl BytePlan for QdepthwisePlan {
+        const OP: &'static str = "qdepthwise";
+
+        fn lens(&self) -> Lens {
+            Lens {
                 x: self.x_len(),
-                packed: 4 * (second(self.weights_len()) + self.columns_len()),
+                weights: self.weights_len(),
+                columns: self.columns_len(),
                 y: self.y_len(),
-                ..Default::default()
+                scratch: 0,
             }
         }
 
-        fn aligned(&self) -> Aligned {
-            Aligned { x: 1, y: 1 }
+        fn pack(
+            &self,
+            weights: Bytes<'_>,
+            zero_points: &[i32],
+            columns: &QuantColumns<'_>,
+            to: (&mut [i32], &mut [i32]),
+        ) -> Result<(), KernelError> {
+            self.pack_weights(weights, zero_points, floats(to.0))?;
+            self.pack_columns(columns, floats(to.1))
         }
 
-        fn pack(&self, weights: &Weights<'_>, dst: &mut [i32]) -> Result<(), KernelError> {
-            let p = self.params();
-            let (w, columns) = floats(dst).split_at_mut(second(self.weights_len()));
-            self.pack_weights(bytes(weights, p.w, "qdepthwise")?, weights.zero_points, w)?;
-            let quant = QuantColumns {
-                bias: weights.bias("qdepthwise", p.conv.c)?,
-                zero_point: p.x_zero_point,
-                scales: weights.scales,
-                shifts: &[],
-            };
-            self.pack_columns(&quant, columns)
-        }
-
-        unsafe fn run(&self, x: &tw_operands) {
-            let weights = x.packed.cast::<f32>();
-            let columns = weights.wrapping_add(second(self.weights_len()));
-            // SAFETY: the operands have the bytes that `sizes` says.
-            unsafe { self.run(x.x.cast(), weights, columns, x.y.cast(), 0..self.units()) };
+        unsafe fn run(&self, at: &At) {
+            let (x, weights, columns) = (at.x.cast(), at.weights.cast(), at.columns.cast());
+            // SAFETY: as the caller promises.
+            unsafe { self.run(x, weights, columns, at.y.cast(), 0..self.units()) };
         }
     }
 
@@ -196,27 +185,23 @@ mod lists {
                     y_zero_point: quant.y_zero_point,
                     scale,
                 };
-                Ok(QpoolPlan::new(isa(window.isa)?, &params)?)
+                let plan = QpoolPlan::new(isa(window.isa)?, &params)?;
+                let (w, y) = (params.dtype, params.dtype);
+                Ok(Quantized { plan, w, x_zero_point: params.x_zero_point, columns: 0, y })
             })
         }
     }
 
-    impl Plan for QpoolPlan {
-        fn sizes(&self) -> tw_kernel_sizes {
-            tw_kernel_sizes { x: self.x_len(), y: self.y_len(), ..Default::default() }
+    impl BytePlan for QpoolPlan {
+        const OP: &'static str = "qpool";
+
+        fn lens(&self) -> Lens {
+            Lens { x: self.x_len(), y: self.y_len(), ..Default::default() }
         }
 
-        fn aligned(&self) -> Aligned {
-            Aligned { x: 1, y: 1 }
-        }
-
-        fn pack(&self, _: &Weights<'_>, _: &mut [i32]) -> Result<(), KernelError> {
-            Ok(())
-        }
-
-        unsafe fn run(&self, x: &tw_operands) {
-            // SAFETY: the operands have the bytes that `sizes` says.
-            unsafe { self.run(x.x.cast(), x.y.cast(), 0..self.units()) };
+        unsafe fn run(&self, at: &At) {
+            // SAFETY: as the caller promises.
+            unsafe { self.run(at.x.cast(), at.y.cast(), 0..self.units()) };
         }
     }
 }

@@ -13,7 +13,8 @@ pub extern "C" fn tw_abi_version() -> u32 {
     TW_ABI_VERSION
 }
 
-/// The version of the library: `"0.1.0"`. Never NULL, never to be freed. Any thread may call it.
+/// The version of the library: `"0.1.0"`; that of the header is `TW_VERSION`. Never NULL, never to be freed.
+/// Any thread may call it.
 #[unsafe(no_mangle)]
 pub extern "C" fn tw_version() -> *const c_char {
     const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "\0");

@@ -148,10 +148,8 @@ mod floats {
         ConvPlan, DepthwiseParams, DepthwisePlan, KernelError, PoolOp, PoolParams, PoolPlan,
     };
 
-    use crate::gemm::second;
-    use crate::kernel::{
-        Aligned, Plan, Weights, floats, given, isa, make, tw_kernel, tw_kernel_sizes, tw_operands,
-    };
+    use crate::kernel::{given, isa, make, tw_kernel};
+    use crate::plan::{At, FloatPlan, Floats, Lens};
     use crate::status::tw_status;
 
     impl tw_window {
@@ -221,42 +219,42 @@ mod floats {
         unsafe {
             make(memory, bytes, out, || {
                 let window = given(window, "window")?;
-                Ok(ConvPlan::new(isa(window.isa)?, &window.conv()?)?)
+                let params = window.conv()?;
+                let plan = ConvPlan::new(isa(window.isa)?, &params)?;
+                let residual = params.epilogue.residual;
+                Ok(Floats { plan, columns: params.c_out, residual })
             })
         }
     }
 
-    impl Plan for ConvPlan {
-        fn sizes(&self) -> tw_kernel_sizes {
-            let residual = self.params().epilogue.residual;
-            tw_kernel_sizes {
-                x: 4 * self.x_len(),
-                packed: 4 * (second(self.weights_len()) + self.bias_len()),
-                y: 4 * self.y_len(),
-                residual: if residual { 4 * self.y_len() } else { 0 },
-                scratch: 4 * self.scratch_len(),
+    impl FloatPlan for ConvPlan {
+        const OP: &'static str = "conv";
+
+        fn lens(&self) -> Lens {
+            Lens {
+                x: self.x_len(),
+                weights: self.weights_len(),
+                columns: self.bias_len(),
+                y: self.y_len(),
+                scratch: self.scratch_len(),
             }
         }
 
-        fn aligned(&self) -> Aligned {
-            Aligned::FLOATS
+        fn pack(
+            &self,
+            weights: &[f32],
+            bias: &[f32],
+            to: (&mut [f32], &mut [f32]),
+        ) -> Result<(), KernelError> {
+            self.pack_weights(weights, to.0)?;
+            self.pack_bias(bias, to.1)
         }
 
-        fn pack(&self, weights: &Weights<'_>, dst: &mut [i32]) -> Result<(), KernelError> {
-            let (w, bias) = floats(dst).split_at_mut(second(self.weights_len()));
-            self.pack_weights(weights.elements("conv")?, &mut w[..self.weights_len()])?;
-            self.pack_bias(weights.bias("conv", self.params().c_out)?, bias)
-        }
-
-        unsafe fn run(&self, x: &tw_operands) {
-            let weights = x.packed.cast::<f32>();
-            let bias = weights.wrapping_add(second(self.weights_len()));
-            let (from, added) = (x.x.cast(), x.residual.cast());
-            // SAFETY: the operands have the bytes that `sizes` says.
-            unsafe {
-                let (y, scratch) = (x.y.cast(), x.scratch.cast());
-                self.run(from, weights, bias, added, y, scratch, 0..self.units());
-            }
+        unsafe fn run(&self, at: &At) {
+            let (x, weights, bias) = (at.x.cast(), at.weights.cast(), at.columns.cast());
+            let (y, scratch, units) = (at.y.cast(), at.scratch.cast(), 0..self.units());
+            // SAFETY: as the caller promises.
+            unsafe { self.run(x, weights, bias, at.residual, y, scratch, units) };
         }
     }
 
@@ -280,46 +278,39 @@ mod floats {
                 let window = given(window, "window")?;
                 let params = window.depthwise()?;
                 let plan = DepthwisePlan::new(isa(window.isa)?, &params)?;
-                Ok(Depthwise { plan, c: params.c, residual: params.epilogue.residual })
+                let residual = params.epilogue.residual;
+                Ok(Floats { plan, columns: params.c, residual })
             })
         }
     }
 
-    struct Depthwise {
-        plan: DepthwisePlan,
-        c: usize,
-        residual: bool,
-    }
+    impl FloatPlan for DepthwisePlan {
+        const OP: &'static str = "depthwise";
 
-    impl Plan for Depthwise {
-        fn sizes(&self) -> tw_kernel_sizes {
-            let plan = &self.plan;
-            tw_kernel_sizes {
-                x: 4 * plan.x_len(),
-                packed: 4 * (second(plan.weights_len()) + plan.bias_len()),
-                y: 4 * plan.y_len(),
-                residual: if self.residual { 4 * plan.y_len() } else { 0 },
+        fn lens(&self) -> Lens {
+            Lens {
+                x: self.x_len(),
+                weights: self.weights_len(),
+                columns: self.bias_len(),
+                y: self.y_len(),
                 scratch: 0,
             }
         }
 
-        fn aligned(&self) -> Aligned {
-            Aligned::FLOATS
+        fn pack(
+            &self,
+            weights: &[f32],
+            bias: &[f32],
+            to: (&mut [f32], &mut [f32]),
+        ) -> Result<(), KernelError> {
+            self.pack_weights(weights, to.0)?;
+            self.pack_bias(bias, to.1)
         }
 
-        fn pack(&self, weights: &Weights<'_>, dst: &mut [i32]) -> Result<(), KernelError> {
-            let (w, bias) = floats(dst).split_at_mut(second(self.plan.weights_len()));
-            self.plan.pack_weights(weights.elements("depthwise")?, w)?;
-            self.plan.pack_bias(weights.bias("depthwise", self.c)?, bias)
-        }
-
-        unsafe fn run(&self, x: &tw_operands) {
-            let plan = &self.plan;
-            let weights = x.packed.cast::<f32>();
-            let bias = weights.wrapping_add(second(plan.weights_len()));
-            let (from, added) = (x.x.cast(), x.residual.cast());
-            // SAFETY: the operands have the bytes that `sizes` says.
-            unsafe { plan.run(from, weights, bias, added, x.y.cast(), 0..plan.units()) };
+        unsafe fn run(&self, at: &At) {
+            let (x, weights, bias) = (at.x.cast(), at.weights.cast(), at.columns.cast());
+            // SAFETY: as the caller promises.
+            unsafe { self.run(x, weights, bias, at.residual, at.y.cast(), 0..self.units()) };
         }
     }
 
@@ -342,27 +333,22 @@ mod floats {
         unsafe {
             make(memory, bytes, out, || {
                 let window = given(window, "window")?;
-                Ok(PoolPlan::new(isa(window.isa)?, &window.pool(op)?)?)
+                let plan = PoolPlan::new(isa(window.isa)?, &window.pool(op)?)?;
+                Ok(Floats { plan, columns: 0, residual: false })
             })
         }
     }
 
-    impl Plan for PoolPlan {
-        fn sizes(&self) -> tw_kernel_sizes {
-            tw_kernel_sizes { x: 4 * self.x_len(), y: 4 * self.y_len(), ..Default::default() }
+    impl FloatPlan for PoolPlan {
+        const OP: &'static str = "pool";
+
+        fn lens(&self) -> Lens {
+            Lens { x: self.x_len(), y: self.y_len(), ..Default::default() }
         }
 
-        fn aligned(&self) -> Aligned {
-            Aligned::FLOATS
-        }
-
-        fn pack(&self, _: &Weights<'_>, _: &mut [i32]) -> Result<(), KernelError> {
-            Ok(())
-        }
-
-        unsafe fn run(&self, x: &tw_operands) {
-            // SAFETY: the operands have the bytes that `sizes` says.
-            unsafe { self.run(x.x.cast(), x.y.cast(), 0..self.units()) };
+        unsafe fn run(&self, at: &At) {
+            // SAFETY: as the caller promises.
+            unsafe { self.run(at.x.cast(), at.y.cast(), 0..self.units()) };
         }
     }
 }

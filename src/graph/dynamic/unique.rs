@@ -41,25 +41,14 @@ pub fn unique(x: &Tensor, axis: Option<usize>, sorted: bool) -> Result<Unique, G
     let outer: usize = dims[..axis].iter().product();
     let run: usize = dims[axis + 1..].iter().product();
     // For each part, the group it is in, and for each group its first part.
-    let (mut group, mut first) = (Vec::with_capacity(extent), Vec::new());
-    with_element!(x.dtype(), OP, T => {
+    let (mut group, mut first) = with_element!(x.dtype(), OP, T => {
         let v = x.as_slice::<T>()?;
-        let compare = |a: usize, b: usize| -> Ordering {
+        let compare = &|a: usize, b: usize| -> Ordering {
             let of = |i: usize| (0..outer).flat_map(move |o| (o * extent + i) * run..(o * extent + i + 1) * run);
             let mut pairs = of(a).zip(of(b)).map(|(i, j)| order(&v[i], &v[j]));
             pairs.find(|o| o.is_ne()).unwrap_or(Ordering::Equal)
         };
-        let mut by_value: Vec<usize> = (0..extent).collect();
-        by_value.sort_by(|&a, &b| compare(a, b));
-        group.resize(extent, 0);
-        for (i, &part) in by_value.iter().enumerate() {
-            let new = i == 0 || compare(by_value[i - 1], part) != Ordering::Equal;
-            if new {
-                first.push(part);
-            }
-            group[part] = first.len() - 1;
-        }
-        Ok(())
+        Ok(groups(extent, compare))
     })?;
     if !sorted {
         let met: BTreeMap<usize, usize> = first.iter().enumerate().map(|(g, &p)| (p, g)).collect();
@@ -78,6 +67,22 @@ pub fn unique(x: &Tensor, axis: Option<usize>, sorted: bool) -> Result<Unique, G
         inverse: indices(&group)?,
         counts: indices(&counts)?,
     })
+}
+
+/// For each of `count` parts the group of those equal to it, and for each group, in order, its first part.
+/// The type of elements is not known here: sorting is much code, which there would be once per type.
+fn groups(count: usize, compare: &dyn Fn(usize, usize) -> Ordering) -> (Vec<usize>, Vec<usize>) {
+    let mut by_value: Vec<usize> = (0..count).collect();
+    by_value.sort_by(|&a, &b| compare(a, b));
+    let (mut group, mut first) = (vec![0; count], Vec::new());
+    for (i, &part) in by_value.iter().enumerate() {
+        let new = i == 0 || compare(by_value[i - 1], part) != Ordering::Equal;
+        if new {
+            first.push(part);
+        }
+        group[part] = first.len() - 1;
+    }
+    (group, first)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The largest elements of rows, with where they are, in one tensor: what sampling needs of logits.
 
-use super::topk::TopK;
+use super::topk::{TopK, key};
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, View, ViewMut};
 use crate::tensor::DType;
@@ -48,13 +48,11 @@ impl Operator for Best {
         let x: Vec<f32> = src[0].slice::<f32>(OP)?.iter().map(number).collect();
         let y = dst.slice::<f32>(OP)?;
         let top = TopK { axis: 1, k: self.k, largest: true, positions: false };
-        top.lines(src[0].dims, &x, |_, to, list| {
-            let (positions, values) = y[2 * to..][..2 * self.k].split_at_mut(self.k);
-            for (i, &(at, value)) in list.iter().enumerate() {
-                (positions[i], values[i]) = (at as f32, value);
-            }
-            Ok(())
-        })
+        top.lines(src[0].dims, &|at| key(x[at]), &mut |to, at, from| {
+            let first = 2 * (to - to % self.k) + to % self.k;
+            (y[first], y[first + self.k]) = (at as f32, x[from]);
+        });
+        Ok(())
     }
 }
 

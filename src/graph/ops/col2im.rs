@@ -58,7 +58,7 @@ impl Operator for Col2Im {
             for plane in 0..planes {
                 for block in 0..blocks {
                     unravel(block, &self.windows.count, &mut at);
-                    self.windows.for_each(&at, &self.image, |tap, cell| {
+                    self.windows.for_each(&at, &self.image, &mut |tap, cell| {
                         let value = x[(plane * cells + tap) * blocks + block];
                         let (float, int) = &mut sums[plane * area + cell];
                         *float += value.to_float();

@@ -43,7 +43,7 @@ impl ConvNd {
             for g in 0..self.groups {
                 for seat in 0..area(seats) {
                     unravel(seat, seats, &mut at);
-                    self.windows.for_each(&at, covered, |tap, cell| {
+                    self.windows.for_each(&at, covered, &mut |tap, cell| {
                         let (xi, yi) = if self.transposed { (seat, cell) } else { (cell, seat) };
                         for ki in 0..kg {
                             for ci in 0..cg {

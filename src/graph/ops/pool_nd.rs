@@ -56,7 +56,7 @@ impl PoolNd {
         &self,
         dims: &[usize],
         x: &[T],
-        mut f: impl FnMut(Option<usize>),
+        f: &mut dyn FnMut(Option<usize>),
     ) {
         let spatial = &dims[2..];
         let (area, windows) =
@@ -66,7 +66,7 @@ impl PoolNd {
             unravel(i % windows, &self.windows.count, &mut at);
             let first = i / windows * area;
             let mut best: Option<usize> = None;
-            self.windows.for_each(&at, spatial, |_, cell| {
+            self.windows.for_each(&at, spatial, &mut |_, cell| {
                 if best.is_none_or(|b| x[first + cell] > x[b]) {
                     best = Some(first + cell);
                 }
@@ -85,7 +85,7 @@ impl PoolNd {
             unravel(i % windows, &self.windows.count, &mut at);
             let first = i / windows * area;
             let (mut sum, mut count) = (0.0, 0usize);
-            self.windows.for_each(&at, spatial, |_, cell| {
+            self.windows.for_each(&at, spatial, &mut |_, cell| {
                 let v = values[first + cell];
                 sum += match self.kind {
                     PoolNdKind::Norm { p } => v.abs().powf(f64::from(p)),
@@ -134,13 +134,13 @@ impl Operator for PoolNd {
             PoolNdKind::Max => with_element!(x.dtype, OP, T => {
                 let (x, mut out) = (x.slice::<T>(OP)?, Vec::new());
                 let low = if T::FLOAT { T::from_float(f64::NEG_INFINITY) } else { T::LEAST };
-                self.maxima(dims, x, |at| out.push(at.map_or(low, |at| x[at])));
+                self.maxima(dims, x, &mut |at| out.push(at.map_or(low, |at| x[at])));
                 dst.slice::<T>(OP)?.copy_from_slice(&out);
                 Ok(())
             }),
             PoolNdKind::Position { columns } => with_element!(x.dtype, OP, T => {
                 let mut out = Vec::new();
-                self.maxima(dims, x.slice::<T>(OP)?, |at| {
+                self.maxima(dims, x.slice::<T>(OP)?, &mut |at| {
                     let at = at.unwrap_or(0);
                     let at = if columns { Self::by_columns(&dims[2..], at) } else { at };
                     out.push(at as i64);

@@ -61,7 +61,7 @@ impl Windows {
 
     /// Calls `f(cell of the window, cell of the input)`, both counted row by row, for the cells of
     /// the window at position `at` that lie inside the input.
-    pub(super) fn for_each(&self, at: &[usize], input: &[usize], mut f: impl FnMut(usize, usize)) {
+    pub(super) fn for_each(&self, at: &[usize], input: &[usize], f: &mut dyn FnMut(usize, usize)) {
         let ranges: Vec<_> = (0..input.len()).map(|i| self.inside(i, at[i], input[i])).collect();
         if ranges.iter().any(|r| r.2 == 0) {
             return;
@@ -99,7 +99,7 @@ mod tests {
         w.check("test", &[4]).unwrap();
         let cells = |at: usize| {
             let mut out = Vec::new();
-            w.for_each(&[at], &[4], |t, c| out.push((t, c)));
+            w.for_each(&[at], &[4], &mut |t, c| out.push((t, c)));
             out
         };
         assert_eq!(cells(0), [(1, 1), (2, 3)]);

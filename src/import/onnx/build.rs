@@ -301,7 +301,10 @@ impl NodeCx<'_> {
         op: impl Into<Op>,
         src: &[TensorId],
     ) -> Result<TensorId, NodeError> {
-        let op = op.into();
+        self.append(op.into(), src)
+    }
+
+    fn append(&mut self, op: Op, src: &[TensorId]) -> Result<TensorId, NodeError> {
         if src.iter().all(|&s| self.ctx.constant_value(s).is_some())
             && let Some(operator) = op.operator()
         {

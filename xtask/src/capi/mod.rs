@@ -1,18 +1,20 @@
 //! `cargo xtask capi`: the C libraries as they are installed, and programs in C and C++ that use them.
 
 mod more;
+mod race;
 mod size;
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::install::Install;
 use crate::legs::has_program;
 use crate::{finish, target_dir};
 
 pub(crate) use more::{firmware, firmware_needs, kernels_alone, on_arm};
+pub(crate) use race::{races, races_needs};
 
 /// What leaves the shared library, one symbol a line.
 const SYMBOLS: &str = "tests/capi/symbols.txt";
@@ -22,11 +24,13 @@ const NETWORK: &str = "models/textline/textline.onnx";
 const LANGUAGE: &str = "models/manual/manual.gguf";
 
 /// Programs, and what each is run with.
-const PROGRAMS: [(&str, &[&str]); 6] = [
+const PROGRAMS: [(&str, &[&str]); 8] = [
     ("network", &[NETWORK]),
     ("language", &[LANGUAGE]),
     ("kernels", &[]),
     ("contract", &[NETWORK]),
+    ("threads", &[NETWORK, LANGUAGE]),
+    ("opencl", &[NETWORK, LANGUAGE]),
     ("memory", &[NETWORK]),
     ("memory", &[LANGUAGE]),
 ];
@@ -58,17 +62,19 @@ struct Place {
 
 /// Installs the libraries, compares the symbols of the shared one with the list, and runs programs with
 /// both: as C99 and as C++17, by two compilers, found by pkg-config and by CMake, some of them under
-/// valgrind. `--sizes` writes the table of sizes instead.
+/// valgrind. `--sizes [MODEL.onnx]` writes the table of sizes instead.
 ///
 /// # Errors
 /// The command that failed; symbols that differ.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
     let features = match args {
         [] => None,
-        [flag] if flag == "--sizes" => return size::table(),
+        [flag] if flag == "--sizes" => return size::table(None),
+        [flag, network] if flag == "--sizes" => return size::table(Some(network)),
         [flag] if flag == "--firmware" => return firmware(),
         [flag] if flag == "--kernels" => return kernels_alone(),
         [flag] if flag == "--arm" => return on_arm(),
+        [flag] if flag == "--races" => return races(),
         [flag, list] if flag == "--features" => Some(list.clone()),
         _ => return Err(format!("capi: unknown arguments {args:?}")),
     };
@@ -139,21 +145,21 @@ impl Place {
         Ok(text.split_whitespace().map(str::to_owned).collect())
     }
 
-    /// Each program once with each library and compiler, the languages in turn; those that look at
-    /// memory or time once.
+    /// Each program once with each library and compiler, the languages in turn; those that take long
+    /// once.
     fn programs(&self) -> Result<(), String> {
         for (i, (name, args)) in PROGRAMS.iter().enumerate() {
             let source = PathBuf::from(format!("tests/capi/{name}.c"));
             for (j, [cc, cpp]) in COMPILERS.into_iter().enumerate() {
                 for fixed in [true, false] {
-                    if *name == "memory" && (j > 0 || !fixed) {
+                    if ["memory", "opencl"].contains(name) && (j > 0 || !fixed) {
                         continue;
                     }
                     // Of four builds two are C++: with each compiler and with each library one.
                     let plus = (i + j + usize::from(fixed)) % 2 == 0;
                     let (compiler, language) = if plus { (cpp, CPP) } else { (cc, C) };
                     let program = self.compile(&source, compiler, language, fixed, &[])?;
-                    finish(Command::new(&program).args(*args))?;
+                    silent(Command::new(&program).args(*args))?;
                 }
             }
         }
@@ -184,6 +190,19 @@ impl Place {
             finish(&mut Command::new(self.compile(&source, "gcc", C, true, &[])?))?;
         }
         Ok(())
+    }
+}
+
+/// Runs a program that has nothing to complain about: so if anything is written to its error output, the
+/// library has done that.
+fn silent(command: &mut Command) -> Result<(), String> {
+    let output = command.stdout(Stdio::inherit()).output();
+    let output = output.map_err(|e| format!("{command:?}: {e}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    match output.status.success() {
+        true if said.is_empty() => Ok(()),
+        true => Err(format!("{command:?} wrote an error: {said}")),
+        false => Err(format!("failed ({}): {command:?}\n{said}", output.status)),
     }
 }
 
