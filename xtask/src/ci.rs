@@ -30,54 +30,69 @@ const FEATURES: [(&str, &str); 18] = [
     ("tilewright", "cli,avx2"),
 ];
 
-/// All checks in turn; stops at the first that fails.
+/// All checks in turn; stops at the first that fails. `--no-tests` leaves the tests of the workspace to the
+/// caller, `--from NAME` begins at the check with that name, to go on after a failure.
 ///
 /// # Errors
 /// The command that failed.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
-    let tests = match args {
-        [] => true,
-        [only] if only == "--no-tests" => false,
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let (tests, from) = match args[..] {
+        [] => (true, None),
+        ["--no-tests"] => (false, None),
+        ["--from", name] => (true, Some(name)),
+        ["--no-tests", "--from", name] => (false, Some(name)),
         _ => return Err(format!("ci: unknown arguments {args:?}")),
     };
     let begin = Instant::now();
-    step("format", || {
+    let mut from = from;
+    let mut step = |name: &str, work: &mut dyn FnMut() -> Result<(), String>| {
+        if from.is_some_and(|from| from != name) {
+            return Ok(());
+        }
+        from = None;
+        timed(name, work)
+    };
+    step("format", &mut || {
         cargo_run(&["fmt", "--all", "--check"])?;
         instruction_set_files()
     })?;
-    step("tidy", || tidy::run(&[]))?;
-    step("lints", || {
+    step("tidy", &mut || tidy::run(&[]))?;
+    step("lints", &mut || {
         let what =
             ["clippy", "--quiet", "--workspace", "--all-targets", "--features", "tilewright/capi"];
         cargo_run(&[&what[..], &["--", "-D", "warnings"]].concat())
     })?;
-    step("documentation", || {
+    step("documentation", &mut || {
         let mut command = cargo();
         command.args(["doc", "--quiet", "--workspace", "--no-deps"]);
         finish(command.env("RUSTDOCFLAGS", "-D warnings -D missing_docs"))
     })?;
     for (package, features) in FEATURES {
-        step(&format!("{package} with only these features: {features:?}"), || {
+        step(&format!("{package} with only these features: {features:?}"), &mut || {
             let args = ["check", "--quiet", "-p", package, "--no-default-features", "--features"];
             cargo_run(&[&args[..], &[features]].concat())
         })?;
     }
     if tests {
-        step("tests", || cargo_run(&["test", "--release", "--workspace"]))?;
+        step("tests", &mut || cargo_run(&["test", "--release", "--workspace"]))?;
     }
-    step("every bench once", || {
+    step("every bench once", &mut || {
         cargo_run(&["test", "--quiet", "--release", "-p", "tilewright-kernels", "--benches"])
     })?;
     // Of other models, which `cargo xtask asm` builds too, only the order of instructions differs.
-    step("instructions", || asm::run(&["x86-64", "aarch64", "cortex-a76"].map(String::from)))?;
+    step("instructions", &mut || asm::run(&["x86-64", "aarch64", "cortex-a76"].map(String::from)))?;
     let mut skipped = Vec::new();
-    for leg in &LEGS {
-        step(leg.name, || {
+    for leg in LEGS {
+        step(leg.name, &mut || {
             if !leg.run()? {
                 skipped.push(leg.name);
             }
             Ok(())
         })?;
+    }
+    if let Some(name) = from {
+        return Err(format!("ci: there is no check {name:?}"));
     }
     if !skipped.is_empty() {
         println!("\n!!! ci: skipped: {}", skipped.join("; "));
@@ -98,7 +113,7 @@ fn cargo_run(args: &[&str]) -> Result<(), String> {
     finish(cargo().args(args))
 }
 
-fn step(name: &str, work: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+fn timed(name: &str, work: &mut dyn FnMut() -> Result<(), String>) -> Result<(), String> {
     println!("\n=== {name}");
     let begin = Instant::now();
     work().map_err(|e| format!("ci: {name}: {e}"))?;

@@ -10,7 +10,6 @@
 mod breaker;
 mod chip;
 mod costs;
-mod digest;
 mod error;
 mod first_use;
 mod owner;
