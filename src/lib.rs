@@ -16,6 +16,7 @@ pub mod io;
 #[cfg(feature = "llm")]
 pub mod llm;
 mod session;
+mod spawn;
 pub mod task;
 pub mod tensor;
 pub mod tune;

@@ -58,7 +58,7 @@ pub(super) fn lower_all(
     thread::scope(|scope| {
         for _ in 0..helpers {
             // Without a helper there is more to do for the others.
-            let _ = thread::Builder::new().spawn_scoped(scope, share);
+            let _ = crate::spawn::scoped(scope, share);
         }
         share();
     });

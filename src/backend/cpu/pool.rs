@@ -166,7 +166,8 @@ impl Pool {
                 drop(started);
                 shared.work(number);
             };
-            let worker = std::thread::Builder::new().name(name).spawn(work)?;
+            let builder = std::thread::Builder::new().name(name);
+            let worker = crate::spawn::thread(builder, work)?;
             pool.shared.seats[number].sit(worker.thread().clone());
             pool.workers.push(worker);
         }

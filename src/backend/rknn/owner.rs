@@ -111,7 +111,7 @@ impl Owner {
             }
         };
         let builder = thread::Builder::new().name(format!("rknn-core-{core}"));
-        let thread = builder.spawn(body).map_err(|_| RknnError::Unavailable)?;
+        let thread = crate::spawn::thread(builder, body).map_err(|_| RknnError::Unavailable)?;
         Ok((Self { jobs: Some(jobs), thread: Some(thread) }, started))
     }
 

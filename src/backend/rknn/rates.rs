@@ -124,8 +124,12 @@ fn shared<T: Send>(
     all.into_iter().enumerate().for_each(|(i, work)| parts[i % threads].push(work));
     thread::scope(|scope| {
         let each = &each;
-        let start = |part: Vec<T>| scope.spawn(move || part.into_iter().try_for_each(each));
+        let start =
+            |part: Vec<T>| crate::spawn::scoped(scope, move || part.into_iter().try_for_each(each));
         let started: Vec<_> = parts.into_iter().map(start).collect();
-        started.into_iter().try_for_each(|one| one.join().unwrap_or(Err(RknnError::Unavailable)))
+        started.into_iter().try_for_each(|one| {
+            let one = one.map_err(|_| RknnError::Unavailable)?;
+            one.join().unwrap_or(Err(RknnError::Unavailable))
+        })
     })
 }

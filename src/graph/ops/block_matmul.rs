@@ -1,7 +1,7 @@
 //! Products with weights as language models store them: block-quantised, or f16, bf16 and f32.
 
 use core::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tilewright_kernels::{BlockFormat, BlockMatmulParams, BlockMatmulPlan, BlockOperands};
 
@@ -139,17 +139,21 @@ fn pack(
 ) -> Result<(), GraphError> {
     let threads = threads.min(packed.len() / PACK).max(1);
     let each = plan.panels().div_ceil(threads);
-    let mut parts: Vec<_> = packed.chunks_mut(each * plan.panel_bytes()).enumerate().collect();
+    let parts: Vec<_> = packed.chunks_mut(each * plan.panel_bytes()).enumerate().collect();
+    let parts = Mutex::new(parts);
+    let share = || {
+        let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        core::iter::from_fn(next)
+            .try_for_each(|(i, packed)| pack_part(plan, source, packed, i * each))
+    };
     std::thread::scope(|scope| {
-        let last = parts.pop();
-        let start = |(i, packed)| scope.spawn(move || pack_part(plan, source, packed, i * each));
-        let others: Vec<_> = parts.into_iter().map(start).collect();
-        let mut result =
-            last.map_or(Ok(()), |(i, packed)| pack_part(plan, source, packed, i * each));
-        for other in others {
-            result = result.and(other.join().expect("packing does not panic"));
-        }
-        result
+        // Without a helper there is more to do for the others.
+        let helpers: Vec<_> =
+            (1..threads).filter_map(|_| crate::spawn::scoped(scope, share).ok()).collect();
+        let result = share();
+        helpers.into_iter().fold(result, |result, helper| {
+            result.and(helper.join().expect("packing does not panic"))
+        })
     })
 }
 
