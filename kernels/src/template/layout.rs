@@ -130,6 +130,7 @@ impl LayoutPlan {
     pub fn kernel_name(&self) -> &'static str {
         match self.params.op {
             LayoutOp::NhwcToBlocked | LayoutOp::BlockedToNhwc => self.kernels.copy_name,
+            LayoutOp::NchwToNhwc if self.params.c <= WOVEN => self.kernels.weave_name,
             _ => self.kernels.transpose_name,
         }
     }
@@ -189,6 +190,7 @@ impl LayoutPlan {
             };
             let kernel = match op {
                 LayoutOp::NhwcToBlocked | LayoutOp::BlockedToNhwc => self.kernels.copy,
+                LayoutOp::NchwToNhwc if c <= WOVEN => self.kernels.weave,
                 _ => self.kernels.transpose,
             };
             // SAFETY: the plan was made for an available ISA; the rows and columns of a unit lie in
@@ -208,6 +210,29 @@ impl LayoutPlan {
         // SAFETY: the lengths were checked; slices do not overlap; this thread runs all units.
         unsafe { self.run(x.as_ptr(), y.as_mut_ptr(), 0..self.units()) };
         Ok(())
+    }
+}
+
+/// Rows of a matrix that are woven instead of transposed in squares, which would be empty for the most
+/// part: the channels of pictures.
+const WOVEN: usize = 4;
+
+/// Transposes `C` rows of `cols` elements, `x_row` apart. Compilers make shuffles of it.
+///
+/// # Safety
+///
+/// The rows are readable at `x`, as many elements writable at `y`; they do not overlap.
+#[inline(always)]
+unsafe fn weave<const C: usize>(x: *const f32, y: *mut f32, cols: usize, x_row: usize) {
+    // SAFETY: the caller's duties.
+    let (rows, out) = unsafe {
+        let row = |c: usize| core::slice::from_raw_parts(x.wrapping_add(c * x_row), cols);
+        let rows: [&[f32]; C] = core::array::from_fn(row);
+        (rows, core::slice::from_raw_parts_mut(y, cols * C))
+    };
+    let (out, _) = out.as_chunks_mut::<C>();
+    for (i, pixel) in out.iter_mut().enumerate() {
+        *pixel = core::array::from_fn(|c| rows[c][i]);
     }
 }
 
@@ -239,10 +264,13 @@ pub(crate) type FetchFn = unsafe fn(*const f32, &Job);
 pub(crate) struct LayoutKernels {
     pub(crate) transpose: LayoutFn,
     pub(crate) copy: LayoutFn,
+    /// A transpose of at most [`WOVEN`] rows whose results lie without gaps.
+    weave: LayoutFn,
     /// Asks for the rows of a job to be in the first-level cache soon.
     pub(crate) fetch: FetchFn,
     transpose_name: &'static str,
     copy_name: &'static str,
+    weave_name: &'static str,
 }
 
 macro_rules! layout_row {
@@ -254,9 +282,11 @@ macro_rules! layout_row {
             pub(super) const KERNELS: LayoutKernels = LayoutKernels {
                 transpose,
                 copy,
+                weave,
                 fetch,
                 transpose_name: concat!("transpose_f32_", $l, "x", $l, "_", stringify!($isa_name)),
                 copy_name: concat!("copy_rows_f32_", $l, "_", stringify!($isa_name)),
+                weave_name: concat!("weave_f32_", $l, "_", stringify!($isa_name)),
             };
 
             $(#[target_feature(enable = $f)])*
@@ -288,6 +318,21 @@ macro_rules! layout_row {
                                 tile!(VSTORE_TAIL ys.wrapping_add(i * y_row), out, t[i][0]);
                             } });
                         }
+                    }
+                }
+            }
+
+            $(#[target_feature(enable = $f)])*
+            unsafe fn weave(x: *const f32, y: *mut f32, job: &Job) {
+                debug_assert!(job.rows <= super::WOVEN && job.out == job.rows && job.y == job.rows);
+                let (cols, x_row) = (job.cols, job.x);
+                // SAFETY: the caller's duties.
+                unsafe {
+                    match job.rows {
+                        1 => super::weave::<1>(x, y, cols, x_row),
+                        2 => super::weave::<2>(x, y, cols, x_row),
+                        3 => super::weave::<3>(x, y, cols, x_row),
+                        _ => super::weave::<4>(x, y, cols, x_row),
                     }
                 }
             }
