@@ -1,11 +1,12 @@
 //! Threads of the library.
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::io;
 use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 
-/// More than a new thread takes of the system's allocator before it runs anything of ours.
-const ROOM: usize = 32 << 10;
+/// The stack of a thread, as the standard library makes it, and what else a thread takes before it runs
+/// anything of ours.
+#[cfg(unix)]
+const ROOM: usize = (2 << 20) + (512 << 10);
 
 /// Begins a thread, where there is memory for it.
 ///
@@ -31,20 +32,12 @@ pub(crate) fn scoped<'scope, T: Send + 'scope>(
     Builder::new().spawn_scoped(scope, run)
 }
 
-/// Whether the system's allocator has a little memory, which it keeps for whoever asks next. A C library
-/// that finds none when a thread registers what is to be done at its end (glibc's does) ends the process.
+/// Whether there is address space for a thread's stack and some more. Where a new thread finds no page for
+/// what is to be done at its end, its C library ends the process (glibc does).
 fn has_room() -> io::Result<()> {
-    let Ok(layout) = Layout::from_size_align(ROOM, 16) else { return Ok(()) };
-    #[allow(unsafe_code)]
-    // SAFETY: the layout has a size, and what was given is given back as it was asked for.
-    let found = unsafe {
-        let memory = System.alloc(layout);
-        if !memory.is_null() {
-            System.dealloc(memory, layout);
-        }
-        !memory.is_null()
-    };
-    if found { Ok(()) } else { Err(io::ErrorKind::OutOfMemory.into()) }
+    #[cfg(unix)]
+    drop(memmap2::MmapMut::map_anon(ROOM)?);
+    Ok(())
 }
 
 #[cfg(test)]

@@ -77,7 +77,7 @@ macro_rules! matmul_row {
         paste::paste! {
             mod $id {
                 use super::*;
-                $(matmul_kernel! { [<tile_ $w x $v>] [<one_ $w x $v>], $tile, $feat, $w, $v, $u })*
+                $(matmul_kernel! { [<tiles_ $w x $v>] [<tile_ $w x $v>], $tile, $feat, $w, $v, $u })*
                 $(row_kernel! { [<sums_ $s x $rv>], $tile, $feat, $s, $rv })*
                 pub(super) const KERNELS: &[MatmulKernel] = &[$(MatmulKernel {
                     info: KernelInfo {
@@ -86,7 +86,7 @@ macro_rules! matmul_row {
                         op: "matmul", isa: Isa::$isa, dtype: Dtype::F32,
                         rows: 1, w_ob: $w, c_vec: $v, c_ob: $v * $lanes, unroll: $u,
                     },
-                    run: [<tile_ $w x $v>],
+                    run: [<tiles_ $w x $v>],
                 },)* $(MatmulKernel {
                     info: KernelInfo {
                         name: concat!("matmul_f32_1x", $crate::template::c_ob!($lanes $rv), "_u", $s,
