@@ -1,6 +1,8 @@
 //! Threads of the library.
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use std::io;
+use std::sync::Arc;
 use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 
 /// The stack of a thread, as the standard library makes it, and what else a thread takes before it runs
@@ -8,7 +10,7 @@ use std::thread::{Builder, JoinHandle, Scope, ScopedJoinHandle};
 #[cfg(unix)]
 const ROOM: usize = (2 << 20) + (512 << 10);
 
-/// Begins a thread, where there is memory for it.
+/// Begins a thread, where there is memory for it, and waits until it runs.
 ///
 /// # Errors
 /// If the system refuses it.
@@ -16,11 +18,10 @@ pub(crate) fn thread<T: Send + 'static>(
     builder: Builder,
     run: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
-    has_room()?;
-    builder.spawn(run)
+    begun(run, |run| builder.spawn(run))
 }
 
-/// Begins a thread that ends with the scope, where there is memory for it.
+/// The same for a thread that ends with the scope.
 ///
 /// # Errors
 /// If the system refuses it.
@@ -28,8 +29,27 @@ pub(crate) fn scoped<'scope, T: Send + 'scope>(
     scope: &'scope Scope<'scope, '_>,
     run: impl FnOnce() -> T + Send + 'scope,
 ) -> io::Result<ScopedJoinHandle<'scope, T>> {
+    begun(run, |run| Builder::new().spawn_scoped(scope, run))
+}
+
+/// Spawns what says when it runs, and waits for that: a thread takes memory when it starts, which should
+/// neither be gone by then nor, on a busy machine, be taken in the middle of later work.
+fn begun<'a, T, H>(
+    run: impl FnOnce() -> T + Send + 'a,
+    spawn: impl FnOnce(Box<dyn FnOnce() -> T + Send + 'a>) -> io::Result<H>,
+) -> io::Result<H> {
     has_room()?;
-    Builder::new().spawn_scoped(scope, run)
+    let started = Arc::new(AtomicBool::new(false));
+    let mark = started.clone();
+    let handle = spawn(Box::new(move || {
+        mark.store(true, Ordering::Release);
+        drop(mark);
+        run()
+    }))?;
+    while !started.load(Ordering::Acquire) {
+        std::thread::yield_now();
+    }
+    Ok(handle)
 }
 
 /// Whether there is address space for a thread's stack and some more. Where a new thread finds no page for

@@ -17,7 +17,7 @@
 use core::any::Any;
 use core::panic::AssertUnwindSafe;
 use core::ptr;
-use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use core::time::Duration;
 use std::panic::{catch_unwind, resume_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -157,24 +157,14 @@ impl Pool {
         let shared = Arc::new(Shared { seats, ..Shared::default() });
         let process = std::process::id();
         let mut pool = Self { shared, workers: Vec::new(), phase: 0, caller: None, process };
-        let started = Arc::new(AtomicUsize::new(1));
         for number in 1..threads {
-            let (shared, started) = (pool.shared.clone(), started.clone());
+            let shared = pool.shared.clone();
             let name = format!("tilewright-{number}");
-            let work = move || {
-                started.fetch_add(1, Ordering::Release);
-                drop(started);
-                shared.work(number);
-            };
+            let work = move || shared.work(number);
             let builder = std::thread::Builder::new().name(name);
             let worker = crate::spawn::thread(builder, work)?;
             pool.shared.seats[number].sit(worker.thread().clone());
             pool.workers.push(worker);
-        }
-        // A thread allocates when it starts, which on a busy machine could be in the middle of a
-        // later run.
-        while started.load(Ordering::Acquire) < threads {
-            std::thread::yield_now();
         }
         Ok(pool)
     }
