@@ -130,7 +130,7 @@ impl LayoutPlan {
     pub fn kernel_name(&self) -> &'static str {
         match self.params.op {
             LayoutOp::NhwcToBlocked | LayoutOp::BlockedToNhwc => self.kernels.copy_name,
-            LayoutOp::NchwToNhwc if self.params.c <= WOVEN => self.kernels.weave_name,
+            LayoutOp::NchwToNhwc if self.params.c == WOVEN => self.kernels.weave_name,
             _ => self.kernels.transpose_name,
         }
     }
@@ -190,7 +190,7 @@ impl LayoutPlan {
             };
             let kernel = match op {
                 LayoutOp::NhwcToBlocked | LayoutOp::BlockedToNhwc => self.kernels.copy,
-                LayoutOp::NchwToNhwc if c <= WOVEN => self.kernels.weave,
+                LayoutOp::NchwToNhwc if c == WOVEN => self.kernels.weave,
                 _ => self.kernels.transpose,
             };
             // SAFETY: the plan was made for an available ISA; the rows and columns of a unit lie in
@@ -214,23 +214,23 @@ impl LayoutPlan {
 }
 
 /// Rows of a matrix that are woven instead of transposed in squares, which would be empty for the most
-/// part: the channels of pictures.
-const WOVEN: usize = 4;
+/// part: the channels of colour pictures.
+const WOVEN: usize = 3;
 
-/// Transposes `C` rows of `cols` elements, `x_row` apart. Compilers make shuffles of it.
+/// Transposes [`WOVEN`] rows of `cols` elements, `x_row` apart. Compilers make shuffles of it.
 ///
 /// # Safety
 ///
 /// The rows are readable at `x`, as many elements writable at `y`; they do not overlap.
 #[inline(always)]
-unsafe fn weave<const C: usize>(x: *const f32, y: *mut f32, cols: usize, x_row: usize) {
+unsafe fn weave(x: *const f32, y: *mut f32, cols: usize, x_row: usize) {
     // SAFETY: the caller's duties.
     let (rows, out) = unsafe {
         let row = |c: usize| core::slice::from_raw_parts(x.wrapping_add(c * x_row), cols);
-        let rows: [&[f32]; C] = core::array::from_fn(row);
-        (rows, core::slice::from_raw_parts_mut(y, cols * C))
+        let rows: [&[f32]; WOVEN] = core::array::from_fn(row);
+        (rows, core::slice::from_raw_parts_mut(y, cols * WOVEN))
     };
-    let (out, _) = out.as_chunks_mut::<C>();
+    let (out, _) = out.as_chunks_mut::<WOVEN>();
     for (i, pixel) in out.iter_mut().enumerate() {
         *pixel = core::array::from_fn(|c| rows[c][i]);
     }
@@ -264,7 +264,7 @@ pub(crate) type FetchFn = unsafe fn(*const f32, &Job);
 pub(crate) struct LayoutKernels {
     pub(crate) transpose: LayoutFn,
     pub(crate) copy: LayoutFn,
-    /// A transpose of at most [`WOVEN`] rows whose results lie without gaps.
+    /// A transpose of [`WOVEN`] rows whose results lie without gaps.
     weave: LayoutFn,
     /// Asks for the rows of a job to be in the first-level cache soon.
     pub(crate) fetch: FetchFn,
@@ -324,17 +324,9 @@ macro_rules! layout_row {
 
             $(#[target_feature(enable = $f)])*
             unsafe fn weave(x: *const f32, y: *mut f32, job: &Job) {
-                debug_assert!(job.rows <= super::WOVEN && job.out == job.rows && job.y == job.rows);
-                let (cols, x_row) = (job.cols, job.x);
+                debug_assert!([job.rows, job.out, job.y] == [super::WOVEN; 3]);
                 // SAFETY: the caller's duties.
-                unsafe {
-                    match job.rows {
-                        1 => super::weave::<1>(x, y, cols, x_row),
-                        2 => super::weave::<2>(x, y, cols, x_row),
-                        3 => super::weave::<3>(x, y, cols, x_row),
-                        _ => super::weave::<4>(x, y, cols, x_row),
-                    }
-                }
+                unsafe { super::weave(x, y, job.cols, job.x) }
             }
 
             $(#[target_feature(enable = $f)])*
