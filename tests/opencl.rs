@@ -13,6 +13,8 @@ mod grid;
 mod llm;
 #[path = "opencl/networks.rs"]
 mod networks;
+#[path = "opencl/windows.rs"]
+mod windows;
 
 use std::sync::Arc;
 

@@ -1,8 +1,6 @@
 //! Every operator that has kernels, at sizes around those of tiles and vectors.
 
 use half::f16;
-use proptest::prelude::*;
-use proptest::test_runner::TestRunner;
 use tilewright::backend::opencl::Options;
 use tilewright::graph::ops::attention::{Attention, Rows};
 use tilewright::graph::ops::best::Best;
@@ -10,13 +8,11 @@ use tilewright::graph::ops::binary::Binary;
 use tilewright::graph::ops::block_matmul::BlockMatMul;
 use tilewright::graph::ops::concat::Concat;
 use tilewright::graph::ops::cont::Cont;
-use tilewright::graph::ops::conv::Conv;
 use tilewright::graph::ops::embedding::Embedding;
 use tilewright::graph::ops::glu::{Glu, GluOp};
 use tilewright::graph::ops::matmul::MatMul;
 use tilewright::graph::ops::norm::{Norm, NormOp};
 use tilewright::graph::ops::pad::Pad;
-use tilewright::graph::ops::pool::{Pool, PoolKind};
 use tilewright::graph::ops::reduce::{Reduce, ReduceOp};
 use tilewright::graph::ops::rope::{Rope, RopeStyle};
 use tilewright::graph::ops::softmax::Softmax;
@@ -32,12 +28,12 @@ use super::*;
 const SIZES: [usize; 9] = [1, 2, 3, 7, 16, 17, 31, 33, 70];
 
 /// Rounding of a sum of `k` products of numbers up to 1.
-fn sum_bound(k: usize) -> f32 {
+pub(super) fn sum_bound(k: usize) -> f32 {
     8.0 * f32::EPSILON * (k as f32).sqrt().max(1.0)
 }
 
 /// An operator with its operands on the device, as inputs, and with all but the first as constants.
-fn check(
+pub(super) fn check(
     device: &Arc<OpenClDevice>,
     what: &str,
     bound: f32,
@@ -54,7 +50,9 @@ fn check(
     }
 }
 
-fn op(op: impl Into<tilewright::graph::Op>) -> impl Fn(&mut Context, &[TensorId]) -> TensorId {
+pub(super) fn op(
+    op: impl Into<tilewright::graph::Op>,
+) -> impl Fn(&mut Context, &[TensorId]) -> TensorId {
     let op = op.into();
     move |cx, src| cx.op(op.clone(), src).unwrap()
 }
@@ -474,118 +472,7 @@ fn shapes_of_kernels_for_other_devices() {
         let src = [tensor(&[9, 20], 1), tensor(&[20, n], 2)];
         check(&device, &format!("matmul {n}"), 1e-5, &src, &op(MatMul::default()));
     }
-    convolutions(&device, 24);
-}
-
-fn convolutions(device: &Arc<OpenClDevice>, cases: u32) {
-    let strategy = (
-        (1usize..3, 1usize..4, 1usize..5, 1usize..10),
-        (1usize..20, 1usize..40),
-        (1usize..4, 1usize..4),
-        (1usize..4, 1usize..3),
-        proptest::array::uniform4(0usize..3),
-        (any::<bool>(), any::<bool>(), 0usize..3),
-    );
-    let mut runner = TestRunner::new(ProptestConfig {
-        cases,
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    });
-    let outcome = runner.run(
-        &strategy,
-        |((n, g, c, k), (h, w), (fh, fw), (stride, dilation), pads, (bias, residual, kind))| {
-            // Of some cases each channel has a filter of its own, or windows are one pixel.
-            let (g, c, k) = match kind {
-                1 => (3 * g + 1, 1, 1),
-                _ => (g, c, k),
-            };
-            let (fh, fw) = if kind == 2 { (1, 1) } else { (fh, fw) };
-            let conv = Conv {
-                stride: [stride, stride],
-                dilation: [dilation; 2],
-                pads,
-                groups: g,
-                bias,
-                activation: if residual { Activation::Relu } else { Activation::None },
-                ..Conv::default()
-            };
-            let (h, w) = (h + 2 * dilation, w + 2 * dilation);
-            let mut src = vec![tensor(&[n, g * c, h, w], 1), tensor(&[g * k, c, fh, fw], 2)];
-            if bias {
-                src.push(tensor(&[g * k], 3));
-            }
-            let what = format!("{conv:?} {:?} {:?}", src[0].dims(), src[1].dims());
-            let bound = sum_bound(c * fh * fw) * 4.0;
-            check(device, &what, bound, &src, &op(conv.clone()));
-            if residual {
-                let dims = reference(&src, &op(conv.clone())).dims();
-                src.push(tensor(&dims, 4));
-                check(device, &what, bound, &src, &op(Conv { residual: true, ..conv.clone() }));
-            }
-            let turned = Conv { transposed: Some([0; 2]), pads: [0; 4], ..conv };
-            let mut src =
-                vec![tensor(&[n, g * c, h.min(6), w.min(7)], 1), tensor(&[g * c, k, fh, fw], 2)];
-            if bias {
-                src.push(tensor(&[g * k], 3));
-            }
-            check(device, &format!("{turned:?}"), bound, &src, &op(turned));
-            Ok(())
-        },
-    );
-    outcome.unwrap();
-}
-
-#[test]
-fn convolutions_of_random_shapes() {
-    if let Some(device) = shared() {
-        convolutions(&device, 96);
-    }
-}
-
-#[test]
-fn what_a_plan_has_packed_stays_its_own() {
-    let Some(device) = open(options()) else { return };
-    let build = op(Conv { pads: [1; 4], ..Conv::default() });
-    let plan = |seed: u32| {
-        let mut cx = Context::new();
-        let x = cx.input("x", DType::F32, &[1, 3, 20, 20]).unwrap();
-        let w = cx.constant(tensor(&[9, 3, 3, 3], seed)).unwrap();
-        let y = build(&mut cx, &[x, w]);
-        let executor = Executor::new(Isa::best(), 1).unwrap();
-        let mut executor = executor.with_device(Some(device.clone() as Arc<dyn Device>));
-        let plan = executor.plan(&mut cx, &[y]).unwrap();
-        move || executor.run(&plan, &[&tensor(&[1, 3, 20, 20], 99)], None).unwrap().remove(0)
-    };
-    // Both before either runs, so that memory given back too early has another owner.
-    let (mut first, mut second) = (plan(1), plan(2));
-    for (seed, found) in [(1, first()), (2, second())] {
-        let src = [tensor(&[1, 3, 20, 20], 99), tensor(&[9, 3, 3, 3], seed)];
-        assert_close(&found, &reference(&src, &build), 1e-5, &format!("plan {seed}"));
-    }
-}
-
-#[test]
-fn pooling() {
-    let Some(device) = shared() else { return };
-    let kinds = [
-        PoolKind::Max,
-        PoolKind::Average { include_pad: false },
-        PoolKind::Average { include_pad: true },
-    ];
-    for kind in kinds {
-        for (h, w) in [(5, 7), (16, 33), (2, 2)] {
-            for (window, stride, pads) in [([2, 2], [2, 2], [0; 4]), ([3, 3], [1, 2], [1, 1, 0, 1])]
-            {
-                for ceil in [false, true] {
-                    let pool = Pool { kind, window, stride, dilation: [1; 2], pads, ceil };
-                    let x = tensor(&[2, 3, h, w], 5);
-                    check(&device, &format!("{pool:?}"), 1e-6, &[x], &op(pool));
-                }
-            }
-            let global = Pool::global(kind, [h, w]);
-            check(&device, &format!("{global:?}"), 1e-5, &[tensor(&[1, 5, h, w], 6)], &op(global));
-        }
-    }
+    windows::convolutions(&device, 24);
 }
 
 #[test]

@@ -8,7 +8,8 @@
 use super::conv_direct::{self, Direct};
 use super::conv_geometry::TileBound;
 use super::unary::{UnaryKernel, post_kernel};
-use super::winograd::{self, Winograd};
+use super::winograd::Winograd;
+use super::winograd_choice;
 use crate::error::{check_len, checked_len};
 use crate::{Algorithm, C_BLOCK, Choice, Isa, KernelError};
 use alloc::{boxed::Box, vec, vec::Vec};
@@ -72,7 +73,7 @@ impl ConvPlan {
         let (x_len, y_len) = check(isa, params)?;
         let direct = Direct::new(isa, params, kernels(isa), TileBound::FREE, conv_direct::CHUNK);
         let time = direct.estimate();
-        let best = winograd::candidates(isa, params, kernels(isa));
+        let best = winograd_choice::candidates(isa, params, kernels(isa));
         let best = best.into_iter().min_by(|a, b| a.0.total_cmp(&b.0));
         let implementation = match best.filter(|c| c.0 < time) {
             Some((_, choice)) => implement(isa, params, &choice)?,
@@ -91,7 +92,7 @@ impl ConvPlan {
         check(isa, params)?;
         let kernels = kernels(isa);
         let free = Direct::new(isa, params, kernels, TileBound::FREE, conv_direct::CHUNK);
-        let mut list = winograd::candidates(isa, params, kernels);
+        let mut list = winograd_choice::candidates(isa, params, kernels);
         list.sort_by(|a, b| a.0.total_cmp(&b.0));
         let at = list.partition_point(|c| c.0 < free.estimate());
         let direct = conv_direct::candidates(isa, params, kernels, &free);

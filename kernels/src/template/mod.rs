@@ -147,6 +147,10 @@ mod window_kernel;
 mod window_tests;
 #[cfg(any(feature = "alloc", test))]
 mod winograd;
+#[cfg(any(feature = "alloc", test))]
+mod winograd_choice;
+#[cfg(any(feature = "alloc", test))]
+mod winograd_geometry;
 #[cfg(test)]
 mod winograd_tests;
 #[cfg(any(feature = "alloc", test))]

@@ -9,21 +9,22 @@
 //!
 //! Lanes of `v` past the last channel hold what the input has there; no product reads them.
 
-use super::conv::{ConvParams, InputLayout, Operands};
-use super::conv_geometry::{KTile, cost, cut_ends, k_tiles};
+use super::conv::{ConvParams, Operands};
+use super::conv_geometry::{KTile, cut_ends, k_tiles};
 use super::conv_pack::Squares;
 use super::conv_tile::{self, ConvKernel, Run, TileShape};
 use super::matmul_tile::{self, MatmulKernel, TileArgs};
 use super::unary::UnaryKernel;
+use super::winograd_choice::{
+    blocked_plane, fits, is_single, outputs, pieces_of, transform_cycles,
+};
+use super::winograd_geometry::Geometry;
 use super::winograd_tile::{OutputArgs, WinogradKernels};
 use crate::epilogue::TileActivation;
 use crate::error::checked_len;
 use crate::{Algorithm, C_BLOCK, Choice, Isa, KernelError};
 use alloc::{boxed::Box, vec::Vec};
 use core::ops::Range;
-
-/// Bytes that transformed input and products of a block of tiles may take, to share 1 MiB with weights.
-const BLOCK_BYTES: usize = 640 << 10;
 
 /// Tiles from which units may be tiles; halves still fill registers.
 const SPLIT_TILES: usize = 18;
@@ -34,104 +35,6 @@ const GROUP_TILES: usize = 24;
 /// Largest share of the transform of the input in all work that each thread may repeat, so that threads
 /// read different weights.
 const REPEATED: f64 = 0.08;
-
-/// Cycles per tile and block of channels with 16 lanes to transform the input and the output of tiles of
-/// `m x m` outputs.
-fn transform_cycles(m: usize) -> [f64; 2] {
-    if m == 4 { [150.0, 115.0] } else { [50.0, 40.0] }
-}
-
-/// Packed weights above this come from memory, not from a cache.
-const CACHED_BYTES: f64 = 40e6;
-
-/// Input channels up to which `F(4, 3)` keeps the stated error bound.
-const F4_CHANNELS: usize = 512;
-
-/// Sizes of tiles and planes. Distances are in elements.
-#[derive(Clone, Debug)]
-pub(crate) struct Geometry {
-    pub(crate) h_in: usize,
-    pub(crate) w_in: usize,
-    pub(crate) h_out: usize,
-    pub(crate) w_out: usize,
-    /// Padding above and to the left.
-    pub(crate) pads: [usize; 2],
-    /// Outputs of a tile, along each axis.
-    pub(crate) m: usize,
-    /// Tiles per image, down and across.
-    pub(crate) tiles: [usize; 2],
-    /// Channel blocks of the input.
-    pub(crate) c_blocks: usize,
-    /// Between two images and two channel blocks of input and output.
-    pub(crate) x_image: usize,
-    pub(crate) x_plane: usize,
-    pub(crate) y_image: usize,
-    pub(crate) y_plane: usize,
-    /// Between two positions and two channel blocks of transformed input and products.
-    pub(crate) v_step: usize,
-    pub(crate) v_plane: usize,
-    pub(crate) m_step: usize,
-    pub(crate) activation: TileActivation,
-}
-
-/// A tile's place: image, row and column of tiles.
-pub(crate) struct TileAt {
-    pub(crate) image: usize,
-    pub(crate) y: usize,
-    pub(crate) x: usize,
-}
-
-/// The inputs that a tile sees.
-pub(crate) struct Window {
-    /// Of the first one from the plane's start; may point outside.
-    pub(crate) offset: isize,
-    /// Bit `i` is set if row or column `i` lies in the image.
-    pub(crate) rows: u32,
-    pub(crate) cols: u32,
-    /// Whether all do.
-    pub(crate) whole: bool,
-}
-
-impl Geometry {
-    #[inline(always)]
-    pub(crate) fn tile(&self, tile: usize) -> TileAt {
-        let [down, across] = self.tiles;
-        TileAt { image: tile / across / down, y: tile / across % down, x: tile % across }
-    }
-
-    #[inline(always)]
-    pub(crate) fn advance(&self, at: &mut TileAt) {
-        at.x += 1;
-        if at.x == self.tiles[1] {
-            (at.x, at.y) = (0, at.y + 1);
-            if at.y == self.tiles[0] {
-                (at.y, at.image) = (0, at.image + 1);
-            }
-        }
-    }
-
-    /// The `a x a` inputs of a tile.
-    #[inline(always)]
-    pub(crate) fn window(&self, at: &TileAt, a: usize) -> Window {
-        // Positions count from the first row or column of padding.
-        let inside = |first: usize, pad: usize, size: usize| {
-            let from = pad.saturating_sub(first).min(a);
-            let to = (pad + size).saturating_sub(first).min(a);
-            if from < to { (1u32 << to) - (1 << from) } else { 0 }
-        };
-        let (y, x) = (at.y * self.m, at.x * self.m);
-        let rows = inside(y, self.pads[0], self.h_in);
-        let cols = inside(x, self.pads[1], self.w_in);
-        let (y, x) = (y as isize - self.pads[0] as isize, x as isize - self.pads[1] as isize);
-        let all = (1 << a) - 1;
-        Window {
-            offset: (y * self.w_in as isize + x) * C_BLOCK as isize,
-            rows,
-            cols,
-            whole: rows == all && cols == all,
-        }
-    }
-}
 
 /// A Winograd convolution ready to run.
 #[derive(Clone, Debug)]
@@ -159,22 +62,6 @@ pub(crate) struct Winograd {
     /// Units of a K tile, or none if units are tiles.
     groups: Option<usize>,
     weights_len: usize,
-}
-
-/// Whether the algorithm applies, and keeps the error bound that is stated for it.
-fn fits(p: &ConvParams, algorithm: Algorithm) -> bool {
-    let small = match algorithm {
-        Algorithm::Winograd2 => true,
-        Algorithm::Winograd4 => p.c_in <= F4_CHANNELS,
-        _ => false,
-    };
-    let plain = p.winograd && p.groups == 1 && !p.transposed && p.input == InputLayout::Blocked;
-    small && plain && p.kernel == [3, 3] && p.stride == [1, 1] && p.dilation == [1, 1]
-}
-
-/// Outputs of a tile along each axis.
-fn outputs(algorithm: Algorithm) -> usize {
-    if algorithm == Algorithm::Winograd4 { 4 } else { 2 }
 }
 
 impl Winograd {
@@ -597,113 +484,4 @@ impl Winograd {
             }
         }
     }
-}
-
-/// Whether a kernel computes one pixel of this width.
-fn is_single(kernel: &ConvKernel, width: usize) -> bool {
-    kernel.info.c_ob == width && kernel.info.rows == 1 && kernel.info.w_ob == 1
-}
-
-/// Lengths and costs of the register tiles of one width, up to `bound` tiles of the plane.
-fn pieces_of(
-    kernels: &[ConvKernel],
-    products: &[MatmulKernel],
-    width: usize,
-    bound: usize,
-) -> Vec<(usize, u64)> {
-    let single = kernels.iter().filter(|k| is_single(k, width)).map(|k| &k.info);
-    let more = products.iter().map(|k| &k.info).filter(|i| i.c_ob == width && i.w_ob > 1);
-    single.chain(more).filter(|i| i.w_ob <= bound.max(1)).map(|i| (i.w_ob, cost(i))).collect()
-}
-
-/// The choices for these parameters with their estimated times in twentieths of a cycle.
-pub(crate) fn candidates(isa: Isa, p: &ConvParams, kernels: &[ConvKernel]) -> Vec<(f64, Choice)> {
-    let mut list = Vec::new();
-    for algorithm in [Algorithm::Winograd4, Algorithm::Winograd2] {
-        if !fits(p, algorithm) {
-            continue;
-        }
-        let m = outputs(algorithm);
-        let Some(tiles) = p.n.checked_mul(p.h_out.div_ceil(m) * p.w_out.div_ceil(m)) else {
-            continue;
-        };
-        let width = k_tiles(p, kernels, usize::MAX)[0].width;
-        let pieces = pieces_of(kernels, matmul_tile::kernels(isa), width, usize::MAX);
-        let widest = pieces.iter().map(|p| p.0).max().unwrap_or(1);
-        let channels = p.c_in.next_multiple_of(C_BLOCK);
-        let bytes = (m + 2) * (m + 2) * (channels + width) * 4;
-        let most = (BLOCK_BYTES / bytes).max(widest).min(tiles);
-        let ends = cut_ends(most, &pieces);
-        let estimate = |block: usize| estimate(isa, p, m, tiles, block, width, &ends);
-        // The best division of all tiles into a number of blocks near the least possible one, and
-        // the same for smaller blocks.
-        let mut blocks: Vec<usize> = [1, 2, 3]
-            .iter()
-            .map(|shrink| {
-                let least = tiles.div_ceil((most / shrink).max(widest.min(most)));
-                (least..least + 6)
-                    .map(|n| tiles.div_ceil(n.min(tiles)))
-                    .min_by(|&a, &b| estimate(a).total_cmp(&estimate(b)))
-                    .unwrap_or(1)
-            })
-            .collect();
-        blocks.dedup();
-        for block in blocks {
-            let (mut rest, mut pixels) = (block, 0);
-            while rest > 0 {
-                pixels = pixels.max(ends[rest].0);
-                rest -= ends[rest].0;
-            }
-            let choice = Choice { algorithm, tile: [1, pixels, width], chunk: p.c_in, block };
-            list.push((estimate(block), choice));
-        }
-    }
-    list
-}
-
-/// Elements of a blocked plane of so many channels.
-fn blocked_plane(channels: usize, pixels: usize) -> usize {
-    channels.next_multiple_of(C_BLOCK) * pixels
-}
-
-/// The time of a plan in twentieths of a cycle.
-fn estimate(
-    isa: Isa,
-    p: &ConvParams,
-    m: usize,
-    tiles: usize,
-    block: usize,
-    width: usize,
-    ends: &[(usize, u64)],
-) -> f64 {
-    let [input, output] = transform_cycles(m);
-    let parts = super::winograd_tile::kernels(isa)[0].info.c_vec as f64;
-    let (c_blocks, k_blocks) = (p.c_in.div_ceil(C_BLOCK) as f64, p.c_out.div_ceil(C_BLOCK));
-    let transforms = tiles as f64 * parts * (c_blocks * input + k_blocks as f64 * output) * 20.0;
-    let positions = ((m + 2) * (m + 2)) as f64;
-    let from_memory = positions * (p.c_in as f64) * (p.c_out as f64) * 4.0 > CACHED_BYTES;
-    let multiply = |size: usize| {
-        let (mut calls, mut tiles, mut rest, mut last) = (0, 0, size, 0);
-        while rest > 0 {
-            tiles += 1;
-            calls += u32::from(ends[rest].0 != last);
-            last = ends[rest].0;
-            rest -= last;
-        }
-        let mut step = ends[size].1 as f64;
-        if from_memory {
-            // The first register tile waits for weights at 9 bytes per cycle.
-            let first = step - ends[size - ends[size].0].1 as f64;
-            step += ((width * 4 * 20) as f64 / 9.0 - first).max(0.0);
-        }
-        // A call of a microkernel costs 20 cycles, and so does each of its tiles, whatever its length.
-        step * p.c_in as f64 + f64::from(calls + tiles) * 400.0
-    };
-    let blocks = tiles.div_ceil(block);
-    let (size, larger) = (tiles / blocks, tiles % blocks);
-    let mut passes = (blocks - larger) as f64 * multiply(size);
-    if larger > 0 {
-        passes += larger as f64 * multiply(size + 1);
-    }
-    transforms + passes * positions * k_blocks.div_ceil(width / C_BLOCK) as f64
 }

@@ -16,7 +16,7 @@
 //! Points in pairs `+-p` share half of their sums: the even and the odd part of each polynomial.
 //! The 16 channels of a block lie in the lanes of one or more vectors, so nothing is transposed.
 
-use super::winograd::Geometry;
+use super::winograd_geometry::Geometry;
 use crate::epilogue::TileActivation;
 use crate::{C_BLOCK, Dtype, Isa, KernelInfo};
 use core::ops::Range;

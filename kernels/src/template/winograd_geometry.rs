@@ -1,0 +1,90 @@
+//! Where the tiles of Winograd's algorithm lie.
+
+use crate::C_BLOCK;
+use crate::epilogue::TileActivation;
+
+/// Sizes of tiles and planes. Distances are in elements.
+#[derive(Clone, Debug)]
+pub(crate) struct Geometry {
+    pub(crate) h_in: usize,
+    pub(crate) w_in: usize,
+    pub(crate) h_out: usize,
+    pub(crate) w_out: usize,
+    /// Padding above and to the left.
+    pub(crate) pads: [usize; 2],
+    /// Outputs of a tile, along each axis.
+    pub(crate) m: usize,
+    /// Tiles per image, down and across.
+    pub(crate) tiles: [usize; 2],
+    /// Channel blocks of the input.
+    pub(crate) c_blocks: usize,
+    /// Between two images and two channel blocks of input and output.
+    pub(crate) x_image: usize,
+    pub(crate) x_plane: usize,
+    pub(crate) y_image: usize,
+    pub(crate) y_plane: usize,
+    /// Between two positions and two channel blocks of transformed input and products.
+    pub(crate) v_step: usize,
+    pub(crate) v_plane: usize,
+    pub(crate) m_step: usize,
+    pub(crate) activation: TileActivation,
+}
+
+/// A tile's place: image, row and column of tiles.
+pub(crate) struct TileAt {
+    pub(crate) image: usize,
+    pub(crate) y: usize,
+    pub(crate) x: usize,
+}
+
+/// The inputs that a tile sees.
+pub(crate) struct Window {
+    /// Of the first one from the plane's start; may point outside.
+    pub(crate) offset: isize,
+    /// Bit `i` is set if row or column `i` lies in the image.
+    pub(crate) rows: u32,
+    pub(crate) cols: u32,
+    /// Whether all do.
+    pub(crate) whole: bool,
+}
+
+impl Geometry {
+    #[inline(always)]
+    pub(crate) fn tile(&self, tile: usize) -> TileAt {
+        let [down, across] = self.tiles;
+        TileAt { image: tile / across / down, y: tile / across % down, x: tile % across }
+    }
+
+    #[inline(always)]
+    pub(crate) fn advance(&self, at: &mut TileAt) {
+        at.x += 1;
+        if at.x == self.tiles[1] {
+            (at.x, at.y) = (0, at.y + 1);
+            if at.y == self.tiles[0] {
+                (at.y, at.image) = (0, at.image + 1);
+            }
+        }
+    }
+
+    /// The `a x a` inputs of a tile.
+    #[inline(always)]
+    pub(crate) fn window(&self, at: &TileAt, a: usize) -> Window {
+        // Positions count from the first row or column of padding.
+        let inside = |first: usize, pad: usize, size: usize| {
+            let from = pad.saturating_sub(first).min(a);
+            let to = (pad + size).saturating_sub(first).min(a);
+            if from < to { (1u32 << to) - (1 << from) } else { 0 }
+        };
+        let (y, x) = (at.y * self.m, at.x * self.m);
+        let rows = inside(y, self.pads[0], self.h_in);
+        let cols = inside(x, self.pads[1], self.w_in);
+        let (y, x) = (y as isize - self.pads[0] as isize, x as isize - self.pads[1] as isize);
+        let all = (1 << a) - 1;
+        Window {
+            offset: (y * self.w_in as isize + x) * C_BLOCK as isize,
+            rows,
+            cols,
+            whole: rows == all && cols == all,
+        }
+    }
+}
