@@ -327,10 +327,10 @@ impl MatmulPlan {
     ///
     /// # Safety
     ///
-    /// That of [`run_units`](Self::run_units), for operands that begin at one product; if `args.tiles` is
-    /// more than one, so many are alike. `args.a` are the rows of the tile and `args.b` the columns of the panel, from the start of the block on, at
-    /// the distances that `args` says; `c` is the panel's result as if from the first row of the
-    /// product on.
+    /// That of [`run_units`](Self::run_units), for operands that begin at one product. If `args.tiles`
+    /// is more than one, so many tiles from this one on are alike. `args.a` are the rows of the tile and
+    /// `args.b` the columns of the panel, from the start of the block on, at the distances that `args`
+    /// says; `c` is the panel's result as if from the first row of the product on.
     unsafe fn run_tiles(
         &self,
         x: &Operands,
