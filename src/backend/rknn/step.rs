@@ -319,6 +319,10 @@ impl Step for Otherwise {
         self.cpu.units()
     }
 
+    fn repeated(&self) -> f64 {
+        self.cpu.repeated()
+    }
+
     fn scratch_bytes(&self) -> usize {
         self.cpu.scratch_bytes()
     }
