@@ -28,12 +28,14 @@ macro_rules! tile_default {
             $crate::count!(j in $v {
                 t[j] = $crate::$m!(VADD t[j], $crate::$m!(VLOAD $crate::tile_default!($m AT o[$plane] j), 0)); });
         }); }); };
-    ($m:ident ADD $t:ident [$w:tt x $v:tt; $n:ident] += $o:ident[$row:expr]) => {
+    ($m:ident ADD $t:ident [$w:tt x $v:tt; $n:ident] += $o:ident[$row:expr, $plane:expr]) => {
         $crate::count!(i in $w {
             let (t, o) = (&mut $t[i], $o.wrapping_add(i * $row));
-            $crate::count!(j in ($v - 1) { t[j] = $crate::$m!(VADD t[j], $crate::$m!(VLOAD o, j)); });
-            let last = $crate::$m!(VLOAD_TAIL o.wrapping_add(($v - 1) * $crate::$m!(LANES)), $n);
-            t[$v - 1] = $crate::$m!(VADD t[$v - 1], last);
+            $crate::count!(j in ($v - 1) {
+                t[j] = $crate::$m!(VADD t[j], $crate::$m!(VLOAD $crate::tile_default!($m AT o[$plane] j), 0)); });
+            let j = $v - 1;
+            let last = $crate::$m!(VLOAD_TAIL $crate::tile_default!($m AT o[$plane] j), $n);
+            t[j] = $crate::$m!(VADD t[j], last);
         }); };
     ($m:ident RELU $t:ident [$r:tt x $w:tt x $v:tt]) => {
         let zero = $crate::$m!(VZERO);

@@ -75,7 +75,7 @@
 //! | `CLAMP t [R x W x V] lo hi` | `min(max(t, lo), hi)`, NaN stays NaN |
 //! | `LEAKY t [R x W x V] alpha` | `max(t, 0) + alpha * min(t, 0)` |
 //! | `STORE t [R x W x V] -> o[row, step, plane]` | writes the tile |
-//! | `ADD t [W x V; n] += o[row]`, `STORE t [W x V; n] -> o[row]` | the same for rows of a matrix whose last vector has only `n <= LANES` elements |
+//! | `ADD t [W x V; n] += o[row, plane]`, `STORE t [W x V; n] -> o[row]` | the same for rows of a matrix whose last vector has only `n <= LANES` elements |
 //! | `PAIR t [W x V]` | to and from the form in which `COMPUTE` has the sums, if that is not a row of vectors per pixel |
 //! | `OUTER t [W x V] += a * b` | integer lanes: word `i` at `a` times the vectors at `b` |
 //! | `DEQUANT t [W x V] <- scale, shift` | integer lanes become `float(t) * scale + shift`, rounded twice |

@@ -391,6 +391,7 @@ impl Blocks {
                     a_step: 0,
                     b_row: p.width,
                     o_row: p.o_row,
+                    o_plane: 16,
                     k: p.k,
                     tail: self.lanes,
                     first: !p.added,

@@ -1,12 +1,14 @@
 //! Convolution and transposed convolution (ONNX `Conv`, `ConvTranspose`), any group count but one
 //! channel per group.
 //!
-//! A plan is a choice among `conv_direct`, which computes the definition, and `winograd` for 3 x 3
-//! filters at stride 1, which needs a fraction of the multiplications. The rule estimates the time
-//! of both; a tuner may choose among [`ConvPlan::candidates`].
+//! A 1 x 1 convolution of blocks is a product (`conv_product`). For others a plan is a choice among
+//! `conv_direct`, which computes the definition, and `winograd` for 3 x 3 filters at stride 1, which needs
+//! a fraction of the multiplications. The rule estimates the time of both; a tuner may choose among
+//! [`ConvPlan::candidates`].
 
 use super::conv_direct::{self, Direct};
 use super::conv_geometry::TileBound;
+use super::conv_product::Product;
 use super::unary::{UnaryKernel, post_kernel};
 use super::winograd::Winograd;
 use super::winograd_choice;
@@ -35,6 +37,7 @@ pub struct ConvPlan {
 #[derive(Clone, Debug)]
 enum Implementation {
     Direct(Box<Direct>),
+    Product(Box<Product>),
     Winograd(Box<Winograd>),
 }
 
@@ -42,6 +45,7 @@ macro_rules! each {
     ($plan:expr, $i:ident => $body:expr) => {
         match &$plan.implementation {
             Implementation::Direct($i) => $body,
+            Implementation::Product($i) => $body,
             Implementation::Winograd($i) => $body,
         }
     };
@@ -71,6 +75,11 @@ impl ConvPlan {
     /// operand would not fit the address space, [`KernelError::IsaUnavailable`].
     pub fn new(isa: Isa, params: &ConvParams) -> Result<Self, KernelError> {
         let (x_len, y_len) = check(isa, params)?;
+        if Product::supports(params) {
+            let product = Product::new(isa, params, None)?;
+            let implementation = Implementation::Product(Box::new(product));
+            return Self::with(isa, params, implementation, x_len, y_len);
+        }
         let direct = Direct::new(isa, params, kernels(isa), TileBound::FREE, conv_direct::CHUNK);
         let time = direct.estimate();
         let best = winograd_choice::candidates(isa, params, kernels(isa));
@@ -90,6 +99,9 @@ impl ConvPlan {
     /// As [`new`](Self::new).
     pub fn candidates(isa: Isa, params: &ConvParams) -> Result<Vec<Choice>, KernelError> {
         check(isa, params)?;
+        if Product::supports(params) {
+            return Product::candidates(isa, params);
+        }
         let kernels = kernels(isa);
         let free = Direct::new(isa, params, kernels, TileBound::FREE, conv_direct::CHUNK);
         let mut list = winograd_choice::candidates(isa, params, kernels);
@@ -165,6 +177,7 @@ impl ConvPlan {
     pub fn scratch_len(&self) -> usize {
         match &self.implementation {
             Implementation::Direct(_) => 0,
+            Implementation::Product(i) => i.scratch_len(),
             Implementation::Winograd(i) => i.scratch_len(),
         }
     }
@@ -177,7 +190,7 @@ impl ConvPlan {
     /// The share of all work that each range of units that is run by itself repeats.
     pub fn repeated(&self) -> f64 {
         match &self.implementation {
-            Implementation::Direct(_) => 0.0,
+            Implementation::Direct(_) | Implementation::Product(_) => 0.0,
             Implementation::Winograd(i) => i.repeated_per_range(),
         }
     }
@@ -198,7 +211,11 @@ impl ConvPlan {
         let expected = p.c_out * (p.c_in / p.groups) * p.kernel[0] * p.kernel[1];
         check_len(OP, "weights", expected, src.len())?;
         check_len(OP, "packed weights", self.weights_len(), dst.len())?;
-        each!(self, i => i.pack_weights(src, dst));
+        match &self.implementation {
+            Implementation::Direct(i) => i.pack_weights(src, dst),
+            Implementation::Product(i) => i.pack_weights(src, dst)?,
+            Implementation::Winograd(i) => i.pack_weights(src, dst),
+        }
         Ok(())
     }
 
@@ -283,6 +300,7 @@ impl ConvPlan {
         unsafe {
             match &self.implementation {
                 Implementation::Direct(i) => i.run(&operands, post, units),
+                Implementation::Product(i) => i.run(&operands, scratch, units),
                 Implementation::Winograd(i) => i.run(&operands, scratch, post, units),
             }
         }
@@ -295,6 +313,7 @@ impl ConvPlan {
     pub(crate) fn row_step(&self) -> Option<usize> {
         match &self.implementation {
             Implementation::Direct(i) => i.has_rows().then_some(1),
+            Implementation::Product(_) => None,
             Implementation::Winograd(i) => Some(i.tile_rows()),
         }
     }
@@ -304,6 +323,7 @@ impl ConvPlan {
     pub(crate) fn set_rows(&mut self, rows: usize) {
         match &mut self.implementation {
             Implementation::Direct(i) => i.set_rows(rows),
+            Implementation::Product(i) => i.set_pixels(rows * self.params.w_out),
             Implementation::Winograd(i) => i.set_rows(rows),
         }
     }
@@ -333,6 +353,7 @@ impl ConvPlan {
         unsafe {
             match &self.implementation {
                 Implementation::Direct(i) => i.run_rows(&operands, post, image, rows),
+                Implementation::Product(_) => unreachable!("a product has no row step"),
                 Implementation::Winograd(i) => i.run_rows(&operands, scratch, post, image, rows),
             }
         }
@@ -367,6 +388,10 @@ fn check(isa: Isa, p: &ConvParams) -> Result<(usize, usize), KernelError> {
 
 /// The implementation of a choice. Sizes that it does not have in exactly this form do not fit.
 fn implement(isa: Isa, p: &ConvParams, choice: &Choice) -> Result<Implementation, KernelError> {
+    if Product::supports(p) {
+        let product = Product::new(isa, p, Some(choice))?;
+        return Ok(Implementation::Product(Box::new(product)));
+    }
     let found = if choice.algorithm == Algorithm::Direct {
         let plan = Direct::chosen(isa, p, choice, kernels(isa));
         plan.filter(|i| i.choice() == *choice).map(|i| Implementation::Direct(Box::new(i)))

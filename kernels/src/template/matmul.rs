@@ -53,6 +53,8 @@ pub struct MatmulPlan {
     pub(crate) group: usize,
     /// Units per (product, panel).
     pub(crate) parts: usize,
+    /// Whether threads share out a packed B, else the rows of A.
+    pub(crate) by_panels: bool,
     pub(crate) activation: TileActivation,
     /// The activation, if the tiles do not do it in registers.
     pub(crate) post: Option<UnaryKernel>,
@@ -100,11 +102,12 @@ impl MatmulPlan {
         let lens = check(isa, params)?;
         let [one, rows, columns] = choice.tile;
         let lanes = kernels(isa)[0].info.c_ob / kernels(isa)[0].info.c_vec;
-        let algorithm = matches!(choice.algorithm, Algorithm::Direct | Algorithm::Packed);
+        let algorithm = choice.algorithm == Algorithm::Direct
+            || choice.algorithm == Algorithm::Packed && !params.blocked();
         let tile = one == 1
-            && exists(kernels(isa), rows, columns)
+            && exists(params, kernels(isa), rows, columns)
             && rows <= params.m
-            && columns <= params.n.next_multiple_of(lanes);
+            && columns <= params.columns().next_multiple_of(lanes);
         let Choice { chunk, block, .. } = *choice;
         // Partial sums lie in C, so a transposed one has none.
         let cut = params.form != MatmulForm::Transposed && (16..params.k).contains(&chunk);
@@ -132,6 +135,7 @@ impl MatmulPlan {
         let small = !again && p.m.saturating_mul(p.k) <= PLAIN_A;
         let elements = if small { SMALL_GROUP } else { GROUP };
         let group = (elements / choice.chunk / columns).max(1);
+        let by_panels = p.blocked() && packed > p.m.saturating_mul(p.k);
         let activation = p.epilogue.activation.in_tile().unwrap_or(TileActivation::None);
         Ok(Self {
             kernels,
@@ -146,6 +150,7 @@ impl MatmulPlan {
             near: near(p, choice.chunk, columns),
             lens,
             packed,
+            by_panels,
             tiling,
             params: p.clone(),
         })
@@ -329,10 +334,8 @@ fn check(isa: Isa, p: &MatmulParams) -> Result<[usize; 3], KernelError> {
         checked_len(OP, &[len])
     };
     let [c_rows, c_width] = p.c_size();
-    let turned =
-        |transposed, rows, columns| if transposed { (columns, rows) } else { (rows, columns) };
-    let (a_rows, a_width) = turned(p.a_transposed, p.m, p.k);
-    let (b_rows, b_width) = turned(p.b_transposed, p.k, p.n);
+    let [a_rows, a_width] = p.a_size();
+    let (b_rows, b_width) = if p.b_transposed { (p.n, p.k) } else { (p.k, p.n) };
     // Packed operands are up to a tile larger.
     let padded = |size: usize| size.checked_add(1024).ok_or(KernelError::TooLarge { op: OP });
     checked_len(OP, &[padded(p.n)?, padded(p.k)?, p.batch])?;

@@ -4,7 +4,7 @@ use super::conv_geometry::cut;
 use super::dot_division::{cost, near_cost};
 use super::matmul::{MatmulForm, MatmulParams};
 use super::matmul_tile::MatmulKernel;
-use crate::{Algorithm, Choice, KernelInfo};
+use crate::{Algorithm, C_BLOCK, Choice, KernelInfo};
 use alloc::{vec, vec::Vec};
 use core::ops::Range;
 
@@ -75,7 +75,7 @@ impl Tiling {
         kernels: &[MatmulKernel],
         [rows, columns]: [usize; 2],
     ) -> Self {
-        let widths = widths(kernels);
+        let widths = widths(p, kernels);
         let panels = panels(p, kernels, &widths, columns);
         let (heights, _) = cut(p.m, &heights(kernels, columns, rows, cost));
         let mut tiles = vec![0];
@@ -127,14 +127,21 @@ fn find(kernels: &[MatmulKernel], rows: usize, columns: usize) -> usize {
     kernels.iter().position(fits).unwrap_or(0)
 }
 
-/// Whether there is a kernel of this tile size.
-pub(crate) fn exists(kernels: &[MatmulKernel], rows: usize, columns: usize) -> bool {
-    kernels.iter().any(|k| k.info.w_ob == rows && k.info.c_ob == columns)
+/// Whether there is a kernel of this tile size for a product.
+pub(crate) fn exists(
+    p: &MatmulParams,
+    kernels: &[MatmulKernel],
+    rows: usize,
+    columns: usize,
+) -> bool {
+    widths(p, kernels).contains(&columns)
+        && kernels.iter().any(|k| k.info.w_ob == rows && k.info.c_ob == columns)
 }
 
-/// The widths of the kernels' tiles in columns, widest first.
-fn widths(kernels: &[MatmulKernel]) -> Vec<usize> {
+/// The widths in columns of the kernels' tiles that a product can use, widest first.
+fn widths(p: &MatmulParams, kernels: &[MatmulKernel]) -> Vec<usize> {
     let mut widths: Vec<usize> = kernels.iter().map(|k| k.info.c_ob).collect();
+    widths.retain(|width| !p.blocked() || width.is_multiple_of(C_BLOCK));
     widths.sort_unstable_by(|a, b| b.cmp(a));
     widths.dedup();
     widths
@@ -160,12 +167,13 @@ fn heights(kernels: &[MatmulKernel], width: usize, most: usize, cost: Cost) -> V
 fn panels(p: &MatmulParams, kernels: &[MatmulKernel], widths: &[usize], main: usize) -> Vec<Panel> {
     let lanes = kernels[0].info.c_ob / kernels[0].info.c_vec;
     let (mut panels, mut column) = (Vec::new(), 0);
-    while column < p.n {
-        let left = (p.n - column).div_ceil(lanes) * lanes;
+    let n = p.columns();
+    while column < n {
+        let left = (n - column).div_ceil(lanes) * lanes;
         let fits = |w: &usize| *w <= left && *w <= main;
         let cut = widths.iter().position(fits).unwrap_or(widths.len() - 1);
         let width = widths[cut];
-        let tail = lanes - (column + width).saturating_sub(p.n);
+        let tail = lanes - (column + width).saturating_sub(n);
         panels.push(Panel { column, width, tail, cut });
         column += width;
     }
@@ -196,14 +204,15 @@ const HIDDEN: usize = 12;
 /// The widths of panels that a product can be cut into, the best one first: what a step of the reduction
 /// costs, the width, the greatest height of its tiles.
 fn by_width(p: &MatmulParams, kernels: &[MatmulKernel]) -> Vec<(u64, usize, usize)> {
-    let widths = widths(kernels);
+    let widths = widths(p, kernels);
     let lanes = kernels[0].info.c_ob / kernels[0].info.c_vec;
-    let most = match p.a_row.is_multiple_of(SET) || p.c_row.is_multiple_of(SET) {
+    let apart = !p.blocked() && (p.a_row.is_multiple_of(SET) || p.c_row.is_multiple_of(SET));
+    let most = match apart {
         true => WAYS,
         false => usize::MAX,
     };
     let mut list: Vec<(u64, usize, usize)> = Vec::new();
-    for &width in widths.iter().filter(|&&w| w <= p.n.div_ceil(lanes) * lanes) {
+    for &width in widths.iter().filter(|&&w| w <= p.columns().div_ceil(lanes) * lanes) {
         let cost = if p.k <= SHORT { near_cost } else { cost };
         let costs = |w: usize| cut(p.m, &heights(kernels, w, most, cost));
         let panels = panels(p, kernels, &widths, width);
@@ -226,6 +235,7 @@ fn by_width(p: &MatmulParams, kernels: &[MatmulKernel]) -> Vec<(u64, usize, usiz
         total <= best + best / 25 && rows * (width / lanes) >= HIDDEN
     };
     if p.k <= SHORT
+        && !p.blocked()
         && let Some(widest) =
             (0..list.len()).filter(|&i| whole(&list[i])).max_by_key(|&i| list[i].1)
     {
@@ -275,6 +285,11 @@ pub(crate) fn candidates(p: &MatmulParams, kernels: &[MatmulKernel]) -> Vec<Choi
             continue;
         }
         let direct = CHUNKS.map(|most| choice(Algorithm::Direct, most));
+        if p.blocked() {
+            list.extend(direct);
+            list.push(Choice { block: p.m, ..direct[0] });
+            continue;
+        }
         let few = p.k <= DIRECT || p.m <= rows || p.n <= columns;
         let [first, second] = if few { [direct, packed] } else { [packed, direct] };
         list.extend([first[0], second[0], first[1], first[2]]);

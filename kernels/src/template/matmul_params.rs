@@ -1,6 +1,6 @@
 //! Sizes and strides of matrix products.
 
-use crate::{Activation, Epilogue, KernelError};
+use crate::{Activation, C_BLOCK, Epilogue, KernelError};
 
 const OP: &str = "matmul";
 
@@ -14,6 +14,10 @@ pub enum MatmulForm {
     RowBias,
     /// C is stored as `[n, m]`, with a bias per stored row. There is no residual.
     Transposed,
+    /// A is stored as `[k / 16, m, 16]`, C as `[n / 16, m, 16]`, as the blocked tensors of a 1 x 1
+    /// convolution, with a bias per column: their rows are such planes. Lanes of C past column `n` are as
+    /// if B and the bias were zero there.
+    Blocked,
 }
 
 /// Sizes and strides of a matrix product.
@@ -27,7 +31,7 @@ pub struct MatmulParams {
     pub n: usize,
     /// Columns of A and rows of B.
     pub k: usize,
-    /// Elements from a row of the stored A to the next.
+    /// Elements from a row (of a blocked one: a plane) of the stored A to the next.
     pub a_row: usize,
     /// Whether A is stored as `[k, m]`.
     pub a_transposed: bool,
@@ -39,7 +43,7 @@ pub struct MatmulParams {
     pub b_transposed: bool,
     /// Elements from one plain B to the next; 0 if all products share it.
     pub b_batch: usize,
-    /// Elements from a row of C, as stored, to the next; at least its length.
+    /// Elements from a row (of a blocked one: a plane) of C, as stored, to the next; at least its length.
     pub c_row: usize,
     /// Elements from one C to the next, at least its size if there are several.
     pub c_batch: usize,
@@ -95,10 +99,30 @@ impl MatmulParams {
         Self { epilogue, ..self }
     }
 
-    /// Rows and columns of C as stored.
+    /// Whether A and C lie in blocks.
+    pub(super) fn blocked(&self) -> bool {
+        self.form == MatmulForm::Blocked
+    }
+
+    /// Columns that the kernels compute, but for the rest of a last vector.
+    pub(super) fn columns(&self) -> usize {
+        if self.blocked() { self.n.next_multiple_of(C_BLOCK) } else { self.n }
+    }
+
+    /// Rows of A as stored, and their length.
+    pub(super) fn a_size(&self) -> [usize; 2] {
+        match self.form {
+            MatmulForm::Blocked => [self.k.div_ceil(C_BLOCK), self.m.saturating_mul(C_BLOCK)],
+            _ if self.a_transposed => [self.k, self.m],
+            _ => [self.m, self.k],
+        }
+    }
+
+    /// Rows of C as stored, and their length.
     pub(super) fn c_size(&self) -> [usize; 2] {
         match self.form {
             MatmulForm::Transposed => [self.n, self.m],
+            MatmulForm::Blocked => [self.n.div_ceil(C_BLOCK), self.m.saturating_mul(C_BLOCK)],
             _ => [self.m, self.n],
         }
     }
@@ -108,7 +132,7 @@ impl MatmulParams {
         if [self.batch, self.m, self.n, self.k].contains(&0) {
             return invalid("size", "at least 1");
         }
-        let a_width = if self.a_transposed { self.m } else { self.k };
+        let [_, a_width] = self.a_size();
         let b_width = if self.b_transposed { self.k } else { self.n };
         let [c_rows, c_width] = self.c_size();
         if self.a_row < a_width || self.c_row < c_width || self.b_row < b_width {
@@ -116,6 +140,9 @@ impl MatmulParams {
         }
         if self.form == MatmulForm::Transposed && self.epilogue.residual {
             return Err(KernelError::Unsupported { op: OP, what: "a residual of a transposed C" });
+        }
+        if self.blocked() && self.a_transposed {
+            return Err(KernelError::Unsupported { op: OP, what: "a transposed A in blocks" });
         }
         let c_size = c_rows.checked_mul(self.c_row).ok_or(KernelError::TooLarge { op: OP })?;
         if self.batch > 1 && self.c_batch < c_size {

@@ -19,7 +19,11 @@ pub fn reference(p: &MatmulParams, a: &[f32], b: &[f32], bias: &[f32]) -> Vec<f6
         *c = bias.get(of).map_or(0.0, |&b| f64::from(b));
         for k in 0..p.k {
             let at = if p.b_transposed { column * p.b_row + k } else { k * p.b_row + column };
-            let a_at = if p.a_transposed { k * p.a_row + row } else { row * p.a_row + k };
+            let a_at = match p.form {
+                MatmulForm::Blocked => k / 16 * p.a_row + row * 16 + k % 16,
+                _ if p.a_transposed => k * p.a_row + row,
+                _ => row * p.a_row + k,
+            };
             let a = a[batch * p.a_batch + a_at];
             *c += f64::from(a) * f64::from(b[batch * p.b_batch + at]);
         }

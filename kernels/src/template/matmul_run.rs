@@ -4,11 +4,11 @@ use super::layout::Job;
 use super::matmul::{MatmulForm, MatmulPlan};
 use super::matmul_cut::{Panel, blocks};
 use super::matmul_tile::TileArgs;
-use crate::Algorithm;
+use crate::{Algorithm, C_BLOCK};
 use core::ops::Range;
 
 /// Elements of a row of A that lie together when it is packed: a cache line.
-const RUN: usize = 16;
+const RUN: usize = C_BLOCK;
 
 /// A plain B is read in place where its rows are this short, or where `near` says so: in the L1 cache
 /// other rows get into each other's way.
@@ -79,8 +79,8 @@ impl MatmulPlan {
         unsafe { self.run_units(&operands, units) };
     }
 
-    /// Units are ordered by product, part of the rows, panel; with a plain B by product, panel, part
-    /// of the rows, so that threads pack different parts of it. Of a range this takes the largest
+    /// Units are ordered by product, part of the rows, panel; with a plain B (or a larger one than A in
+    /// blocks) by product, panel, part of the rows, so that threads pack (or read) different parts of it. Of a range this takes the largest
     /// rectangles, since the packed forms of A and B are made once for each.
     ///
     /// # Safety
@@ -93,7 +93,8 @@ impl MatmulPlan {
         let p = &self.params;
         let panels = self.tiling.panels.len();
         let per_batch = self.parts * panels;
-        let inner_count = if x.packed { panels } else { self.parts };
+        let by_panels = !x.packed || self.by_panels;
+        let inner_count = if by_panels { self.parts } else { panels };
         let b_batch = match (x.packed, p.b_batch) {
             (true, 0) => 0,
             (true, _) => self.packed,
@@ -110,7 +111,7 @@ impl MatmulPlan {
                 (outer..outer + 1, inner..inner_count.min(inner + end - start))
             };
             unit += outer.len() * inner.len();
-            let (parts, panels) = if x.packed { (outer, inner) } else { (inner, outer) };
+            let (parts, panels) = if by_panels { (inner, outer) } else { (outer, inner) };
             let tile = |part| part * self.tiling.count() / self.parts;
             let tiles = tile(parts.start)..tile(parts.end);
             let of_batch = Operands {
@@ -188,6 +189,7 @@ impl MatmulPlan {
                         let (c, c_row) = self.result(x.c, turned, row, panel);
                         let (a_row, a_run, a_step) = match plain_a {
                             true if p.a_transposed => (1, 1, p.a_row),
+                            true if p.blocked() => (C_BLOCK, C_BLOCK, p.a_row),
                             true => (p.a_row, ks.len(), 0),
                             false => (RUN, RUN, 0),
                         };
@@ -205,6 +207,7 @@ impl MatmulPlan {
                             a_step,
                             b_row,
                             o_row: c_row,
+                            o_plane: if p.blocked() { p.c_row } else { C_BLOCK },
                             k: ks.len(),
                             tail: panel.tail,
                             first: ks.start == 0,
@@ -229,6 +232,10 @@ impl MatmulPlan {
                             (args.a, args.a_tile) = match plain_a {
                                 true if p.a_transposed => {
                                     (x.a.wrapping_add(k * p.a_row + from), height)
+                                }
+                                true if p.blocked() => {
+                                    let at = k / C_BLOCK * p.a_row + from * C_BLOCK;
+                                    (x.a.wrapping_add(at), height * C_BLOCK)
                                 }
                                 true => (x.a.wrapping_add(from * p.a_row + k), height * p.a_row),
                                 false => {
@@ -276,7 +283,16 @@ impl MatmulPlan {
     ) -> (*mut f32, usize) {
         match self.params.form {
             MatmulForm::Transposed => (turned.wrapping_sub(row * panel.width), panel.width),
-            _ => (c.wrapping_add(panel.column), self.params.c_row),
+            MatmulForm::Blocked => (c.wrapping_add(self.column(panel)), C_BLOCK),
+            _ => (c.wrapping_add(self.column(panel)), self.params.c_row),
+        }
+    }
+
+    /// The first column of a panel in a row of C, or its plane.
+    fn column(&self, panel: &Panel) -> usize {
+        match self.params.form {
+            MatmulForm::Blocked => panel.column / C_BLOCK * self.params.c_row,
+            _ => panel.column,
         }
     }
 
@@ -348,16 +364,21 @@ impl MatmulPlan {
                 args.bias = x.bias.wrapping_add(first);
             }
             if p.epilogue.residual {
-                args.residual = x.residual.wrapping_add(first * p.c_row + panel.column);
+                args.residual = x.residual.wrapping_add(first * args.o_row + self.column(panel));
             }
             let kernel = &self.kernels[kernel];
             // SAFETY: the rows and columns of the pieces exist in A, B and C, and `check` found the ISA.
             unsafe { (kernel.run)(args) };
             let Some(post) = self.post.as_ref().filter(|_| args.last) else { continue };
-            for i in 0..args.tiles * kernel.info.w_ob {
-                let o = args.o.wrapping_add(i * args.o_row);
-                // SAFETY: this is a row of the pieces just written.
-                unsafe { post.call(o, o, panel.width.min(p.n - panel.column)) };
+            let rows = args.tiles * kernel.info.w_ob;
+            let (lines, step, len) = match p.form {
+                MatmulForm::Blocked => (panel.width / C_BLOCK, args.o_plane, rows * C_BLOCK),
+                _ => (rows, args.o_row, panel.width.min(p.n - panel.column)),
+            };
+            for i in 0..lines {
+                let o = args.o.wrapping_add(i * step);
+                // SAFETY: this is a row, or these are the rows in a block, of the pieces just written.
+                unsafe { post.call(o, o, len) };
             }
         }
     }

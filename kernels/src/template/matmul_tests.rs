@@ -23,6 +23,9 @@ fn choices(isa: Isa, p: &MatmulParams) -> Vec<Choice> {
     let mut list = MatmulPlan::candidates(isa, p).unwrap();
     let first = list[0];
     for algorithm in [Algorithm::Direct, Algorithm::Packed] {
+        if algorithm == Algorithm::Packed && p.blocked() {
+            continue;
+        }
         if p.k > 16 && p.form != MatmulForm::Transposed {
             list.push(Choice { algorithm, chunk: 16, ..first });
             list.push(Choice { algorithm, chunk: p.k.min(32), block: p.m.div_ceil(3), ..first });
@@ -74,7 +77,11 @@ fn check_plan(
             MatmulForm::Transposed => (i % p.n, i / p.n % p.m),
             _ => (i / p.n % p.m, i % p.n),
         };
-        let at = i / p.n / p.m * p.c_batch + row * p.c_row + column;
+        let in_product = match p.form {
+            MatmulForm::Blocked => column / 16 * p.c_row + row * 16 + column % 16,
+            _ => row * p.c_row + column,
+        };
+        let at = i / p.n / p.m * p.c_batch + in_product;
         let sum = exact + if p.epilogue.residual { f64::from(residual[at]) } else { 0.0 };
         assert_close(
             c[at],
@@ -83,6 +90,14 @@ fn check_plan(
             (plan.kernel_name(), plan.choice(), at, p),
         );
         written[at] = true;
+        if p.blocked() && column + 1 == p.n {
+            for lane in at + 1..at + 16 - column % 16 {
+                let sum = if p.epilogue.residual { f64::from(residual[lane]) } else { 0.0 };
+                let expected = activate(p.epilogue.activation, sum);
+                assert_close(c[lane], expected, allowed + activation_error(sum), (at, lane, p));
+                written[lane] = true;
+            }
+        }
     }
     // Between the rows nothing is touched.
     assert!(c.iter().zip(&written).all(|(c, written)| *written || c.is_nan()), "{p:?}");
@@ -188,6 +203,34 @@ fn epilogues(isa: Isa) {
     }
 }
 
+fn blocked(isa: Isa) {
+    let p = |m: usize, k: usize, n: usize| MatmulParams {
+        a_row: m * 16,
+        c_row: m * 16,
+        form: MatmulForm::Blocked,
+        ..MatmulParams::new(m, k, n).b_transposed()
+    };
+    for m in 1..=30 {
+        for (k, n) in [(1, 1), (16, 16), (37, 20), (9, 100)] {
+            check_both(isa, &p(m, k, n));
+        }
+    }
+    for (m, k, n) in [(1usize, 300usize, 150usize), (5, 820, 33), (130, 820, 40), (50, 21, 64)] {
+        let (a_batch, c_batch) = (k.div_ceil(16) * 16 * m, n.div_ceil(16) * 16 * m + 5);
+        let apart = MatmulParams { a_row: m * 16 + 4, c_row: m * 16 + 7, ..p(m, k, n) };
+        check_both(isa, &apart);
+        let several = MatmulParams { batch: 2, a_batch, c_batch, ..p(m, k, n) };
+        check_both(isa, &several);
+        for activation in [Activation::Clip { min: -0.5, max: 6.0 }, Activation::Tanh] {
+            let epilogue = Epilogue { activation, residual: true };
+            check_both(isa, &p(m, k, n).epilogue(epilogue));
+        }
+    }
+    let transposed = MatmulParams { a_transposed: true, a_row: 160, ..p(5, 5, 5) };
+    let refused = MatmulPlan::new(isa, &transposed);
+    assert!(matches!(refused, Err(KernelError::Unsupported { .. })), "{refused:?}");
+}
+
 fn forms(isa: Isa) {
     for (m, n) in [(1, 1), (1, 40), (5, 3), (14, 33), (30, 100), (70, 20)] {
         let p = MatmulParams::new(m, 21, n).batch(2);
@@ -265,7 +308,7 @@ fn random_shapes(isa: Isa) {
 
 macro_rules! conformance {
     ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
-        conformance! { @ $id $isa sizes blocks strides_and_batches epilogues forms specials random_shapes }
+        conformance! { @ $id $isa sizes blocks strides_and_batches epilogues forms blocked specials random_shapes }
     };
     (@ $id:ident $isa:ident $($test:ident)*) => {
         mod $id {

@@ -24,7 +24,7 @@ pub(crate) struct TileArgs {
     pub(crate) bias: *const f32,
     /// Whether it is that of the rows.
     pub(crate) row_bias: bool,
-    /// Residual at the first output, or null; its rows are `o_row` apart.
+    /// Residual at the first output, or null; it lies as the output does.
     pub(crate) residual: *const f32,
     /// First output.
     pub(crate) o: *mut f32,
@@ -38,6 +38,8 @@ pub(crate) struct TileArgs {
     pub(crate) b_row: usize,
     /// Between two rows of the output.
     pub(crate) o_row: usize,
+    /// Between two blocks of 16 columns of the output: 16 if `tail` is not `LANES`.
+    pub(crate) o_plane: usize,
     /// Length of the reduction.
     pub(crate) k: usize,
     /// Columns of the last vector that exist, `1..=LANES`.
@@ -59,8 +61,9 @@ pub(crate) struct TileArgs {
 ///   `a + t * a_tile + i * a_row + c / a_run * a_step + c % a_run`, for `i < W`, `c < k`.
 /// * Each of `k` rows of B, `b_row` apart from `b` on, has `V * LANES` readable elements, as has `bias`
 ///   (if it is that of rows, `tiles * W`).
-/// * Each of `tiles * W` rows at `o` has `(V - 1) * LANES + tail` writable elements that no other thread
-///   uses (readable too unless `first`), and so many are readable at `residual` unless it is null.
+/// * Each of `tiles * W` rows at `o` has `(V - 1) * LANES + tail` writable elements, in blocks of 16, that
+///   no other thread uses (readable too unless `first`), and so many are readable at `residual` unless it
+///   is null.
 /// * A kernel of partial sums computes one tile.
 pub(crate) type TileFn = unsafe fn(&TileArgs);
 
@@ -138,7 +141,7 @@ macro_rules! matmul_kernel {
             // As far as the verb does.
             const AHEAD: usize = 2048;
             const DRAIN: usize = $crate::template::drain_steps!($tile $w * $v);
-            let (o_row, tail, b_row) = (args.o_row, args.tail, args.b_row);
+            let (o_row, o_plane, tail, b_row) = (args.o_row, args.o_plane, args.tail, args.b_row);
             let (mut run, mut b) = (a, args.b);
             let mut left = args.k;
             // Runs of one element are one run in steps.
@@ -159,7 +162,7 @@ macro_rules! matmul_kernel {
             } else {
                 // By the time it is added, the output is in the L1 cache.
                 tilewright_intrinsics::count!(i in $w { tilewright_intrinsics::count!(j in $v {
-                    if j * LANES % 16 == 0 { tile!(VPREFETCH o, (i * o_row + j * LANES)); }
+                    if j * LANES % 16 == 0 { tile!(VPREFETCH o, (i * o_row + j * LANES / 16 * o_plane)); }
                 }); });
             }
             while left > 0 {
@@ -189,15 +192,15 @@ macro_rules! matmul_kernel {
                 }
                 if drains {
                     $crate::template::drain_tile! { tile t [1 x $w x $v] += p[a_row, a_next] * b[b_row],
-                        activation -> o[0, o_row, 16] }
+                        activation -> o[0, o_row, o_plane] }
                     return;
                 }
                 run = run.wrapping_add(args.a_step);
             }
             if !args.first {
-                tile!(ADD t [$w x $v; tail] += o[o_row]);
+                tile!(ADD t [$w x $v; tail] += o[o_row, o_plane]);
             }
-            finish_tile! { $tile, t, $w, $v, args, o, residual, o_row, tail }
+            finish_tile! { $tile, t, $w, $v, args, o, residual, [o_row, o_plane], tail }
         }
     };
 }
@@ -208,7 +211,7 @@ macro_rules! row_kernel {
         unsafe fn $name(args: &TileArgs) {
             use tilewright_intrinsics::$tile as tile;
             const LANES: usize = tile!(LANES);
-            let (o_row, tail, b_row) = (args.o_row, args.tail, args.b_row);
+            let (o_row, o_plane, tail, b_row) = (args.o_row, args.o_plane, args.tail, args.b_row);
             let (o, bias, residual) = (args.o, args.bias, args.residual);
             let (mut run, mut b) = (args.a, args.b);
             let mut left = args.k;
@@ -244,20 +247,20 @@ macro_rules! row_kernel {
             } else if args.first {
                 tile!(ADD t [1 x 1 x $v] += bias[0, 0, 16]);
             } else {
-                tile!(ADD t [1 x $v; tail] += o[o_row]);
+                tile!(ADD t [1 x $v; tail] += o[o_row, o_plane]);
             }
-            finish_tile! { $tile, t, 1, $v, args, o, residual, o_row, tail }
+            finish_tile! { $tile, t, 1, $v, args, o, residual, [o_row, o_plane], tail }
         }
     };
 }
 
 /// The epilogue and STORE of `$w` rows.
 macro_rules! finish_tile {
-    ($tile:ident, $t:ident, $w:tt, $v:tt, $args:ident, $o:ident, $residual:ident, $o_row:ident, $tail:ident) => {{
+    ($tile:ident, $t:ident, $w:tt, $v:tt, $args:ident, $o:ident, $residual:ident, [$o_row:ident, $o_plane:ident], $tail:ident) => {{
         use tilewright_intrinsics::$tile as tile;
         if $args.last {
             if !$residual.is_null() {
-                tile!(ADD $t [$w x $v; $tail] += $residual[$o_row]);
+                tile!(ADD $t [$w x $v; $tail] += $residual[$o_row, $o_plane]);
             }
             match $args.activation {
                 TileActivation::None => {}
@@ -267,7 +270,7 @@ macro_rules! finish_tile {
             }
         }
         if $tail == LANES {
-            tile!(STORE $t [1 x $w x $v] -> $o[0, $o_row, 16]);
+            tile!(STORE $t [1 x $w x $v] -> $o[0, $o_row, $o_plane]);
         } else {
             tile!(STORE $t [$w x $v; $tail] -> $o[$o_row]);
         }

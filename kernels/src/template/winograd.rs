@@ -448,6 +448,7 @@ impl Winograd {
                     a_step: self.geometry.v_plane,
                     b_row: k_tile.width,
                     o_row: k_tile.width,
+                    o_plane: C_BLOCK,
                     k: self.c_in,
                     tail: kernel.info.c_ob / kernel.info.c_vec,
                     first: true,
