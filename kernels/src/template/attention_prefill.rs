@@ -10,7 +10,7 @@ use super::attention_tile::{AttentionKernels, LEAST, Unpack, Weigh, kernels};
 use super::attention_unpack::{HalfKernels, half_kernels};
 use super::conv_geometry::{cost, cut};
 use super::dot_tile::{self, DotArgs, DotFn, Finish};
-use super::matmul_tile::{self, TileArgs, TileFn};
+use super::matmul_tile::{self, NextTile, TileArgs, TileFn};
 use crate::epilogue::TileActivation;
 use crate::error::checked_len;
 use crate::{Dtype, Isa, KernelError, KernelInfo};
@@ -379,7 +379,7 @@ impl Blocks {
             Run::Single(run) => unsafe {
                 run(&TileArgs {
                     tiles: 1,
-                    a_tile: 0,
+                    next: NextTile::default(),
                     a: p.a,
                     b: p.b,
                     bias: ZEROS.as_ptr(),

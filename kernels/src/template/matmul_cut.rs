@@ -107,9 +107,7 @@ impl Tiling {
                     continue;
                 }
                 let kernel = pieces.list[first].1;
-                // Kernels of partial sums compute one tile.
-                let next = pieces.list.get(first + 1).filter(|_| kernels[kernel].info.w_ob > 1);
-                pieces.alike[tile] = match next {
+                pieces.alike[tile] = match pieces.list.get(first + 1) {
                     Some(next) if next.1 == kernel => pieces.alike[tile + 1] + 1,
                     _ => 1,
                 };

@@ -3,7 +3,7 @@
 use super::layout::Job;
 use super::matmul::{MatmulForm, MatmulPlan};
 use super::matmul_cut::{Panel, blocks};
-use super::matmul_tile::TileArgs;
+use super::matmul_tile::{NextTile, TileArgs};
 use crate::{Algorithm, C_BLOCK};
 use core::ops::Range;
 
@@ -172,7 +172,8 @@ impl MatmulPlan {
                             unsafe { self.pack_a(x.a, to, ks.clone(), tile) };
                         }
                     }
-                    for i in group.clone() {
+                    let mut i = group.start;
+                    while i < group.end {
                         let panel = &self.tiling.panels[i];
                         let (b, b_row) = if x.packed {
                             (x.b.wrapping_add(panel.column * p.k + k * panel.width), panel.width)
@@ -195,7 +196,7 @@ impl MatmulPlan {
                         };
                         let mut args = TileArgs {
                             tiles: 1,
-                            a_tile: 0,
+                            next: NextTile::default(),
                             a: x.a,
                             b,
                             bias: x.bias.wrapping_add(panel.column),
@@ -214,6 +215,11 @@ impl MatmulPlan {
                             last: ks.end == p.k,
                             activation: self.activation,
                         };
+                        // Of a few rows, all alike panels are one call.
+                        let beside = match x.packed && !packs_a && block.len() == 1 {
+                            true => self.beside(i..group.end, block.start),
+                            false => 1,
+                        };
                         let mut tile = block.start;
                         while tile < block.end {
                             let from = self.tiling.tiles[tile];
@@ -228,8 +234,10 @@ impl MatmulPlan {
                             };
                             let alike = self.tiling.alike(panel, tile);
                             args.tiles = alike.min(most).min(block.end - tile).max(1);
+                            args.next.o = height * c_row;
+                            args.next.bias = if args.row_bias { height } else { 0 };
                             let packed = x.scratch.wrapping_add((from - row) * kc);
-                            (args.a, args.a_tile) = match plain_a {
+                            (args.a, args.next.a) = match plain_a {
                                 true if p.a_transposed => {
                                     (x.a.wrapping_add(k * p.a_row + from), height)
                                 }
@@ -243,33 +251,56 @@ impl MatmulPlan {
                                     (packed.cast_const(), height * kc)
                                 }
                             };
+                            let below = args.tiles;
+                            if beside > 1 {
+                                args.tiles = beside;
+                                args.next = NextTile {
+                                    a: 0,
+                                    b: panel.width * p.k,
+                                    bias: if args.row_bias { 0 } else { panel.width },
+                                    o: self.column(&self.tiling.panels[i + 1]) - self.column(panel),
+                                };
+                            }
                             // SAFETY: `a` and `b` are the tiles' rows of A and the panel's columns of
                             // B over this block of K, as they lie or as they were packed; `c` is where
                             // the tiles' results belong, or their place in the scratch memory. Alike
-                            // tiles have the same height, so that the next one's A is `a_tile` on.
+                            // tiles have the same height, so that the next one's A is `next.a` on.
+                            // Panels that `beside` counted have one width, and follow each other.
                             unsafe { self.run_tiles(x, panel, tile, &mut args, c) };
                             if packs && i + 1 < panels.end {
                                 // SAFETY: as for a transposed A.
                                 unsafe { self.pack_a(x.a, packed, ks.clone(), tile) };
                             }
                             if fetches {
-                                let rows = fetched..ks.end.min(fetched + args.tiles * per_tile);
+                                let rows = fetched..ks.end.min(fetched + below * per_tile);
                                 fetched = rows.end;
                                 let next = group.end..panels.end.min(group.end + group.len());
                                 // SAFETY: the ISA is that of the plan.
                                 unsafe { self.fetch_b(x.b, rows, next) };
                             }
-                            tile += args.tiles;
+                            tile += below;
                         }
                         if p.form == MatmulForm::Transposed {
                             let rows = row..self.tiling.tiles[block.end];
                             // SAFETY: the scratch memory has the panel's results of these rows.
                             unsafe { self.turn(turned, x.c, rows, panel) };
                         }
+                        i += beside;
                     }
                 }
             }
         }
+    }
+
+    /// How many panels from the first one on a kernel computes in one call for a tile.
+    fn beside(&self, panels: Range<usize>, tile: usize) -> usize {
+        let list = &self.tiling.panels[panels];
+        let single = self.tiling.alike(&list[0], tile) > 0;
+        if !single || self.post.is_some() || self.params.form == MatmulForm::Transposed {
+            return 1;
+        }
+        let alike = |panel: &&Panel| panel.cut == list[0].cut && panel.tail == list[0].tail;
+        list.iter().take_while(alike).count()
     }
 
     /// Where a tile of a panel writes, as if from row 0 on, and the distance of rows: C, or the scratch

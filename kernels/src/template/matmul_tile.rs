@@ -9,13 +9,12 @@
 use crate::epilogue::TileActivation;
 use crate::{Dtype, Isa, KernelInfo};
 
-/// One tile of a product, or several one below the other. Distances are in elements.
+/// One tile of a product, or several. Distances are in elements.
 pub(crate) struct TileArgs {
     /// Tiles: what is done once per call is as long as a few steps of the reduction.
     pub(crate) tiles: usize,
-    /// Between the A of two tiles. Their outputs and residuals, and the bias of their rows, follow each
-    /// other.
-    pub(crate) a_tile: usize,
+    /// From one tile to the next.
+    pub(crate) next: NextTile,
     /// First row of A, first column.
     pub(crate) a: *const f32,
     /// The panel's first row of B, `V * LANES` elements.
@@ -52,19 +51,28 @@ pub(crate) struct TileArgs {
     pub(crate) activation: TileActivation,
 }
 
+/// From one tile of a call to the next, in elements: one below the other, or side by side.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct NextTile {
+    pub(crate) a: usize,
+    pub(crate) b: usize,
+    pub(crate) bias: usize,
+    /// Of outputs and residuals.
+    pub(crate) o: usize,
+}
+
 /// A microkernel.
 ///
 /// # Safety
 ///
 /// * The CPU has the instructions of the kernel's ISA.
 /// * There is at least one tile. Element `c` of row `i` of A of tile `t` is readable at
-///   `a + t * a_tile + i * a_row + c / a_run * a_step + c % a_run`, for `i < W`, `c < k`.
-/// * Each of `k` rows of B, `b_row` apart from `b` on, has `V * LANES` readable elements, as has `bias`
-///   (if it is that of rows, `tiles * W`).
-/// * Each of `tiles * W` rows at `o` has `(V - 1) * LANES + tail` writable elements, in blocks of 16, that
-///   no other thread uses (readable too unless `first`), and so many are readable at `residual` unless it
-///   is null.
-/// * A kernel of partial sums computes one tile.
+///   `a + t * next.a + i * a_row + c / a_run * a_step + c % a_run`, for `i < W`, `c < k`.
+/// * Each of `k` rows of B, `b_row` apart from `b + t * next.b` on, has `V * LANES` readable elements, as
+///   has `bias + t * next.bias` (if it is that of rows, `W`).
+/// * Each of `W` rows at `o + t * next.o` has `(V - 1) * LANES + tail` writable elements, in blocks of 16,
+///   that no other thread uses (readable too unless `first`), and so many are readable at `residual`
+///   unless it is null.
 pub(crate) type TileFn = unsafe fn(&TileArgs);
 
 /// A microkernel and what it is.
@@ -81,7 +89,7 @@ macro_rules! matmul_row {
             mod $id {
                 use super::*;
                 $(matmul_kernel! { [<tiles_ $w x $v>] [<tile_ $w x $v>], $tile, $feat, $w, $v, $u })*
-                $(row_kernel! { [<sums_ $s x $rv>], $tile, $feat, $s, $rv })*
+                $(row_kernel! { [<all_sums_ $s x $rv>] [<sums_ $s x $rv>], $tile, $feat, $s, $rv })*
                 pub(super) const KERNELS: &[MatmulKernel] = &[$(MatmulKernel {
                     info: KernelInfo {
                         name: concat!("matmul_f32_", $w, "x", $crate::template::c_ob!($lanes $v), "_u", $u,
@@ -97,39 +105,47 @@ macro_rules! matmul_row {
                         op: "matmul", isa: Isa::$isa, dtype: Dtype::F32,
                         rows: 1, w_ob: 1, c_vec: $rv, c_ob: $rv * $lanes, unroll: $s,
                     },
-                    run: [<sums_ $s x $rv>],
+                    run: [<all_sums_ $s x $rv>],
                 },)*];
             }
         }
     };
 }
 
-macro_rules! matmul_kernel {
-    ($name:ident $one:ident, $tile:ident, [$($f:tt)*], $w:tt, $v:tt, $u:tt) => {
+/// The kernel of all tiles of a call. One tile is a function of its own: around this loop, compilers find
+/// no good place in registers for what the loop in there has in them.
+macro_rules! tiles {
+    ($name:ident $one:ident, [$($f:tt)*]) => {
         $(#[target_feature(enable = $f)])*
         unsafe fn $name(args: &TileArgs) {
-            let (mut a, mut o, mut bias, mut residual) = (args.a, args.o, args.bias, args.residual);
-            let rows = $w * args.o_row;
-            let tiles = args.tiles;
+            let (mut a, mut b, mut o) = (args.a, args.b, args.o);
+            let (mut bias, mut residual) = (args.bias, args.residual);
+            let (tiles, next) = (args.tiles, args.next);
             for _ in 1..tiles {
                 // SAFETY: the caller's duties, for one of the tiles.
-                unsafe { $one(args, a, o, bias, residual) };
-                a = a.wrapping_add(args.a_tile);
-                o = o.wrapping_add(rows);
-                bias = bias.wrapping_add(if args.row_bias { $w } else { 0 });
-                residual = if residual.is_null() { residual } else { residual.wrapping_add(rows) };
+                unsafe { $one(args, a, b, o, bias, residual) };
+                a = a.wrapping_add(next.a);
+                b = b.wrapping_add(next.b);
+                o = o.wrapping_add(next.o);
+                bias = bias.wrapping_add(next.bias);
+                residual = if residual.is_null() { residual } else { residual.wrapping_add(next.o) };
             }
             // SAFETY: as above.
-            unsafe { $one(args, a, o, bias, residual) };
+            unsafe { $one(args, a, b, o, bias, residual) };
         }
+    };
+}
 
-        /// One tile, in a function of its own: around this loop, compilers find no good place in
-        /// registers for what the loop above has in them.
+macro_rules! matmul_kernel {
+    ($name:ident $one:ident, $tile:ident, [$($f:tt)*], $w:tt, $v:tt, $u:tt) => {
+        tiles! { $name $one, [$($f)*] }
+
         $(#[target_feature(enable = $f)])*
         #[inline(never)]
         unsafe fn $one(
             args: &TileArgs,
             a: *const f32,
+            b: *const f32,
             o: *mut f32,
             bias: *const f32,
             residual: *const f32,
@@ -142,7 +158,7 @@ macro_rules! matmul_kernel {
             const AHEAD: usize = 2048;
             const DRAIN: usize = $crate::template::drain_steps!($tile $w * $v);
             let (o_row, o_plane, tail, b_row) = (args.o_row, args.o_plane, args.tail, args.b_row);
-            let (mut run, mut b) = (a, args.b);
+            let (mut run, mut b) = (a, b);
             let mut left = args.k;
             // Runs of one element are one run in steps.
             let (a_run, a_next) = if args.a_run == 1 { (left, args.a_step) } else { (args.a_run, 1) };
@@ -206,14 +222,23 @@ macro_rules! matmul_kernel {
 }
 
 macro_rules! row_kernel {
-    ($name:ident, $tile:ident, [$($f:tt)*], $s:tt, $v:tt) => {
+    ($name:ident $one:ident, $tile:ident, [$($f:tt)*], $s:tt, $v:tt) => {
+        tiles! { $name $one, [$($f)*] }
+
         $(#[target_feature(enable = $f)])*
-        unsafe fn $name(args: &TileArgs) {
+        #[inline(never)]
+        unsafe fn $one(
+            args: &TileArgs,
+            a: *const f32,
+            b: *const f32,
+            o: *mut f32,
+            bias: *const f32,
+            residual: *const f32,
+        ) {
             use tilewright_intrinsics::$tile as tile;
             const LANES: usize = tile!(LANES);
             let (o_row, o_plane, tail, b_row) = (args.o_row, args.o_plane, args.tail, args.b_row);
-            let (o, bias, residual) = (args.o, args.bias, args.residual);
-            let (mut run, mut b) = (args.a, args.b);
+            let (mut run, mut b) = (a, b);
             let mut left = args.k;
             // Pixel `i` of the tile is partial sum `i`, its A the one after that of the sum before.
             tile!(STEP one <- 1);

@@ -13,7 +13,7 @@ use super::conv::{ConvParams, Operands};
 use super::conv_geometry::{KTile, cut_ends, k_tiles};
 use super::conv_pack::Squares;
 use super::conv_tile::{self, ConvKernel, Run, TileShape};
-use super::matmul_tile::{self, MatmulKernel, TileArgs};
+use super::matmul_tile::{self, MatmulKernel, NextTile, TileArgs};
 use super::unary::UnaryKernel;
 use super::winograd_choice::{
     blocked_plane, fits, is_single, outputs, pieces_of, transform_cycles,
@@ -436,7 +436,11 @@ impl Winograd {
                 }
                 let args = TileArgs {
                     tiles,
-                    a_tile: pixels * C_BLOCK,
+                    next: NextTile {
+                        a: pixels * C_BLOCK,
+                        o: pixels * k_tile.width,
+                        ..NextTile::default()
+                    },
                     a: v.wrapping_add(rest * C_BLOCK),
                     b,
                     bias: ZEROS.as_ptr(),
