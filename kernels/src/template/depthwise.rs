@@ -189,8 +189,7 @@ impl DepthwisePlan {
         let x_plane = s.input[0] * s.input[1] * C_BLOCK;
         let y_row = s.output[1] * C_BLOCK;
         let blocks = s.c.div_ceil(C_BLOCK);
-        for unit in units {
-            let (plane, rows) = self.window.unit(unit);
+        self.window.for_each(units, |plane, rows| {
             let block = plane % blocks;
             let y_at = plane * s.output[0] * y_row;
             let done = y.wrapping_add(y_at + rows.start * y_row);
@@ -216,7 +215,7 @@ impl DepthwisePlan {
                 // SAFETY: whole rows of the unit, just written; in place.
                 unsafe { after.call(done, done, len) };
             }
-        }
+        });
     }
 
     /// Computes the rows `rows` of one image, all channels, to planes at `y` that have these rows only.

@@ -166,8 +166,7 @@ impl PoolPlan {
             }
             return;
         }
-        for unit in units {
-            let (plane, rows) = self.window.unit(unit);
+        self.window.for_each(units, |plane, rows| {
             let args = WindowArgs {
                 x: x.wrapping_add(plane * pixels * C_BLOCK),
                 weights: core::ptr::null(),
@@ -181,7 +180,7 @@ impl PoolPlan {
             // SAFETY: the ISA is available; planes and rows lie in the operands, which the caller
             // owns, by construction of the units.
             unsafe { self.window.run(&self.kernels, args) };
-        }
+        });
     }
 
     /// Computes `y` from `x` on this thread.

@@ -271,8 +271,7 @@ impl QdepthwisePlan {
         let s = &self.window.sizes;
         let [x_plane, y_plane] = [s.input, s.output].map(|[h, w]| h * w * C_BLOCK);
         let blocks = s.c.div_ceil(C_BLOCK);
-        for unit in units {
-            let (plane, rows) = self.window.unit(unit);
+        self.window.for_each(units, |plane, rows| {
             let block = plane % blocks;
             let args = WindowArgs {
                 x: x.wrapping_add(plane * x_plane),
@@ -287,7 +286,7 @@ impl QdepthwisePlan {
             // SAFETY: the ISA is available; planes and rows lie in the operands, which the caller
             // owns, by construction of the units.
             unsafe { self.window.run(&self.kernels, args) };
-        }
+        });
     }
 
     /// Computes `y` on this thread.

@@ -171,12 +171,11 @@ impl QpoolPlan {
             }
             return;
         }
-        for unit in units {
-            let (plane, rows) = self.window.unit(unit);
+        self.window.for_each(units, |plane, rows| {
             // SAFETY: the ISA is available; planes and rows lie in the operands, which the caller
             // owns, by construction of the units.
             unsafe { self.window.run(&self.kernels, args(plane, rows)) };
-        }
+        });
     }
 
     /// Computes `y` from `x` on this thread.

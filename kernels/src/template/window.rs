@@ -49,8 +49,8 @@ pub(crate) struct Window {
     pub(crate) runs: [TileRun; 2],
     /// Per tile of a row and filter column: the pixels whose tap lies in the image.
     pub(crate) cols: Box<[Range<u8>]>,
-    /// Output rows of a unit.
-    pub(crate) unit_rows: usize,
+    /// Output rows that are computed at a time.
+    call_rows: usize,
     /// Done before STORE, unless it is the leaky one.
     pub(crate) activation: TileActivation,
     /// Divisors of an average per output row and column; their product counts.
@@ -125,9 +125,8 @@ impl Window {
                 }));
             }
         }
-        // About 16 K vector operations on 16 lanes, and 32 KiB of output.
-        let row_work = s.output[1] * s.kernel[0].min(s.input[0]) * s.kernel[1].min(s.input[1]);
-        let unit_rows = (16384 / row_work).min(512 / s.output[1]).clamp(1, s.output[0]);
+        // 32 KiB of output stay in the L1 cache for what follows.
+        let call_rows = (512 / s.output[1]).clamp(1, s.output[0]);
         Ok(Self {
             sizes: s,
             x_len,
@@ -135,7 +134,7 @@ impl Window {
             rows,
             runs,
             cols: cols.into(),
-            unit_rows,
+            call_rows,
             activation: TileActivation::None,
             divisors: Default::default(),
         })
@@ -146,16 +145,34 @@ impl Window {
         self.sizes.n * self.sizes.c.div_ceil(C_BLOCK)
     }
 
-    /// Independent units of work.
+    /// Independent units of work: output rows of an image, of each all blocks of channels. Threads that
+    /// share them out get bands of rows, as those of a 1 x 1 convolution do, and so find in their own
+    /// caches most of what they need.
     pub(crate) fn units(&self) -> usize {
-        self.planes() * self.sizes.output[0].div_ceil(self.unit_rows)
+        self.planes() * self.sizes.output[0]
     }
 
-    /// Plane and output rows of a unit.
-    pub(crate) fn unit(&self, unit: usize) -> (usize, Range<usize>) {
-        let per_plane = self.sizes.output[0].div_ceil(self.unit_rows);
-        let y = unit % per_plane * self.unit_rows;
-        (unit / per_plane, y..(y + self.unit_rows).min(self.sizes.output[0]))
+    /// Calls `f` with planes and output rows, as many at a time as is good, for all of some units.
+    pub(crate) fn for_each(&self, units: Range<usize>, mut f: impl FnMut(usize, Range<usize>)) {
+        let (blocks, height) = (self.sizes.c.div_ceil(C_BLOCK), self.sizes.output[0]);
+        let mut unit = units.start;
+        while unit < units.end {
+            let (row, block) = (unit / blocks, unit % blocks);
+            let (image, row) = (row / height, row % height);
+            let left = units.end - unit;
+            let (rows, blocks_now) = if block == 0 && left >= blocks {
+                (row..height.min(row + left / blocks), 0..blocks)
+            } else {
+                (row..row + 1, block..blocks.min(block + left))
+            };
+            unit += rows.len() * blocks_now.len();
+            for block in blocks_now {
+                for first in rows.clone().step_by(self.call_rows) {
+                    let end = rows.end.min(first + self.call_rows);
+                    f(image * blocks + block, first..end);
+                }
+            }
+        }
     }
 
     /// The divisors of an average: taps of each output row and column that count. Those in the
