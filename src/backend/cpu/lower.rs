@@ -14,7 +14,7 @@ use tilewright_kernels::Isa;
 
 /// Least estimated time of a step per thread that takes part in it, in nanoseconds. Sharing costs
 /// a few hundred, and data that change cores as much again.
-const SHARE_NS: u64 = 5_000;
+const SHARE_NS: u64 = 2_000;
 
 /// Bytes of weights from which on threads share the packing: starting one costs some 50 us.
 const SHARED: usize = 1 << 20;
