@@ -2,6 +2,7 @@
 runs the model once on the array `feed` (NCHW) and returns its output as NCHW. Raises if the runtime
 is missing or does not take the model."""
 
+import functools
 import os
 import shutil
 import subprocess
@@ -11,6 +12,8 @@ import tempfile
 import numpy as np
 import onnx
 from onnx import helper, numpy_helper
+
+HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def onnxruntime(path, feed, threads):
@@ -337,5 +340,51 @@ def litert(path, feed, threads):
     return run
 
 
+class Crate:
+    """A network in a process of `rust/`, which times its runs itself."""
+
+    program = None
+
+    def __init__(self, name, path, feed, threads):
+        if Crate.program is None:
+            target = os.environ.get("TILEWRIGHT_CRATES") or os.path.join(HERE, "cache", "crates")
+            command = ["cargo", "build", "--release", "--quiet", "--features", "nets", "--bin", "nets",
+                       "--manifest-path", os.path.join(HERE, "rust", "Cargo.toml"), "--target-dir", target]
+            subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
+            Crate.program = os.path.join(target, "release", "nets")
+        self.folder = tempfile.TemporaryDirectory()
+        given = os.path.join(self.folder.name, "input")
+        np.ascontiguousarray(feed, np.float32).tofile(given)
+        self.process = subprocess.Popen([Crate.program, name, path, given, str(threads)], text=True,
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        self.answer()
+
+    def answer(self):
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(self.process.stderr.read().strip())
+        return line
+
+    def ask(self, line):
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        return self.answer()
+
+    def __call__(self):
+        out = os.path.join(self.folder.name, "output")
+        self.ask(f"run {out}")
+        return np.fromfile(out, np.float32)
+
+    def times(self, budget):
+        """Microseconds of its runs."""
+        return [float(time) for time in self.ask(f"time {budget}").split()]
+
+    def __del__(self):
+        if getattr(self, "process", None):
+            self.process.kill()
+            self.process.communicate()
+
+
 RUNTIMES = {"onnxruntime": onnxruntime, "openvino": openvino, "ncnn": ncnn, "litert": litert,
-            "torch": torch, "torch_nhwc": torch_nhwc}
+            "torch": torch, "torch_nhwc": torch_nhwc, "tract": functools.partial(Crate, "tract"),
+            "rten": functools.partial(Crate, "rten")}
