@@ -25,3 +25,28 @@ fn first_sessions_pack_the_weights_together_once() {
     assert!(told.windows(2).all(|w| w[0].0 < w[1].0), "{told:?}");
     assert_eq!(told.last().map(|(done, all)| done == all), Some(true), "{told:?}");
 }
+
+#[test]
+fn repacking_may_wait_for_a_short_prompt_and_changes_no_result() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("models/manual/manual.gguf");
+    let text = |repack_later: bool, prompt: &[u32]| {
+        let packed = Arc::new(Mutex::new(0));
+        let tell = packed.clone();
+        let progress = Progress::new(move |done, _| *tell.lock().unwrap() = done);
+        let options = LlmOptions { repack_later, progress: Some(progress), ..Default::default() };
+        let mut session = Llm::load(&path, options).unwrap().session().unwrap();
+        let mut all = vec![session.prompt(prompt).unwrap().to_vec()];
+        let at_prompt = *packed.lock().unwrap();
+        all.extend([5, 7].map(|token| session.eval(&[token]).unwrap().to_vec()));
+        let then = *packed.lock().unwrap();
+        (all, at_prompt, then)
+    };
+    let prompts = [vec![1, 2, 3, 4, 5], (0..200).map(|i| i % 50 + 1).collect(), vec![9]];
+    for (prompt, waits) in prompts.iter().zip([true, false, false]) {
+        let (expected, packed, _) = text(false, prompt);
+        assert!(packed > 0);
+        let (found, at_prompt, then) = text(true, prompt);
+        assert!(found == expected, "other logits behind {} tokens", prompt.len());
+        assert_eq!((at_prompt == 0, then), (waits, packed), "{} tokens", prompt.len());
+    }
+}

@@ -66,7 +66,13 @@ impl ConstCache {
         self.in_place.store(true, Ordering::Relaxed);
     }
 
-    /// Whether [`ConstCache::leave_in_place`] was called.
+    /// Takes that back, for plans that are made from now on.
+    #[cfg(feature = "llm")]
+    pub(crate) fn pack_from_now_on(&self) {
+        self.in_place.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether weights stay as they are.
     pub(crate) fn is_in_place(&self) -> bool {
         self.in_place.load(Ordering::Relaxed)
     }

@@ -104,7 +104,7 @@ impl KvCache {
             }
             return Err(GraphError::UnsupportedDType { op, dtype });
         };
-        let mut memory = AlignedBytes::zeroed(bytes)?;
+        let mut memory = AlignedBytes::sparse(bytes)?;
         let start = AtomicPtr::new(memory.as_mut_ptr());
         Ok(Self { shape, memory: Mutex::new(memory), start, resident: Mutex::new(None) })
     }
@@ -112,6 +112,17 @@ impl KvCache {
     /// Its sizes.
     pub fn shape(&self) -> &KvShape {
         &self.shape
+    }
+
+    /// Moves to large pages: walking through a long cache in small ones takes a little longer, while in a
+    /// short one most of a large page would be cleared for nothing. Stays where it is if there is no memory
+    /// for that. No run may use the cache meanwhile.
+    pub(crate) fn use_large_pages(&self) {
+        let mut memory = self.lock();
+        let Ok(mut large) = AlignedBytes::zeroed(memory.len()) else { return };
+        large.copy_from_slice(&memory);
+        self.start.store(large.as_mut_ptr(), Ordering::Relaxed);
+        *memory = large;
     }
 
     /// What a device keeps of it, which `make` makes when it is first asked for.

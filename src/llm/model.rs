@@ -39,6 +39,10 @@ pub struct LlmOptions {
     pub profile: bool,
     /// Whether weights are used as they lie in the file, without repacking them.
     pub no_repack: bool,
+    /// Whether repacking waits until a first, short prompt has been computed from weights as they lie in
+    /// the file: its result is there sooner, what follows later. Sessions then do not find out when they
+    /// are made whether there is memory for repacked weights.
+    pub repack_later: bool,
     /// Bytes that a session may take for its cache, intermediate tensors and packed weights; `None`
     /// for 80 % of what the machine has free when the session is made.
     pub memory_limit: Option<usize>,
@@ -75,6 +79,7 @@ impl Default for LlmOptions {
             bf16: false,
             profile: false,
             no_repack: false,
+            repack_later: false,
             memory_limit: None,
             device: None,
             progress: None,
@@ -134,7 +139,7 @@ impl Llm {
         let mut config = Config::read(&keys, rows.unwrap_or(0))?;
         arch.adjust(&mut config);
         let cache = Arc::new(ConstCache::default());
-        if options.no_repack {
+        if options.no_repack || options.repack_later && options.device.is_none() {
             cache.leave_in_place();
         }
         let weights = Weights::new(gguf, cache.clone())?;
@@ -273,6 +278,16 @@ impl Inner {
             Rows::None => builder.attended().unwrap_or(logits),
             Rows::Last | Rows::All => logits,
         })
+    }
+
+    /// Whether plans leave the weights where they are.
+    pub(super) fn in_place(&self) -> bool {
+        self.cache.is_in_place()
+    }
+
+    /// Plans that are made from now on pack the weights.
+    pub(super) fn pack_from_now_on(&self) {
+        self.cache.pack_from_now_on();
     }
 
     /// Checks that tokens are in the vocabulary.

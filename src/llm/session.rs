@@ -23,6 +23,13 @@ const CHUNK: usize = 512;
 /// Most logits that are computed together: 64 MiB.
 const LOGITS: usize = 16 << 20;
 
+/// Most tokens of a first prompt that is computed from weights as they lie in the file, if
+/// [`LlmOptions::repack_later`](super::LlmOptions::repack_later) asks for that.
+const SHORT: usize = 128;
+
+/// Positions from which on caches are worth large pages.
+const LONG: usize = 512;
+
 /// Plans that a session keeps, one per number of tokens; the one unused longest goes first.
 const MAX_PLANS: usize = 8;
 
@@ -33,6 +40,8 @@ pub struct Session {
     model: Arc<Inner>,
     executor: Executor,
     caches: Vec<Arc<KvCache>>,
+    /// Whether they lie in large pages.
+    large_pages: bool,
     /// The last one used comes first.
     plans: VecDeque<Entry>,
     /// Tokens in the cache.
@@ -91,10 +100,20 @@ impl Session {
         })?;
         let (plans, cancel) = (VecDeque::with_capacity(MAX_PLANS + 1), Arc::default());
         let best = Vec::new();
-        let mut session = Self { model, executor, caches, plans, history, cancel, best };
+        let large_pages = executor.leaves_the_cpu();
+        let mut session =
+            Self { model, executor, caches, large_pages, plans, history, cancel, best };
         // Packs the weights, and finds out whether everything can be computed.
-        session.entry(1, Want::Logits(Rows::Last))?;
+        if !session.repacks_later() {
+            session.entry(1, Want::Logits(Rows::Last))?;
+        }
         Ok(session)
+    }
+
+    /// Whether weights wait to be packed.
+    fn repacks_later(&self) -> bool {
+        let options = &self.model.options;
+        options.repack_later && !options.no_repack && self.model.in_place()
     }
 
     /// Another session that begins with all that this one has in its context.
@@ -263,6 +282,15 @@ impl Session {
     fn step(&mut self, tokens: &[u32], want: Want) -> Result<&[f32], Error> {
         if self.cancel.load(Ordering::Relaxed) {
             return Err(LlmError::Cancelled.into());
+        }
+        let short = self.history.is_empty() && (2..=SHORT).contains(&tokens.len());
+        if !short && self.repacks_later() {
+            self.model.pack_from_now_on();
+            self.plans.clear();
+        }
+        if !self.large_pages && self.history.len() + tokens.len() > LONG {
+            self.caches.iter().for_each(|cache| cache.use_large_pages());
+            self.large_pages = true;
         }
         self.entry(tokens.len(), want)?;
         let Entry { plan, order, inputs, results, times, runs, .. } = &mut self.plans[0];

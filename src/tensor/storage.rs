@@ -50,13 +50,29 @@ impl AlignedBytes {
     /// [`TensorError::OutOfMemory`] if the memory cannot be had.
     pub fn zeroed(len: usize) -> Result<Self, TensorError> {
         if len >= MAPPED {
-            let pages =
-                memmap2::MmapMut::map_anon(len).map_err(|_| TensorError::OutOfMemory(len))?;
+            let pages = map(len)?;
             #[cfg(target_os = "linux")]
             // A hint: without it the pages are small ones.
             let _ = pages.advise(memmap2::Advice::HugePage);
             return Ok(Self { memory: Memory::Pages(pages), len });
         }
+        Self::small(len)
+    }
+
+    /// `len` zero bytes that are touched little by little here and there: large pages would all be
+    /// cleared at the first touch of each.
+    ///
+    /// # Errors
+    /// [`TensorError::OutOfMemory`] if the memory cannot be had.
+    pub(crate) fn sparse(len: usize) -> Result<Self, TensorError> {
+        if len >= MAPPED {
+            return Ok(Self { memory: Memory::Pages(map(len)?), len });
+        }
+        Self::small(len)
+    }
+
+    /// Bytes of the usual allocator.
+    fn small(len: usize) -> Result<Self, TensorError> {
         let count = len.div_ceil(size_of::<Line>());
         // `vec![0; n]` gives untouched zero pages but aborts when memory runs out, so ask first.
         let mut probe: Vec<Line> = Vec::new();
@@ -75,6 +91,10 @@ impl AlignedBytes {
         }
         Ok(Self { memory: Memory::Part(regions.part(len)?), len })
     }
+}
+
+fn map(len: usize) -> Result<memmap2::MmapMut, TensorError> {
+    memmap2::MmapMut::map_anon(len).map_err(|_| TensorError::OutOfMemory(len))
 }
 
 impl Deref for AlignedBytes {

@@ -54,7 +54,7 @@ pub(crate) fn bench(args: &BenchArgs, path: &Path) -> Result<(), Failure> {
     };
     let (prompt, generated) = (args.prompt_length, args.generate_length);
     let context = args.depth.saturating_add(prompt.max(generated)).max(1);
-    let mut ready = Ready::load(Some(path), &machine, Some(context))?;
+    let mut ready = Ready::load(Some(path), &machine, Some(context), false)?;
     let vocabulary = ready.llm.config().vocabulary as u64;
     let mut state = 1u64;
     // Any tokens will do: speed does not depend on them.

@@ -63,7 +63,7 @@ impl Line {
 /// The command.
 pub(crate) fn chat(args: &ChatArgs) -> Result<(), Failure> {
     let interrupts = Interrupts::handle()?;
-    let ready = Ready::load(Some(&args.model), &args.machine, None)?;
+    let ready = Ready::load(Some(&args.model), &args.machine, None, false)?;
     let template = ChatTemplate::from_gguf(ready.llm.metadata(), &ready.tokenizer)
         .map_err(|e| Failure::new(&ready.name, e))?;
     if template.is_fallback() {

@@ -40,7 +40,7 @@ pub(crate) fn generate(args: &GenerateArgs) -> Result<(), Failure> {
         Some("-") => Some(read_stdin()?),
         other => other.map(str::to_owned),
     };
-    let mut ready = Ready::load(args.model.as_deref(), &args.machine, None)?;
+    let mut ready = Ready::load(args.model.as_deref(), &args.machine, None, true)?;
     let tokens = prompt.map_or_else(|| args.prompt_tokens.clone(), |text| ready.encode(&text));
     if tokens.is_empty() {
         return Err(Failure(

@@ -36,17 +36,21 @@ pub(super) struct Ready {
 
 impl Ready {
     /// Loads the model of a file, or the embedded one, with room for `context` tokens if the
-    /// arguments do not say.
+    /// arguments do not say. With `soon`, the first result matters more than the others.
     pub(super) fn load(
         path: Option<&Path>,
         args: &LlmArgs,
         context: Option<usize>,
+        soon: bool,
     ) -> Result<Self, Failure> {
         let device = model::device(&args.backend, args.device.as_deref())?;
         let start = Instant::now();
         let progress = ProgressBar::new_spinner().with_message("loading");
         progress.enable_steady_tick(Duration::from_millis(100));
         let bar = progress.clone();
+        // A larger file takes so long to repack that it has to be seen.
+        let small = |path| std::fs::metadata(path).is_ok_and(|file| file.len() <= LATER);
+        let repack_later = soon && path.is_some_and(small);
         let options = LlmOptions {
             threads: args.threads.map(usize::from),
             context: args.ctx.map(|n| n as usize).or(context),
@@ -57,15 +61,18 @@ impl Ready {
             },
             bf16: args.bf16,
             no_repack: args.no_repack,
+            repack_later,
             memory_limit: args.memory_limit,
             device,
-            progress: Some(Progress::new(move |done, all| {
-                if bar.length().is_none() {
-                    bar.set_length(all as u64);
-                    bar.set_style(packing());
-                }
-                bar.set_position(done as u64);
-            })),
+            progress: (!repack_later).then(|| {
+                Progress::new(move |done, all| {
+                    if bar.length().is_none() {
+                        bar.set_length(all as u64);
+                        bar.set_style(packing());
+                    }
+                    bar.set_position(done as u64);
+                })
+            }),
             ..LlmOptions::default()
         };
         let name = path.map_or(embedded::LANGUAGE_NAME.to_owned(), |p| p.display().to_string());
@@ -114,6 +121,9 @@ fn begin(llm: &Llm, threads: Option<u16>) -> Result<(Tokenizer, Session), Error>
         }
     })
 }
+
+/// Bytes of a file up to which repacking may wait until there is a first result, and is then not shown.
+const LATER: u64 = 2 << 30;
 
 /// What a terminal shows while weights are repacked.
 fn packing() -> ProgressStyle {

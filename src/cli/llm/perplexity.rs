@@ -62,7 +62,7 @@ pub(crate) fn perplexity(args: &PerplexityArgs) -> Result<(), Failure> {
         let fail = |e| Failure::new(format!("cannot read {}", args.text.display()), e);
         text(&args.text.display().to_string(), fs::read(&args.text).map_err(fail)?)?
     };
-    let mut ready = Ready::load(Some(&args.model), &args.machine, None)?;
+    let mut ready = Ready::load(Some(&args.model), &args.machine, None, false)?;
     let context = args.machine.ctx.map_or(CONTEXT, |n| n as usize).min(ready.session.context());
     let tokens = ready.encode(&text);
     let bos = ready.tokenizer.bos().filter(|_| ready.tokenizer.add_bos());
