@@ -9,11 +9,16 @@ use crate::install::{Install, kernels_library};
 use crate::{finish, target_dir};
 
 /// A library: its features, whether its profile is the small one, and what it is for.
-const LIBRARIES: [(&str, bool, &str); 4] = [
-    ("avx2", true, "networks, one instruction set, `--small`"),
-    ("avx2", false, "networks, one instruction set"),
-    ("avx2,llm", false, "networks and language models, one instruction set"),
-    ("all-isas,llm,opencl,rknn", false, "all"),
+const LIBRARIES: [(&str, bool, &str); 5] = [
+    (
+        "avx2,vector-only,few-kernels",
+        true,
+        "usual networks of pictures, machines with AVX2, `--small`",
+    ),
+    ("avx2", true, "usual networks of pictures, any machine, `--small`"),
+    ("ops-all,avx2", true, "all networks, `--small`"),
+    ("ops-all,avx2,llm", false, "all networks and language models"),
+    ("ops-all,all-isas,llm,opencl,rknn", false, "all"),
 ];
 
 /// Lines of the guide between which the table stands.
@@ -50,6 +55,7 @@ pub(super) fn table(more: Option<&str>) -> Result<(), String> {
         install.run()?;
         let library = install.prefix.join("lib/libtilewright.a");
         let size = linked(Path::new("tests/capi/start.c"), Some(&library), &folder)? - nothing;
+        reads(&library, &folder)?;
         rows += &format!("| `{features}`: {what} | `start.c` | {} |", size.div_ceil(1024));
         for network in &networks {
             let time = first_result(&folder.join("start"), &[network])?;
@@ -62,6 +68,20 @@ pub(super) fn table(more: Option<&str>) -> Result<(), String> {
     let (_, after) = rest.split_once(END).ok_or(format!("{GUIDE} has no end of the table"))?;
     fs::write(GUIDE, format!("{before}{BEGIN}{rows}{END}{after}"))
         .map_err(|e| format!("{GUIDE}: {e}"))
+}
+
+/// That the text reader with this library reads what its example shows.
+fn reads(library: &PathBuf, folder: &Path) -> Result<(), String> {
+    linked(Path::new("examples/c/read_text.c"), Some(library), folder)?;
+    let mut program = Command::new(folder.join("read_text"));
+    let output = program.args([NETWORK, "examples/c/data/line.pgm"]).output();
+    let output = output.map_err(|e| format!("read_text: {e}"))?;
+    let (said, error) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    match said.contains(super::more::LINE) {
+        true => Ok(()),
+        false => Err(format!("read_text: {said}{error}")),
+    }
 }
 
 /// Bytes of a program, without its symbols.
