@@ -232,7 +232,7 @@ impl Isa {
 
     /// The one whose kernels for operands of this type it uses: itself if it has any, else the
     /// nearest of its bases.
-    #[inline]
+    #[cfg_attr(feature = "vector-only", inline)]
     pub(crate) fn serving(self, dtype: Dtype) -> Self {
         let serve = kernels_for(Some(dtype));
         // All of the build rest on the weakest. Where it alone has kernels, the compiler sees that no
@@ -272,6 +272,9 @@ pub struct IsaNames(u32);
 
 impl fmt::Display for IsaNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == 0 {
+            return f.write_str("none of this build");
+        }
         let listed = Isa::ALL.into_iter().filter(|isa| self.0 & (1 << *isa as u32) != 0);
         for (i, isa) in listed.enumerate() {
             write!(f, "{}{isa}", if i == 0 { "" } else { ", " })?;

@@ -9,15 +9,13 @@ use crate::install::{Install, kernels_library};
 use crate::{finish, target_dir};
 
 /// A library: its features, whether its profile is the small one, and what it is for.
-const LIBRARIES: [(&str, bool, &str); 5] = [
+const LIBRARIES: [(&str, bool, &str); 3] = [
     (
         "avx2,vector-only,few-kernels",
         true,
         "usual networks of pictures, machines with AVX2, `--small`",
     ),
-    ("avx2", true, "usual networks of pictures, any machine, `--small`"),
     ("ops-all,avx2", true, "all networks, `--small`"),
-    ("ops-all,avx2,llm", false, "all networks and language models"),
     ("ops-all,all-isas,llm,opencl,rknn", false, "all"),
 ];
 
@@ -26,7 +24,8 @@ const BEGIN: &str = "<!-- made by `cargo xtask capi --sizes` -->\n";
 const END: &str = "<!-- end of the table -->\n";
 
 /// Builds each library, links the same small program with it, and writes bytes and times into the guide:
-/// those of the text reader, and of one more network if its file is given.
+/// those of the text reader, and of one more network if its file is given. What is read in a picture with it
+/// must be what is written there.
 ///
 /// # Errors
 /// The command that failed.
@@ -62,7 +61,14 @@ pub(super) fn table(more: Option<&str>) -> Result<(), String> {
             rows += &format!(" {time:.1} |");
         }
         rows.push('\n');
+        // Now, as the next build may take many minutes, or fail.
+        write(&rows)?;
     }
+    Ok(())
+}
+
+/// Puts the table into the guide, in place of the one that was there.
+fn write(rows: &str) -> Result<(), String> {
     let guide = fs::read_to_string(GUIDE).map_err(|e| format!("{GUIDE}: {e}"))?;
     let (before, rest) = guide.split_once(BEGIN).ok_or(format!("{GUIDE} has no place for it"))?;
     let (_, after) = rest.split_once(END).ok_or(format!("{GUIDE} has no end of the table"))?;
