@@ -77,9 +77,10 @@ macro_rules! isa {
 
             /// Whether this build has kernels for it.
             fn is_built(self) -> bool {
-                match self {
+                let built = match self {
                     $(Self::$isa => cfg!($cfg),)*
-                }
+                };
+                built && !(cfg!(feature = "vector-only") && self == Self::Scalar)
             }
 
             /// Whether this CPU has the target features of its own row.
@@ -97,6 +98,53 @@ macro_rules! isa {
     };
 }
 tilewright_intrinsics::instruction_sets! { isa }
+
+/// The instruction sets of this build with kernels for a type, or for any: bit `isa as u32` each.
+const fn kernels_for(dtype: Option<Dtype>) -> u32 {
+    let mut found = 0;
+    macro_rules! row {
+        ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
+            found |= 1 << Isa::$isa as u32;
+        };
+    }
+    match dtype {
+        None => {
+            tilewright_intrinsics::for_each_tile!(row, any);
+        }
+        Some(Dtype::F32) => {
+            tilewright_intrinsics::for_each_tile!(row, f32);
+        }
+        Some(Dtype::F16) => {
+            tilewright_intrinsics::for_each_tile!(row, f16);
+        }
+        Some(Dtype::Bf16) => {
+            tilewright_intrinsics::for_each_tile!(row, bf16);
+        }
+        Some(Dtype::I8) => {
+            tilewright_intrinsics::for_each_tile!(row, i8);
+        }
+        Some(Dtype::Block) => {
+            tilewright_intrinsics::for_each_tile!(row, block);
+        }
+        // Operands of kernels for `i8`, or their results.
+        Some(_) => {}
+    }
+    found
+}
+
+/// The bit of portable code.
+const PORTABLE: u32 = 1 << Isa::Scalar as u32;
+
+/// The bit of the weakest other instruction set of this build, on which the rest of them rest; 0 without any.
+const FLOOR: u32 = {
+    let others = kernels_for(None) & !PORTABLE;
+    others & others.wrapping_neg()
+};
+
+const _: () = assert!(
+    !cfg!(feature = "vector-only") || FLOOR != 0,
+    "`vector-only` takes portable kernels away, and this build has no others for its architecture"
+);
 
 /// Bit 31: detection has run; bit 30: see [`follows_streams`]; bit `isa as u32`: available.
 static FOUND: AtomicU32 = AtomicU32::new(0);
@@ -184,22 +232,27 @@ impl Isa {
 
     /// The one whose kernels for operands of this type it uses: itself if it has any, else the
     /// nearest of its bases.
+    // Elsewhere a call: at all places where kernels are chosen it would take 7 KB.
+    #[cfg_attr(feature = "vector-only", inline)]
+    #[cfg_attr(not(feature = "vector-only"), inline(never))]
     pub(crate) fn serving(self, dtype: Dtype) -> Self {
+        let serve = kernels_for(Some(dtype));
+        // All of the build rest on the weakest. Where it alone has kernels, the compiler sees that no
+        // others are called.
+        if cfg!(feature = "vector-only")
+            && serve & !PORTABLE == FLOOR
+            && let Some(floor) = Self::ALL.get(FLOOR.trailing_zeros() as usize)
+        {
+            return *floor;
+        }
         let mut isa = self;
-        loop {
-            macro_rules! row {
-                ($id:ident: $tile:ident, $isa:ident, $name:ident, $dtype:ident, $($rest:tt)*) => {
-                    if isa == Self::$isa && dtype.name() == stringify!($dtype) {
-                        return isa;
-                    }
-                };
-            }
-            tilewright_intrinsics::for_each_tile!(row, any);
+        while serve & (1 << isa as u32) == 0 {
             match isa.base() {
                 Some(base) => isa = base,
                 None => return isa,
             }
         }
+        isa
     }
 
     /// Whether this build and this CPU have it, and what of its bases this build has.
@@ -221,6 +274,9 @@ pub struct IsaNames(u32);
 
 impl fmt::Display for IsaNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 == 0 {
+            return f.write_str("none of this build");
+        }
         let listed = Isa::ALL.into_iter().filter(|isa| self.0 & (1 << *isa as u32) != 0);
         for (i, isa) in listed.enumerate() {
             write!(f, "{}{isa}", if i == 0 { "" } else { ", " })?;
@@ -269,6 +325,12 @@ mod tests {
                 chain = base;
             }
             assert_eq!(chain, Isa::Scalar);
+            let rests = |floor: &Isa| {
+                let mut bases = core::iter::successors(Some(isa), |isa| isa.base());
+                bases.any(|base| base == *floor)
+            };
+            let floor = Isa::ALL.get(FLOOR.trailing_zeros() as usize);
+            assert!(isa == Isa::Scalar || !isa.is_built() || floor.is_some_and(rests));
             let serving = isa.serving(Dtype::F32);
             assert!(serving <= isa && (!isa.is_available() || serving.is_available()));
         }

@@ -67,9 +67,12 @@ impl tw_model {
             format!("a network of {} inputs and {} outputs", inputs.len(), outputs.len())
         });
         // Entries with a zero byte in them are not texts.
-        let texts = model.metadata().iter();
-        let texts = texts.filter_map(|(k, v)| Some((k.clone(), CString::new(v.as_str()).ok()?)));
-        let metadata = texts.collect();
+        let mut metadata = BTreeMap::new();
+        for (key, value) in model.metadata() {
+            if let Ok(value) = CString::new(value.as_str()) {
+                metadata.insert(key.clone(), value);
+            }
+        }
         Ok(Self { kind: Kind::Network { model, options }, inputs, outputs, metadata })
     }
 

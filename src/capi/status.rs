@@ -6,8 +6,7 @@ use crate::import::{ImportError, InputError};
 #[cfg(feature = "llm")]
 use crate::llm::LlmError;
 use crate::tensor::TensorError;
-use tilewright_c_kernels::tw_status;
-use tilewright_kernels::KernelError;
+use tilewright_c_kernels::{of_kernel, tw_status};
 
 /// A failure on its way to C: its code and its line.
 #[derive(Debug)]
@@ -37,8 +36,7 @@ fn of_error(e: &Error) -> tw_status {
     match e {
         Error::Import(e) => of_import(e),
         Error::Graph(e) => of_graph(e),
-        Error::Kernel(KernelError::UnknownIsa { .. }) => tw_status::TW_INVALID_ARGUMENT,
-        Error::Kernel(_) => tw_status::TW_UNSUPPORTED,
+        Error::Kernel(e) => of_kernel(e),
         Error::Tensor(e) => of_tensor(e),
         #[cfg(feature = "llm")]
         Error::Llm(e) => of_llm(e),
@@ -66,10 +64,10 @@ fn of_graph(e: &GraphError) -> tw_status {
         GraphError::Memory { .. } | GraphError::Threads { .. } => tw_status::TW_OUT_OF_MEMORY,
         GraphError::Tensor(e) => of_tensor(e),
         GraphError::At { source, .. } => of_graph(source),
-        GraphError::UnsupportedDType { .. } | GraphError::Unsupported { .. } => {
-            tw_status::TW_UNSUPPORTED
-        }
-        GraphError::Kernel(_) => tw_status::TW_UNSUPPORTED,
+        GraphError::UnsupportedDType { .. }
+        | GraphError::Unsupported { .. }
+        | GraphError::NotBuilt { .. } => tw_status::TW_UNSUPPORTED,
+        GraphError::Kernel(e) => of_kernel(e),
         GraphError::UnsetLeaf(_) => tw_status::TW_STATE,
         _ => tw_status::TW_SHAPE,
     }

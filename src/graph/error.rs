@@ -49,6 +49,13 @@ pub enum GraphError {
         /// What is not supported.
         what: String,
     },
+    /// This build lacks it.
+    NotBuilt {
+        /// The operator.
+        what: &'static str,
+        /// The feature of the library that adds it.
+        feature: &'static str,
+    },
     /// An operand count is wrong.
     OperandCount {
         /// The operator.
@@ -149,6 +156,9 @@ impl fmt::Display for GraphError {
             }
             Self::UnsupportedDType { op, dtype } => write!(f, "{op}: {dtype} is not supported"),
             Self::Unsupported { op, what } => write!(f, "{op}: {what} is not supported"),
+            Self::NotBuilt { what, feature } => {
+                write!(f, "{what} is not in this build: build it with the feature `{feature}`")
+            }
             Self::OperandCount { op, expected, found } => {
                 write!(f, "{op}: expected {expected} operands, found {found}")
             }

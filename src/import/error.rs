@@ -218,6 +218,13 @@ pub enum MissingKind {
         /// The version of the set, 0 if the model does not name the set.
         opset: i64,
     },
+    /// What this build lacks.
+    NotBuilt {
+        /// The operator.
+        what: &'static str,
+        /// The feature of the library that adds it.
+        feature: &'static str,
+    },
     /// An attribute that the operator does not have (in this version) or that is not supported.
     Attribute {
         /// The operator.
@@ -464,6 +471,9 @@ impl fmt::Display for MissingKind {
                 write!(f, "operator {op} of {domain}")
             }
             Self::Operator { op, opset, .. } => write!(f, "operator {op} (opset {opset})"),
+            Self::NotBuilt { what, feature } => {
+                write!(f, "{what}, which only a build with the feature `{feature}` has")
+            }
             Self::Attribute { op, attribute, opset } => {
                 write!(f, "attribute {attribute} of {op} (opset {opset})")
             }

@@ -9,7 +9,7 @@ use crate::legs::LEGS;
 use crate::{asm, cargo, finish, tidy};
 
 /// Combinations of features that must build: package, features.
-const FEATURES: [(&str, &str); 18] = [
+const FEATURES: [(&str, &str); 20] = [
     ("tilewright-intrinsics", ""),
     ("tilewright-kernels", ""),
     ("tilewright-kernels", "alloc"),
@@ -20,6 +20,8 @@ const FEATURES: [(&str, &str); 18] = [
     ("tilewright", "avx2"),
     ("tilewright", "avx512"),
     ("tilewright", "neon"),
+    ("tilewright", "ops-int8"),
+    ("tilewright", "ops-control"),
     ("tilewright", "gguf"),
     ("tilewright", "llm"),
     ("tilewright", "capi"),
@@ -74,6 +76,12 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
             cargo_run(&[&args[..], &[features]].concat())
         })?;
     }
+    let isa = if cfg!(target_arch = "aarch64") { "neon" } else { "avx2" };
+    step("what small builds lack", &mut || {
+        let features = format!("{isa},vector-only,few-kernels");
+        let what = ["test", "--quiet", "-p", "tilewright", "--no-default-features", "--features"];
+        cargo_run(&[&what[..], &[&features, "--test", "small_build"]].concat())
+    })?;
     if tests {
         step("tests", &mut || cargo_run(&["test", "--release", "--workspace"]))?;
     }

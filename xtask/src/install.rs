@@ -8,10 +8,14 @@ use crate::{cargo, finish, target_dir};
 
 const USAGE: &str = "\
 usage: cargo xtask install --prefix DIR [--features LIST] [--target TRIPLE] [--kernels] [--small]
-  LIST     of tilewright-c: all-isas,llm,opencl,rknn (the default), or less of it: avx2 for one instruction set
+  LIST     of tilewright-c: ops-all,all-isas,llm,opencl,rknn (the default), or less of it: avx2 for one
+           instruction set, no ops-all for networks of usual operators (docs/c.md has the list)
   TRIPLE   static library only, with the linker, objcopy and ar of that target
   --kernels   also libtilewright-kernels.a, with nothing of the standard library and without models
   --small     fewer bytes: plans are made more slowly, and kernels run as fast as ever";
+
+/// Part of the name of the section with the code that prints the frames of a panic.
+const FRAMES_OF_PANICS: &str = "16DisplayBacktrace";
 
 /// What is installed, and where.
 #[derive(Clone, Debug)]
@@ -27,7 +31,7 @@ impl Install {
     pub(crate) fn new(prefix: PathBuf) -> Self {
         Self {
             prefix,
-            features: "all-isas,llm,opencl,rknn".into(),
+            features: "ops-all,all-isas,llm,opencl,rknn".into(),
             target: None,
             kernels: false,
             small: false,
@@ -98,8 +102,8 @@ impl Install {
     /// # Errors
     /// The command that failed.
     pub(crate) fn kernels(&self, version: &str) -> Result<(), String> {
-        let isas: Vec<&str> =
-            self.features.split(',').filter(|f| !matches!(*f, "llm" | "opencl" | "rknn")).collect();
+        let of_models = |f: &&str| matches!(*f, "llm" | "opencl" | "rknn") || f.starts_with("ops-");
+        let isas: Vec<&str> = self.features.split(',').filter(|f| !of_models(f)).collect();
         let isas = isas.join(",").replace("all-isas", "avxvnni,avx512bf16,neonbf16");
         let features = format!("library,alloc,{isas}");
         let built = kernels_library(&features, self.target.as_deref())?;
@@ -127,6 +131,11 @@ impl Install {
                 build.args(["--crate-type", "staticlib,cdylib", "--", "-C", &soname]);
             }
         }
+        if self.small {
+            // What is said of how to unwind functions is a quarter shorter where frames have pointers.
+            let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+            build.env("RUSTFLAGS", format!("{flags} -C force-frame-pointers=yes"));
+        }
         finish(&mut build)?;
         Ok(folder.join(profile))
     }
@@ -148,12 +157,61 @@ impl Install {
         // fails at it.
         let bitcode = ["--remove-section=.llvmbc", "--remove-section=.llvmcmd"];
         let names = ["--wildcard", "--keep-global-symbol=tw_*"];
-        finish(tool("objcopy").args(bitcode).args(names).arg(&object))?;
+        let mut copy = tool("objcopy");
+        copy.args(bitcode).args(names);
+        if self.small {
+            let listed = tool("objdump").args(["-h", "-w"]).arg(&object).output();
+            let listed = listed.map_err(|e| format!("objdump: {e}"))?;
+            let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+            self.without_backtraces(&mut copy, &listed, to)?;
+        }
+        finish(copy.arg(&object))?;
+        // There if it was needed.
+        let _ = fs::remove_file(to.with_extension("code"));
         if to.exists() {
             fs::remove_file(to).map_err(|e| format!("{}: {e}", to.display()))?;
         }
         finish(tool("ar").arg("rcs").arg(to).arg(&object))?;
         fs::remove_file(&object).map_err(|e| format!("{}: {e}", object.display()))
+    }
+
+    /// Makes the function of the standard library that prints the frames of a panic return at once. The
+    /// library never has it called, as its calls print nothing, but a linker cannot know that, and with it come
+    /// readers of debug information: 200 KB. Sections that it alone refers to are then dropped.
+    ///
+    /// `listed` are the sections of the object, as `objdump` lists them.
+    fn without_backtraces(
+        &self,
+        copy: &mut Command,
+        listed: &str,
+        to: &Path,
+    ) -> Result<(), String> {
+        let arm = self
+            .target
+            .as_deref()
+            .map_or(cfg!(target_arch = "aarch64"), |t| t.starts_with("aarch64"));
+        // `Ok(())` in the register of results, and a return.
+        let code: &[u8] = match () {
+            () if arm => &[0x00, 0x00, 0x80, 0x52, 0xc0, 0x03, 0x5f, 0xd6],
+            () if self.target.is_none() && cfg!(target_arch = "x86_64") => &[0x31, 0xc0, 0xc3],
+            () => return Ok(()),
+        };
+        for line in listed.lines().filter(|line| line.contains(FRAMES_OF_PANICS)) {
+            let mut words = line.split_whitespace().skip(1);
+            let (Some(section), Some(bytes)) = (words.next(), words.next()) else { continue };
+            let bytes = usize::from_str_radix(bytes, 16).unwrap_or(0);
+            if !section.starts_with(".text") || bytes < code.len() {
+                continue;
+            }
+            // As long as it was, for what is said elsewhere of how to unwind it.
+            let mut body = code.to_vec();
+            body.resize(bytes, 0);
+            let file = to.with_extension("code");
+            fs::write(&file, body).map_err(|e| format!("{}: {e}", file.display()))?;
+            copy.arg("--update-section").arg(format!("{section}={}", file.display()));
+            copy.arg(format!("--remove-relocations={section}"));
+        }
+        Ok(())
     }
 
     fn folder(&self, name: &str) -> Result<PathBuf, String> {

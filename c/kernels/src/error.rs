@@ -43,6 +43,18 @@ impl From<KernelError> for Fail {
     }
 }
 
+/// The code for C of what a kernel says, in a model or alone.
+pub fn of_kernel(e: &KernelError) -> tw_status {
+    match e {
+        KernelError::InvalidParam { .. } => tw_status::TW_INVALID_ARGUMENT,
+        KernelError::TooLarge { .. } => tw_status::TW_SHAPE,
+        KernelError::InvalidLength { .. } => tw_status::TW_BUFFER_TOO_SMALL,
+        #[cfg(feature = "alloc")]
+        KernelError::UnknownIsa { .. } => tw_status::TW_INVALID_ARGUMENT,
+        _ => tw_status::TW_UNSUPPORTED,
+    }
+}
+
 impl Fail {
     /// The code for C.
     pub fn status(&self) -> tw_status {
@@ -54,12 +66,7 @@ impl Fail {
             Self::Memory(_) => tw_status::TW_OUT_OF_MEMORY,
             #[cfg(feature = "std")]
             Self::Exhausted => tw_status::TW_OUT_OF_MEMORY,
-            Self::Kernel(e) => match e {
-                KernelError::InvalidParam { .. } => tw_status::TW_INVALID_ARGUMENT,
-                KernelError::TooLarge { .. } => tw_status::TW_SHAPE,
-                KernelError::InvalidLength { .. } => tw_status::TW_BUFFER_TOO_SMALL,
-                _ => tw_status::TW_UNSUPPORTED,
-            },
+            Self::Kernel(e) => of_kernel(e),
         }
     }
 }

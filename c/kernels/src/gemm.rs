@@ -195,15 +195,7 @@ impl crate::plan::FloatPlan for tilewright_kernels::MatmulPlan {
         }
     }
 
-    fn pack(
-        &self,
-        weights: &[f32],
-        bias: &[f32],
-        to: (&mut [f32], &mut [f32]),
-    ) -> Result<(), KernelError> {
-        self.pack_weights(weights, to.0)?;
-        self.pack_bias(bias, to.1)
-    }
+    crate::plan::packs_weights_and_bias! {}
 
     unsafe fn run(&self, at: &At) {
         let (a, weights, bias) = (at.x.cast(), at.weights.cast(), at.columns.cast());

@@ -31,7 +31,7 @@ mod window;
 
 #[cfg(feature = "std")]
 pub use error::{EXHAUSTED, Threw};
-pub use error::{Fail, protect};
+pub use error::{Fail, of_kernel, protect};
 pub use gemm::*;
 pub use kernel::*;
 pub use last::{keep, tw_last_error};

@@ -139,7 +139,7 @@ impl<P: BytePlan> Plan for Quantized<P> {
 }
 
 #[cfg(feature = "alloc")]
-pub(crate) use floats::{FloatPlan, Floats, floats};
+pub(crate) use floats::{FloatPlan, Floats, floats, packs_weights_and_bias};
 
 #[cfg(feature = "alloc")]
 mod floats {
@@ -168,6 +168,22 @@ mod floats {
         /// Operands have the elements that [`lens`](Self::lens) says, and what is written overlaps nothing.
         unsafe fn run(&self, at: &At);
     }
+
+    /// The packing of a [`FloatPlan`] that has weights and a bias, which plans call alike.
+    macro_rules! packs_weights_and_bias {
+        () => {
+            fn pack(
+                &self,
+                weights: &[f32],
+                bias: &[f32],
+                to: (&mut [f32], &mut [f32]),
+            ) -> Result<(), tilewright_kernels::KernelError> {
+                self.pack_weights(weights, to.0)?;
+                self.pack_bias(bias, to.1)
+            }
+        };
+    }
+    pub(crate) use packs_weights_and_bias;
 
     /// A kernel of floats.
     pub(crate) struct Floats<P> {

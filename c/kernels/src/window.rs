@@ -145,11 +145,11 @@ pub use floats::*;
 mod floats {
     use super::*;
     use tilewright_kernels::{
-        ConvPlan, DepthwiseParams, DepthwisePlan, KernelError, PoolOp, PoolParams, PoolPlan,
+        ConvPlan, DepthwiseParams, DepthwisePlan, PoolOp, PoolParams, PoolPlan,
     };
 
     use crate::kernel::{given, isa, make, tw_kernel};
-    use crate::plan::{At, FloatPlan, Floats, Lens};
+    use crate::plan::{At, FloatPlan, Floats, Lens, packs_weights_and_bias};
     use crate::status::tw_status;
 
     impl tw_window {
@@ -240,15 +240,7 @@ mod floats {
             }
         }
 
-        fn pack(
-            &self,
-            weights: &[f32],
-            bias: &[f32],
-            to: (&mut [f32], &mut [f32]),
-        ) -> Result<(), KernelError> {
-            self.pack_weights(weights, to.0)?;
-            self.pack_bias(bias, to.1)
-        }
+        packs_weights_and_bias! {}
 
         unsafe fn run(&self, at: &At) {
             let (x, weights, bias) = (at.x.cast(), at.weights.cast(), at.columns.cast());
@@ -297,15 +289,7 @@ mod floats {
             }
         }
 
-        fn pack(
-            &self,
-            weights: &[f32],
-            bias: &[f32],
-            to: (&mut [f32], &mut [f32]),
-        ) -> Result<(), KernelError> {
-            self.pack_weights(weights, to.0)?;
-            self.pack_bias(bias, to.1)
-        }
+        packs_weights_and_bias! {}
 
         unsafe fn run(&self, at: &At) {
             let (x, weights, bias) = (at.x.cast(), at.weights.cast(), at.columns.cast());

@@ -5,7 +5,7 @@
 //! them a single number. The two innermost dimensions are walked inside the kernel, so short runs
 //! (16 channels of a blocked tensor against a vector of channels) cost no call each.
 
-use super::binary_pow::pow;
+use super::binary_pow::powers;
 use super::unary::{self, UnaryKernel, UnaryOp};
 use crate::error::{check_len, checked_len};
 use crate::{Activation, C_BLOCK, Dtype, Isa, KernelError};
@@ -307,9 +307,7 @@ macro_rules! binary_row {
                 prelu PRelu |p, q| tile!(VSEL tile!(VGT p, tile!(VZERO)), p, tile!(VMUL p, q));
                 power Pow |p, q| {
                     let (base, mut lanes) = (tile!(LANES_OF p), tile!(LANES_OF q));
-                    for (y, x) in lanes.iter_mut().zip(base) {
-                        *y = pow(x, *y);
-                    }
+                    powers(&base, &mut lanes);
                     let lanes = lanes.as_ptr();
                     tile!(VLOAD lanes, 0)
                 };

@@ -1,5 +1,14 @@
 //! Powers, in `f64` without a math library.
 
+/// Each of `base` to the power of its exponent, in place of that.
+// In a function of its own, as it would be written out for each vector of each loop.
+#[inline(never)]
+pub(super) fn powers<const LANES: usize>(base: &[f32; LANES], exponents: &mut [f32; LANES]) {
+    for (y, x) in exponents.iter_mut().zip(base) {
+        *y = pow(*x, *y);
+    }
+}
+
 /// `x` to the power `y`, as IEEE 754 `pow` has its special cases, within 1 ulp.
 // A call costs little beside it. Where it was inlined into each lane of each loop, those took 300 KB.
 #[inline(never)]

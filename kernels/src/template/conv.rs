@@ -105,7 +105,7 @@ impl ConvPlan {
         let kernels = kernels(isa);
         let free = Direct::new(isa, params, kernels, TileBound::FREE, conv_direct::CHUNK);
         let mut list = winograd_choice::candidates(isa, params, kernels);
-        list.sort_by(|a, b| a.0.total_cmp(&b.0));
+        conv_direct::by_time(&mut list);
         let at = list.partition_point(|c| c.0 < free.estimate());
         let direct = conv_direct::candidates(isa, params, kernels, &free);
         list.splice(at..at, direct);

@@ -299,7 +299,10 @@ macro_rules! depthwise_row {
     ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $l:tt, $($rest:tt)*) => {
         mod $id {
             use super::*;
+            #[cfg(not(feature = "few-kernels"))]
             window_kernels! { dw "depthwise", $tile $isa $isa_name $l $feat, [[3 1] [3 2] [5 1]] }
+            #[cfg(feature = "few-kernels")]
+            window_kernels! { dw "depthwise", $tile $isa $isa_name $l $feat, [[3 1] [3 2]] }
         }
     };
 }

@@ -307,6 +307,9 @@ fn supports(s: &WindowSizes) -> bool {
 /// Whether they beat conversions and the kernels of blocks. Those that copy do so in long rows: in
 /// others the cost of preparing a row shows.
 fn pays(s: &WindowSizes, convolution: bool) -> bool {
+    if cfg!(feature = "few-kernels") {
+        return false;
+    }
     !s.output.contains(&0)
         && supports(s)
         && (s.output[1] >= COPY_WIDTH || plane_direct::is_there(s, convolution))

@@ -225,11 +225,17 @@ macro_rules! pool_row {
             use super::*;
             mod max {
                 use super::*;
+                #[cfg(not(feature = "few-kernels"))]
                 window_kernels! { max "max_pool", $tile $isa $isa_name $l $feat, [[2 2] [3 2]] }
+                #[cfg(feature = "few-kernels")]
+                window_kernels! { max "max_pool", $tile $isa $isa_name $l $feat, [] }
             }
             mod average {
                 use super::*;
+                #[cfg(not(feature = "few-kernels"))]
                 window_kernels! { accum "average_pool", $tile $isa $isa_name $l $feat, [[2 2] [3 2]] }
+                #[cfg(feature = "few-kernels")]
+                window_kernels! { accum "average_pool", $tile $isa $isa_name $l $feat, [] }
             }
             global_kernel! { max global_max "global_max_pool", $tile $isa $isa_name $l $feat,
                 f32::NEG_INFINITY, |t, x| tile!(VMAX x, t), |t, n| t }

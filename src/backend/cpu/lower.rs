@@ -46,12 +46,14 @@ pub(super) fn lower_all(
     let all: usize = work.iter().map(|(_, _, bytes)| bytes).sum();
     // The largest first, so that no thread is left with one when the others are done.
     work.sort_by_key(|&(i, _, bytes)| (core::cmp::Reverse(bytes), i));
-    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::with_capacity(work.len())));
+    let mut slots = Vec::with_capacity(work.len());
+    slots.resize_with(work.len(), || None);
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(slots));
     let share = || {
         while let Some(&(i, id, _)) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
             let made = lower(cx, id, isa, threads, choices, device);
             let made = made.map_err(|e| e.at(cx.record(id).name()));
-            done.lock().unwrap_or_else(PoisonError::into_inner).push((i, id, made));
+            done.lock().unwrap_or_else(PoisonError::into_inner)[i] = Some((id, made));
         }
     };
     let helpers = if all < SHARED { 0 } else { threads.min(work.len()).saturating_sub(1) };
@@ -62,9 +64,8 @@ pub(super) fn lower_all(
         }
         share();
     });
-    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
-    done.sort_by_key(|(i, _, _)| *i);
-    done.into_iter().map(|(_, id, made)| Ok((id, made?))).collect()
+    let done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.into_iter().flatten().map(|(id, made)| Ok((id, made?))).collect()
 }
 
 /// What a record becomes.

@@ -1,8 +1,8 @@
 //! The operators: one file each, with attributes, shape rule, reference and choice of kernel.
 //!
 //! An operator is a value that holds its attributes and implements [`Operator`]. Adding one means
-//! writing its file and naming it in the list at the end of this one. Importers then need one row
-//! to reach it.
+//! writing its file and naming it in the list at the end of this one, in the set of a feature. Importers
+//! then need one row to reach it.
 
 mod byte_product;
 mod elements;
@@ -86,8 +86,8 @@ pub enum LayoutRule {
 }
 
 macro_rules! ops {
-    ($($file:ident :: $name:ident),* $(,)?) => {
-        $(pub mod $file;)*
+    ($($feature:tt { $($file:ident :: $name:ident),* $(,)? })*) => {
+        $($(pub mod $file;)*)*
 
         /// An operator with its attributes.
         #[derive(Clone, Debug, PartialEq)]
@@ -98,7 +98,7 @@ macro_rules! ops {
             Leaf,
             /// Another tensor's data under other extents and strides.
             View(&'static str),
-            $($name($file::$name),)*
+            $($($name($file::$name),)*)*
         }
 
         impl Op {
@@ -106,14 +106,14 @@ macro_rules! ops {
             pub fn operator(&self) -> Option<&dyn Operator> {
                 match self {
                     Self::Leaf | Self::View(_) => None,
-                    $(Self::$name(op) => Some(op),)*
+                    $($(Self::$name(op) => Some(built!($feature $name op)),)*)*
                 }
             }
         }
 
-        $(impl From<$file::$name> for Op {
+        $($(impl From<$file::$name> for Op {
             fn from(op: $file::$name) -> Self { Self::$name(op) }
-        })*
+        })*)*
     };
 }
 
@@ -144,69 +144,117 @@ pub(crate) fn expect_operands(
     }
 }
 
+/// The behaviour of an operator: its own, or that of one that the build lacks. Its code is then nobody's,
+/// and left out.
+macro_rules! built {
+    (always $name:ident $op:ident) => {
+        $op
+    };
+    ($feature:tt $name:ident $op:ident) => {
+        if cfg!(feature = $feature) {
+            $op
+        } else {
+            &Absent { op: stringify!($name), feature: $feature }
+        }
+    };
+}
+
+/// An operator whose feature this build lacks: it is refused where it is built.
+#[derive(Debug)]
+struct Absent {
+    op: &'static str,
+    feature: &'static str,
+}
+
+impl Absent {
+    fn error<T>(&self) -> Result<T, GraphError> {
+        Err(GraphError::NotBuilt { what: self.op, feature: self.feature })
+    }
+}
+
+impl Operator for Absent {
+    fn name(&self) -> &'static str {
+        self.op
+    }
+
+    fn infer(&self, _src: &[Info]) -> Result<Info, GraphError> {
+        self.error()
+    }
+
+    fn eval(&self, _src: &[View<'_>], _dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
+        self.error()
+    }
+}
+
 ops! {
-    accumulate::Accumulate,
-    attention::Attention,
-    arg_reduce::ArgReduce,
-    best::Best,
-    binary::Binary,
-    bit_cast::BitCast,
-    bits::Bits,
-    block_matmul::BlockMatMul,
-    cast::Cast,
-    col2im::Col2Im,
-    compare::Compare,
-    concat::Concat,
-    cont::Cont,
-    conv::Conv,
-    conv_nd::ConvNd,
-    deform_conv::DeformConv,
-    conv_pool::ConvPool,
-    dequantize::Dequantize,
-    det::Det,
-    dft::Dft,
-    embedding::Embedding,
-    gather::Gather,
-    gather_elements::GatherElements,
-    gather_nd::GatherNd,
-    glu::Glu,
-    grid_sample::GridSample,
-    kv_attention::KvAttention,
-    linear_attention::LinearAttention,
-    lookup::Lookup,
-    math::Math,
-    matmul::MatMul,
-    norm::Norm,
-    nll_loss::NllLoss,
-    one_hot::OneHot,
-    pad::Pad,
-    pool::Pool,
-    pool_nd::PoolNd,
-    qadd::QAdd,
-    qconv::QConv,
-    qmatmul::QMatMul,
-    qpool::QPool,
-    quant_range::QuantRange,
-    quantize::Quantize,
-    random::Random,
-    recurrent::Recurrent,
-    reduce::Reduce,
-    relayout::Relayout,
-    resize::Resize,
-    reverse_sequence::ReverseSequence,
-    roi_align::RoiAlign,
-    roi_pool::RoiPool,
-    rope::Rope,
-    rope_table::RopeTable,
-    scatter_elements::ScatterElements,
-    scatter_nd::ScatterNd,
-    scaled_matmul::ScaledMatMul,
-    select::Select,
-    softmax::Softmax,
-    special::Special,
-    tf_idf::TfIdf,
-    trilu::Trilu,
-    topk::TopK,
-    unary::Unary,
-    unpack_bits::UnpackBits,
+    always {
+        binary::Binary,
+        cast::Cast,
+        concat::Concat,
+        cont::Cont,
+        conv::Conv,
+        conv_pool::ConvPool,
+        matmul::MatMul,
+        pad::Pad,
+        pool::Pool,
+        reduce::Reduce,
+        relayout::Relayout,
+        softmax::Softmax,
+        unary::Unary,
+    }
+    "ops-int8" {
+        dequantize::Dequantize,
+        lookup::Lookup,
+        qadd::QAdd,
+        qconv::QConv,
+        qmatmul::QMatMul,
+        qpool::QPool,
+        quant_range::QuantRange,
+        quantize::Quantize,
+        scaled_matmul::ScaledMatMul,
+    }
+    "ops-more" {
+        accumulate::Accumulate,
+        arg_reduce::ArgReduce,
+        attention::Attention,
+        best::Best,
+        bit_cast::BitCast,
+        bits::Bits,
+        block_matmul::BlockMatMul,
+        col2im::Col2Im,
+        compare::Compare,
+        conv_nd::ConvNd,
+        deform_conv::DeformConv,
+        det::Det,
+        dft::Dft,
+        embedding::Embedding,
+        gather::Gather,
+        gather_elements::GatherElements,
+        gather_nd::GatherNd,
+        glu::Glu,
+        grid_sample::GridSample,
+        kv_attention::KvAttention,
+        linear_attention::LinearAttention,
+        math::Math,
+        nll_loss::NllLoss,
+        norm::Norm,
+        one_hot::OneHot,
+        pool_nd::PoolNd,
+        random::Random,
+        recurrent::Recurrent,
+        resize::Resize,
+        reverse_sequence::ReverseSequence,
+        roi_align::RoiAlign,
+        roi_pool::RoiPool,
+        rope::Rope,
+        rope_table::RopeTable,
+        scatter_elements::ScatterElements,
+        scatter_nd::ScatterNd,
+        select::Select,
+        special::Special,
+        tf_idf::TfIdf,
+        topk::TopK,
+        trilu::Trilu,
+        unpack_bits::UnpackBits,
+    }
 }

@@ -29,12 +29,19 @@ use super::{Context, GraphError, Op, TensorId};
 /// # Errors
 /// What the passes meet.
 pub fn optimize(cx: &mut Context, outputs: &[TensorId], threads: usize) -> Result<(), GraphError> {
-    use_integers(cx, outputs)?;
+    // Each makes operators of a set that builds may lack.
+    if cfg!(feature = "ops-int8") {
+        use_integers(cx, outputs)?;
+    }
     fold_constants(cx, outputs)?;
-    use_scaled_products(cx, outputs)?;
-    use_gelu(cx, outputs)?;
-    use_layer_norm(cx, outputs)?;
-    use_attention(cx, outputs)?;
+    if cfg!(feature = "ops-int8") {
+        use_scaled_products(cx, outputs)?;
+    }
+    if cfg!(feature = "ops-more") {
+        use_gelu(cx, outputs)?;
+        use_layer_norm(cx, outputs)?;
+        use_attention(cx, outputs)?;
+    }
     fuse(cx, outputs)?;
     fuse_neighbours(cx, outputs, threads)
 }

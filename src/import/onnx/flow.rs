@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::data::{computed, narrowed};
+use super::load::not_built;
 use super::model::{Body, Node, OnnxModel, ValueId};
 use super::ops::HostCx;
 use super::repeat;
@@ -55,6 +56,10 @@ impl OnnxModel {
         results: Vec<Tensor>,
         after: &After,
     ) -> Result<Vec<Tensor>, R::Error> {
+        if !cfg!(feature = "ops-control") {
+            let what = "shapes that depend on what the model computes";
+            return Err(not_built(what, "ops-control").into());
+        }
         let mut live = Live::new();
         for ((info, &value), t) in self.inputs.iter().zip(&self.graph.inputs).zip(inputs) {
             if computed(info.dtype) == info.dtype {

@@ -18,7 +18,7 @@ use super::{NEWEST_IR, NEWEST_OPSET, OLDEST_IR, OLDEST_OPSET, functions, ops, sh
 use crate::import::error::short;
 use crate::import::map::map_file;
 use crate::import::missing::MissingList;
-use crate::import::{DataError, ImportError, MissingKind, StructureError};
+use crate::import::{DataError, ImportError, Missing, MissingKind, StructureError};
 use crate::tensor::Tensor;
 use body::Scope;
 
@@ -53,7 +53,11 @@ impl OnnxModel {
     /// As [`OnnxModel::load`].
     pub fn from_proto(mut proto: ModelProto, folder: Option<&Path>) -> Result<Self, ImportError> {
         let found = proto.ir_version.unwrap_or(0);
-        functions::inline(&mut proto)?;
+        if cfg!(feature = "ops-control") {
+            functions::inline(&mut proto)?;
+        } else if !proto.functions.is_empty() {
+            return Err(not_built("functions of the model", "ops-control"));
+        }
         let Some(graph) = proto.graph else { return Err(StructureError::NoGraph.into()) };
         if !(OLDEST_IR..=NEWEST_IR).contains(&found) {
             let e = StructureError::IrVersion { found, oldest: OLDEST_IR, newest: NEWEST_IR };
@@ -75,14 +79,22 @@ impl OnnxModel {
         let producer = [proto.producer_name, proto.producer_version];
         let producer: Vec<String> =
             producer.into_iter().flatten().filter(|s| !s.is_empty()).collect();
-        let metadata = proto.metadata_props.into_iter();
-        let metadata =
-            metadata.map(|e| (e.key.unwrap_or_default(), e.value.unwrap_or_default())).collect();
+        // One by one: collecting sorts first, by code that is larger than the rest of this function.
+        let mut metadata = BTreeMap::new();
+        for entry in proto.metadata_props {
+            metadata.insert(entry.key.unwrap_or_default(), entry.value.unwrap_or_default());
+        }
         let mut model = Loader::new(opset, opsets, folder).graph(graph)?;
         model.producer = producer.join(" ");
         model.metadata = metadata;
         Ok(model)
     }
+}
+
+/// The error of a model that needs what this build lacks.
+pub(super) fn not_built(what: &'static str, feature: &'static str) -> ImportError {
+    let kind = MissingKind::NotBuilt { what, feature };
+    ImportError::Unsupported(vec![Missing { kind, count: 1, users: Vec::new() }])
 }
 
 pub(super) fn domain_name(domain: Option<&str>) -> &str {
@@ -306,7 +318,10 @@ impl Loader {
             let domain = domain_name(p.domain.as_deref());
             let opset = self.opsets.get(domain).copied().unwrap_or(0);
             let Some(row) = ops::find(domain, op, opset) else {
-                let kind = MissingKind::Operator { domain: short(domain), op: short(op), opset };
+                let kind = match ops::absent(op) {
+                    Some((what, feature)) => MissingKind::NotBuilt { what, feature },
+                    None => MissingKind::Operator { domain: short(domain), op: short(op), opset },
+                };
                 self.missing.add(kind, &name);
                 for output in p.output.iter().filter(|o| !o.is_empty()) {
                     self.define(output, Producer::Outside, "an output")?;

@@ -96,6 +96,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     place.cmake()?;
     place.guide()?;
     place.twin()?;
+    place.npu()?;
     place.examples()
 }
 

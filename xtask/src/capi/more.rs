@@ -5,10 +5,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::{C, LANGUAGE, NETWORK, Place, STRICT};
+use super::{C, CPP, LANGUAGE, NETWORK, Place, STRICT};
 use crate::install::{Install, kernels_library};
 use crate::legs::has_program;
 use crate::{finish, has_target, target_dir};
+
+/// What is written in the picture of `read_text.c`.
+pub(super) const LINE: &str = "small machines: 100 % tilewright";
 
 /// What examples say, as far as it is known.
 struct Example {
@@ -39,6 +42,27 @@ impl Place {
         finish(Command::new(program).arg(NETWORK))
     }
 
+    /// A program whose products an emulated NPU computes. Elsewhere there is no such device.
+    pub(super) fn npu(&self) -> Result<(), String> {
+        if !cfg!(target_os = "linux") {
+            return Ok(());
+        }
+        finish(crate::cargo().args(["build", "--quiet", "-p", "tilewright-rknn-emulator"]))?;
+        let emulator = std::path::absolute(target_dir().join("debug/librknnrt.so"));
+        let emulator = emulator.map_err(|e| format!("capi: {e}"))?;
+        for (compiler, language, fixed) in [("gcc", C, true), ("g++", CPP, false)] {
+            let source = Path::new("tests/capi/npu.c");
+            let program = self.compile(source, compiler, language, fixed, &[])?;
+            let mut run = Command::new(program);
+            run.env("TILEWRIGHT_RKNN_LIB", &emulator).env("TILEWRIGHT_RKNN_CHIP", "rk3588");
+            run.env("TILEWRIGHT_RKNN_EMULATOR", "1").env("TILEWRIGHT_RKNN_SELF_TEST", "off");
+            // The lock of the NPU, which other tests have emulated too, and what it has noted.
+            run.env("TMPDIR", &self.folder).env("XDG_CACHE_HOME", &self.folder);
+            super::silent(run.env("TILEWRIGHT_RKNN_MIN_ROWS", "16"))?;
+        }
+        Ok(())
+    }
+
     /// Each example under valgrind: no wrong access, nothing left behind.
     pub(super) fn examples(&self) -> Result<(), String> {
         let path = |s: &str| PathBuf::from(s);
@@ -48,7 +72,7 @@ impl Place {
                 name: "read_text",
                 args: vec![path(NETWORK), path("examples/c/data/line.pgm")],
                 input: "",
-                says: "small machines: 100 % tilewright",
+                says: LINE,
             },
             Example {
                 name: "chat",

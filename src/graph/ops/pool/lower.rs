@@ -10,15 +10,15 @@ use crate::graph::{GraphError, Info, Layout, LowerCx, Step};
 use crate::tensor::DType;
 
 pub(super) fn lower(op: &Pool, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
-    if cx.dst.layout != Layout::Blocked && !on_planes(op, &cx.src[0], cx.dst) {
+    let params = || op.params(&cx.src[0].dims, &cx.dst.dims);
+    if cx.dst.layout == Layout::Blocked {
+        return Ok(Some(Box::new(PlanStep(PoolPlan::new(cx.isa, &params())?))));
+    }
+    if !on_planes(op, &cx.src[0], cx.dst) {
         return Ok(None);
     }
-    let params = op.params(&cx.src[0].dims, &cx.dst.dims);
-    if cx.dst.layout == Layout::Plain {
-        let plan = PlanePlan::max_pool(cx.isa, &params)?;
-        return Ok(Some(Box::new(Plane { plan, filter: None })));
-    }
-    Ok(Some(Box::new(PlanStep(PoolPlan::new(cx.isa, &params)?))))
+    let plan = PlanePlan::max_pool(cx.isa, &params())?;
+    Ok(Some(Box::new(Plane { plan, filter: None })))
 }
 
 impl Pool {

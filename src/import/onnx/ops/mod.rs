@@ -176,42 +176,60 @@ impl core::fmt::Debug for OpRow {
 /// Any number of inputs or outputs.
 const MANY: usize = usize::MAX;
 
-/// The table.
+/// Files of rows, in sets that features add. Of a file that a build lacks there are the names alone.
+macro_rules! table {
+    (always [$($base:ident)*] $($feature:tt [$($file:ident)*])*) => {
+        /// The table.
+        const TABLE: &[&[OpRow]] = &[
+            $($base::ROWS,)*
+            $($(if cfg!(feature = $feature) { $file::ROWS } else { &[] },)*)*
+        ];
+
+        /// Features that the build lacks, and operators that they would add.
+        const ABSENT: &[(&str, &[&str])] = &[$($((
+            $feature,
+            if cfg!(feature = $feature) {
+                &[]
+            } else {
+                const { &names::<{ $file::ROWS.len() }>($file::ROWS) }
+            },
+        ),)*)*];
+    };
+}
+
+table! {
+    always [
+        activation arithmetic cast constant conv matmul normalize pad pool reduce shape slice
+    ]
+    "ops-int8" [quantize]
+    "ops-more" [
+        algebra attention contrib indexing loss math norms random recent recurrent resize sampling
+        select signal text windows
+    ]
+    "ops-control" [control dynamic]
+}
+
+/// The names of operators.
+const fn names<const N: usize>(rows: &[OpRow]) -> [&'static str; N] {
+    let mut names = [""; N];
+    let mut i = 0;
+    while i < N {
+        names[i] = rows[i].name;
+        i += 1;
+    }
+    names
+}
+
+/// All rows of this build.
 pub(super) fn rows() -> impl Iterator<Item = &'static OpRow> {
-    const TABLE: &[&[OpRow]] = &[
-        activation::ROWS,
-        algebra::ROWS,
-        arithmetic::ROWS,
-        attention::ROWS,
-        cast::ROWS,
-        constant::ROWS,
-        control::ROWS,
-        contrib::ROWS,
-        conv::ROWS,
-        indexing::ROWS,
-        loss::ROWS,
-        math::ROWS,
-        dynamic::ROWS,
-        matmul::ROWS,
-        normalize::ROWS,
-        norms::ROWS,
-        pad::ROWS,
-        pool::ROWS,
-        quantize::ROWS,
-        random::ROWS,
-        recurrent::ROWS,
-        recent::ROWS,
-        reduce::ROWS,
-        resize::ROWS,
-        sampling::ROWS,
-        select::ROWS,
-        shape::ROWS,
-        signal::ROWS,
-        slice::ROWS,
-        text::ROWS,
-        windows::ROWS,
-    ];
     TABLE.iter().copied().flatten()
+}
+
+/// An operator that this build lacks and another has: its name, and the feature that adds it.
+pub(super) fn absent(name: &str) -> Option<(&'static str, &'static str)> {
+    ABSENT
+        .iter()
+        .find_map(|&(feature, names)| Some((*names.iter().find(|n| **n == name)?, feature)))
 }
 
 /// The row of an operator in an operator set of a domain.
