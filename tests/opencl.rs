@@ -13,6 +13,10 @@ mod grid;
 mod llm;
 #[path = "opencl/networks.rs"]
 mod networks;
+#[path = "support/onnx.rs"]
+mod onnx;
+#[path = "opencl/tuning.rs"]
+mod tuning;
 #[path = "opencl/windows.rs"]
 mod windows;
 

@@ -311,7 +311,7 @@ fn products_of_matrices() {
     }
 }
 
-fn weights(dtype: DType, n: usize, k: usize) -> Tensor {
+pub(super) fn weights(dtype: DType, n: usize, k: usize) -> Tensor {
     let values = noise(n * k, 7);
     let bytes: Vec<u8> = match dtype {
         DType::F32 => bytemuck::cast_slice(&values).to_vec(),

@@ -1,7 +1,9 @@
 //! From records to a flat list of steps.
 
+use core::any::Any;
 use core::ops::Range;
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::lower::{Lowered, estimate, lower_all};
 use super::memory::{Span, bound, place};
@@ -325,6 +327,11 @@ impl Plan {
     /// The steps in order.
     pub fn nodes(&self) -> impl Iterator<Item = &NodeInfo> {
         self.steps.iter().map(|s| &s.node).chain(&self.listed)
+    }
+
+    /// What keeps constants on the device that computes it, if one computes it as a whole.
+    pub(crate) fn kept(&self) -> Vec<Arc<dyn Any + Send + Sync>> {
+        self.program.as_ref().map_or_else(Vec::new, |program| program.kept())
     }
 
     /// Number of results.

@@ -9,9 +9,9 @@ use super::ops::matmul::{self, Together};
 use super::ops::{self, Arg, Call, Check, Lower};
 use super::sys::{Launch, Recorded, Value};
 use super::weights::Constant;
-use super::{Region, Shared, lock};
+use super::{OpenClError, Region, Shared, lock};
 use crate::backend::cpu::{Executor, Plan, Span, place};
-use crate::graph::{Context, GraphError, Host, Info, Op, ProgramNode, TensorId};
+use crate::graph::{Choices, Context, GraphError, Host, Info, Op, ProgramNode, TensorId};
 use crate::tensor::{Shape, ShapeError, Tensor};
 
 /// Where a tensor is found.
@@ -64,7 +64,8 @@ pub(super) struct Planned {
     pub(super) arena: Region,
     pub(super) constants: HashMap<TensorId, Constant>,
     pub(super) values: HashMap<TensorId, Tensor>,
-    _keep: Vec<Arc<dyn Any + Send + Sync>>,
+    /// What steps read beside constants as they are: packed ones, and caches.
+    pub(super) keep: Vec<Arc<dyn Any + Send + Sync>>,
     /// Computes what the device does not. Held by the run in progress: the memory is used by one at a time.
     pub(super) host: Mutex<Executor>,
 }
@@ -98,6 +99,7 @@ struct Planner<'a> {
     shared: &'a Arc<Shared>,
     cx: &'a Context,
     host: Host,
+    choices: Option<&'a dyn Choices>,
     inputs: HashMap<TensorId, usize>,
     /// Results of early steps.
     early: HashMap<TensorId, usize>,
@@ -199,7 +201,7 @@ impl Planner<'_> {
             ports.src.iter().map(|&s| self.cx.constant_value(s)).collect();
         let dst = record(&ports.dst[0]).info();
         let (src, shapes, values) = (&infos[..], &shapes[..], &values[..]);
-        lower(&Lower { shared: self.shared, src, shapes, values, dst: &dst })
+        lower(&Lower { shared: self.shared, choices: self.choices, src, shapes, values, dst: &dst })
     }
 
     /// Operands and results of an operation, or of a group of them.
@@ -239,6 +241,7 @@ impl Planned {
         cx: &Context,
         outputs: &[TensorId],
         host: Host,
+        choices: Option<&dyn Choices>,
     ) -> Result<Self, GraphError> {
         let order = cx.build_forward(outputs)?;
         let is_leaf =
@@ -248,6 +251,7 @@ impl Planned {
             shared,
             cx,
             host,
+            choices,
             inputs: leaves.iter().enumerate().map(|(i, &id)| (id, i)).collect(),
             early: HashMap::new(),
             span_of: HashMap::new(),
@@ -425,7 +429,7 @@ impl Planned {
             arena,
             constants: planner.constants,
             values,
-            _keep: keep,
+            keep,
             host: Mutex::new(Executor::new(host.isa, threads)?),
         })
     }
@@ -515,6 +519,22 @@ fn node(
     }
 }
 
+/// A call with the arguments that `place` makes of its own.
+///
+/// # Safety
+/// With these arguments, the kernel reads and writes only inside their memory.
+#[allow(unsafe_code, reason = "kernels take memory; who knows its sizes answers for them")]
+pub(super) unsafe fn launch(
+    shared: &Shared,
+    call: Call,
+    place: impl FnMut(Arg) -> Value,
+) -> Result<Launch, OpenClError> {
+    let Call { family, definitions, kernel, args, global, local } = call;
+    let program = shared.programs.get(&shared.context, &shared.device, family, &definitions)?;
+    // SAFETY: the caller's duty.
+    unsafe { Launch::new(&program, kernel, args.into_iter().map(place).collect(), global, local) }
+}
+
 /// Turns arguments into memory and numbers.
 struct Binder<'a> {
     planner: &'a Planner<'a>,
@@ -542,12 +562,9 @@ impl Binder<'_> {
     }
 
     fn bind(&self, ports: &Ports, call: Call, temps: &[usize]) -> Result<Launch, GraphError> {
-        let Call { family, definitions, kernel, args, global, local } = call;
-        let shared = self.planner.shared;
-        let program = shared.programs.get(&shared.context, &shared.device, family, &definitions)?;
         let Ports { src, dst } = ports;
         let arena = |at: usize| Value::Memory(self.arena.memory().clone(), at as u64);
-        let values = args.into_iter().map(|arg| match arg {
+        let place = |arg| match arg {
             Arg::Src(i) => self.operand(src[i]),
             Arg::Part(i, more) => match self.operand(src[i]) {
                 Value::Memory(memory, at) => Value::Memory(memory, at + more as u64),
@@ -560,12 +577,12 @@ impl Binder<'_> {
             Arg::Int(v) => Value::Int(v),
             Arg::Float(v) => Value::Float(v),
             Arg::Local(bytes) => Value::Local(bytes),
-        });
+        };
         #[allow(unsafe_code, reason = "kernels take memory; the duties are below")]
         // SAFETY: `ops` made the sizes among the arguments from the shapes of the operands and of the
         // result, whose whole memory these arguments are; kernels stay inside those sizes, and numbers
         // that choose places are clamped to them.
-        let launch = unsafe { Launch::new(&program, kernel, values.collect(), global, local) };
+        let launch = unsafe { launch(self.planner.shared, call, place) };
         Ok(launch?)
     }
 
