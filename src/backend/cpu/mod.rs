@@ -1,5 +1,6 @@
 //! The CPU backend: plans of steps, and the executor that walks them.
 
+mod ahead;
 mod lower;
 mod memory;
 mod place;
