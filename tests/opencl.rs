@@ -4,6 +4,8 @@
 //! say so, unless `TILEWRIGHT_EXPECT_OPENCL` is set.
 #![cfg(feature = "opencl")]
 
+#[path = "opencl/bytes.rs"]
+mod bytes;
 #[path = "opencl/faults.rs"]
 mod faults;
 #[path = "opencl/grid.rs"]

@@ -19,6 +19,9 @@ use super::run::borrowed;
 /// Operations with the threads that share them.
 pub(super) type Tasks<W> = Vec<(W, usize)>;
 
+/// Entries of a table, and how many others it has.
+pub(super) type Entries<W> = (Vec<(Key, Entry<W>)>, usize);
+
 /// What is tuned.
 pub(super) trait Subject {
     /// An operation of given sizes.
@@ -75,7 +78,7 @@ pub(super) trait Subject {
     fn insert(&self, table: &mut Table, work: &Self::Work, threads: usize, entry: Entry<Self::Way>);
 
     /// The entries of a table that are of this machine and library, and how many others there are.
-    fn entries(&self, table: &Table) -> (Vec<(Key, Entry<Self::Way>)>, usize);
+    fn entries(&self, table: &Table) -> Entries<Self::Way>;
 }
 
 /// Those that `is_here` says are ours, and the number of all others.
@@ -83,7 +86,7 @@ fn ours<'a, W: Copy + 'a>(
     table: &Table,
     entries: impl Iterator<Item = (&'a Key, &'a Entry<W>)>,
     is_here: impl Fn(&Key) -> bool,
-) -> (Vec<(Key, Entry<W>)>, usize) {
+) -> Entries<W> {
     let here: Vec<_> =
         entries.filter(|(key, _)| is_here(key)).map(|(key, entry)| (key.clone(), *entry)).collect();
     let all = table.entries().count() + table.device_entries().count();
@@ -175,7 +178,7 @@ impl Subject for Cpu {
         table.insert(Key::here(self.isa, threads, work), entry);
     }
 
-    fn entries(&self, table: &Table) -> (Vec<(Key, Entry)>, usize) {
+    fn entries(&self, table: &Table) -> Entries<Choice> {
         ours(table, table.entries(), |key| key.is_here(self.isa))
     }
 }
@@ -302,7 +305,7 @@ mod device {
             table.insert_on_device(self.tuner.key(work), entry);
         }
 
-        fn entries(&self, table: &Table) -> (Vec<(Key, Entry<Way>)>, usize) {
+        fn entries(&self, table: &Table) -> Entries<Way> {
             ours(table, table.device_entries(), |key| self.tuner.has(key))
         }
     }

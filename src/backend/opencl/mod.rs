@@ -13,6 +13,7 @@ mod device;
 mod error;
 mod fuse;
 mod ops;
+mod planner;
 mod pool;
 mod program;
 mod programs;

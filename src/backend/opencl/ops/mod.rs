@@ -1,6 +1,6 @@
 //! Operators as kernels with arguments.
 
-mod attention;
+pub(super) mod attention;
 mod bytes;
 mod codes;
 pub(super) mod conv;
