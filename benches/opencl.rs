@@ -6,8 +6,7 @@
 
 #[path = "opencl/clblast.rs"]
 mod clblast;
-#[path = "../fuzz/gguf.rs"]
-#[allow(dead_code, reason = "shared with tests, which need other parts")]
+#[path = "../fuzz/gguf_file.rs"]
 mod gguf;
 #[path = "opencl/model.rs"]
 mod model;

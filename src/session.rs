@@ -10,10 +10,12 @@ use crate::backend::cpu::{Executor, Inputs, Plan, available_memory};
 use crate::graph::{Choices, ConstCache, Context, Device, GraphError, Op, TensorId, passes};
 use crate::import::onnx::{After, OnnxModel, ValueInfo};
 use crate::tensor::{DType, Tensor};
-use crate::tune::{Table, TableError, Tuning};
+use crate::tune::{TableError, Tuning};
+use moved::Moved;
 use staged::{StageRunner, Stages};
 use tilewright_kernels::{Isa, Workload};
 
+mod moved;
 mod staged;
 
 /// Plans a session keeps, one per combination of input shapes; the one unused longest goes first.
@@ -22,10 +24,13 @@ const MAX_PLANS: usize = 16;
 /// Most bytes of an input whose values decide about shapes: a new plan is made for each value.
 const MAX_KNOWN: usize = 4096;
 
-/// A network, loaded and checked. Sessions share its weights.
+/// A network, loaded and checked. Sessions share its weights, and so do clones.
+#[derive(Clone)]
 pub struct Model {
-    onnx: OnnxModel,
+    onnx: Arc<OnnxModel>,
     cache: Arc<ConstCache>,
+    /// The device whose sessions' it is.
+    moved: Option<Arc<Moved>>,
 }
 
 impl Model {
@@ -52,7 +57,7 @@ impl Model {
     }
 
     fn new(onnx: OnnxModel) -> Self {
-        Self { onnx, cache: Arc::default() }
+        Self { onnx: Arc::new(onnx), cache: Arc::default(), moved: None }
     }
 
     /// Name of the graph; may be empty.
@@ -99,7 +104,8 @@ pub struct SessionOptions {
     /// Bytes that a run may take for intermediate tensors, results and packed weights; `None` for
     /// 80 % of what the machine has free when the session is made.
     pub memory_limit: Option<usize>,
-    /// Device that takes the operations it can; the CPU computes the others, and what fails there.
+    /// Device that takes the operations it can; the CPU computes the others, and what fails there. `None`
+    /// for the one that the model was moved to, if it was.
     pub device: Option<Arc<dyn Device>>,
 }
 
@@ -223,19 +229,11 @@ impl Session {
             None => Isa::select()?,
         };
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-        let (table, table_problem) = match options.tuning {
-            Tuning::Off => (None, None),
-            Tuning::Table(table) => (Some(table), None),
-            Tuning::User => match Table::default_path().map(|path| Table::load(&path)) {
-                Some(Ok(table)) => (Some(Arc::new(table)), None),
-                Some(Err(problem)) => (None, Some(problem)),
-                None => (None, None),
-            },
-        };
+        let (table, table_problem) = options.tuning.table();
         let most = || available_memory().map_or(usize::MAX, |free| free / 5 * 4);
         let executor = Executor::new(isa, options.threads.unwrap_or_else(cores))?
             .with_memory_limit(options.memory_limit.unwrap_or_else(most))
-            .with_device(options.device)
+            .with_device(options.device.or_else(|| model.moved.as_ref().map(|m| m.device.clone())))
             .with_choices(table.map(|table| table as Arc<dyn Choices>));
         let profile = options.profile;
         let (plans, stages) = (VecDeque::new(), Stages::default());
@@ -334,6 +332,7 @@ impl Session {
                 executor: &mut self.executor,
                 stages: &mut self.stages,
                 cache: &self.model.cache,
+                moved: self.model.moved.as_deref(),
                 profile: self.profile,
             };
             let first = core::mem::take(results);
@@ -493,7 +492,7 @@ impl Session {
         let mut cx = Context::with_cache(self.model.cache.clone());
         cx.keep_quantized();
         let stage = onnx.begin(&mut cx, &named, &values)?;
-        let plan = planned(&self.executor, &mut cx, stage.outputs)?;
+        let plan = planned(&self.executor, &mut cx, stage.outputs, self.model.moved.as_deref())?;
         let order = plan
             .input_names()
             .map(|name| inputs.iter().position(|i| i.name == name).expect("leaves are inputs"))
@@ -561,6 +560,7 @@ fn planned(
     executor: &Executor,
     cx: &mut Context,
     mut outputs: Vec<TensorId>,
+    moved: Option<&Moved>,
 ) -> Result<Plan, GraphError> {
     for output in &mut outputs {
         *output = cx.cont(*output)?;
@@ -568,5 +568,9 @@ fn planned(
     // Fusing neighbours pays where there are few threads, and a device has many.
     let threads = if executor.leaves_the_cpu() { usize::MAX } else { executor.threads() };
     passes::optimize(cx, &outputs, threads)?;
-    executor.plan(cx, &outputs)
+    let plan = executor.plan(cx, &outputs)?;
+    if let Some(moved) = moved {
+        moved.keep(&plan);
+    }
+    Ok(plan)
 }

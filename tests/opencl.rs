@@ -4,6 +4,8 @@
 //! say so, unless `TILEWRIGHT_EXPECT_OPENCL` is set.
 #![cfg(feature = "opencl")]
 
+#[path = "opencl/bytes.rs"]
+mod bytes;
 #[path = "opencl/faults.rs"]
 mod faults;
 #[path = "opencl/grid.rs"]
@@ -13,6 +15,10 @@ mod grid;
 mod llm;
 #[path = "opencl/networks.rs"]
 mod networks;
+#[path = "support/onnx.rs"]
+mod onnx;
+#[path = "opencl/tuning.rs"]
+mod tuning;
 #[path = "opencl/windows.rs"]
 mod windows;
 

@@ -169,6 +169,80 @@ fn convolutions_of_single_pixels_are_products() {
 }
 
 #[test]
+fn products_are_begun_early_and_waited_for_late() {
+    use tilewright::graph::ops::binary::Binary;
+    use tilewright::graph::ops::embedding::Embedding;
+    use tilewright::graph::ops::softmax::Softmax;
+    use tilewright_kernels::BinaryOp;
+    let build = |cx: &mut Context, x: TensorId, ids: TensorId| {
+        let mut product = |x, dims: [usize; 2], seed| {
+            let w = cx.constant(tensor(&dims, seed)).unwrap();
+            cx.op(MatMul::default(), &[x, w]).unwrap()
+        };
+        let (a, b) = (product(x, [K, N], 1), product(x, [K, N], 2));
+        let flat = cx.reshape(a, &[ROWS * N]).unwrap();
+        let a = cx.reshape(flat, &[ROWS, N]).unwrap();
+        let sum = cx.op(Binary::new(BinaryOp::Add), &[a, b]).unwrap();
+        let w = cx.constant(tensor(&[N, 64], 3)).unwrap();
+        let z = cx.op(MatMul::default(), &[sum, w]).unwrap();
+        let own = cx.op(Softmax { axis: 1, log: false }, &[x]).unwrap();
+        let table = cx.constant(tensor(&[9, 8], 4)).unwrap();
+        let chosen = cx.op(Embedding, &[table, ids]).unwrap();
+        [z, own, chosen]
+    };
+    let x = tensor(&[ROWS, K], 9);
+    let ids = |last: i32| Tensor::from_slice(&[2], &[3, last]).unwrap();
+    let expected = {
+        let mut cx = Context::new();
+        let given = [x.clone(), ids(8)].map(|t| cx.constant(t).unwrap());
+        let results = build(&mut cx, given[0], given[1]);
+        results.map(|id| cx.constant_value(id).unwrap().as_slice::<f32>().unwrap().to_vec())
+    };
+    for (fault, failures) in [("", 0), ("run:nth=2:rc=-1", 1), ("run:rc=-1", 9)] {
+        let emulator = Instance::new(&format!("RKNN_EMU_FAULT={fault}"), None).unwrap();
+        let device = device(&emulator);
+        let mut cx = Context::new();
+        let given = cx.input("x", DType::F32, &[ROWS, K]).unwrap();
+        let chosen = cx.input("ids", DType::I32, &[2]).unwrap();
+        let results = build(&mut cx, given, chosen);
+        let mut executor = Executor::new(Isa::best(), 2)
+            .unwrap()
+            .with_device(Some(device.clone() as Arc<dyn Device>));
+        let plan = executor.plan(&mut cx, &results).unwrap();
+        let kernels: Vec<String> = plan.nodes().map(|n| format!("{} {}", n.op, n.kernel)).collect();
+        let at = |text: &str| {
+            let found = kernels.iter().position(|k| k.contains(text));
+            found.unwrap_or_else(|| panic!("no {text} in {kernels:?}"))
+        };
+        let begun: Vec<usize> =
+            (0..kernels.len()).filter(|&i| kernels[i].contains("rknn_begin")).collect();
+        // Both products of x, what the CPU has to do, and only then the wait for the first of them.
+        assert_eq!((begun.len(), &begun[..2]), (3, &[0, 1][..]), "{kernels:?}");
+        for own in ["softmax", "embedding"] {
+            assert!((2..at("rknn_matmul")).contains(&at(own)), "{own}: {kernels:?}");
+        }
+        assert!(begun[2] > at("add "), "{kernels:?}");
+        let mut run = |last| {
+            let ids = ids(last);
+            let order: Vec<&Tensor> =
+                plan.input_names().map(|n| if n == "x" { &x } else { &ids }).collect();
+            executor.run(&plan, &order, None)
+        };
+        let good = |results: Vec<Tensor>| {
+            for (found, expected) in results.iter().zip(&expected) {
+                close(&found.as_slice::<f32>().unwrap(), expected, fault);
+            }
+        };
+        good(run(8).unwrap());
+        // A run that ends with an error harms no later one.
+        assert!(run(9).unwrap_err().to_string().contains("9"));
+        good(run(8).unwrap());
+        let report = device.npu().report();
+        assert_eq!((report.products + report.failures, report.failures), (9, failures), "{fault}");
+    }
+}
+
+#[test]
 fn what_fails_on_the_npu_the_cpu_computes() {
     let expected = reference(f16(33, 64));
     for fault in [

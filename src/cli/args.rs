@@ -221,18 +221,27 @@ shipped beside a model; `run`, `batch` and `bench` take --table FILE and --no-ta
 its entries are measured again: the exit status is 1 if a choice is now more than 10 % slower than \
 the fastest, or its time more than 10 % off.
 
+With --backend opencl, or --device, the shapes of kernels of an OpenCL device are measured: tiles, \
+vectors and work-groups. Entries are for the device and its driver; `run` and `generate` use them \
+there.
+
 A list has one operation per line, `#` begins a comment:
   conv 64x24x24 to 64 window 3 pad 1               input channels x height x width to channels
   conv 1x32x224x224 to 64 window 3x3 stride 2x2 pad 0,0,1,1 dilation 2 groups 4
   matmul 32x1024x1024                              m x k x n; also: transposed, batch 8
+Of a device it has kernels, as its entries name them:
+  gemm 1x128x768x768                               batch x m x n x k; also: packed
+  rows q4_K 1x1x2048+512+512x2048 norm round       one token, three matrices with one x; also: gated
 
 Examples:
   tilewright tune net.onnx --budget 120
   tilewright tune net.onnx --shape 1,3,480,640 --threads 1 --table net.tune.txt
   tilewright tune --shapes list.txt --format json
+  tilewright tune model.gguf --device 0
   tilewright tune --verify")]
 pub(super) struct TuneArgs {
-    /// ONNX file; without it the embedded text-line reader, or with --verify the whole table
+    /// ONNX file, for a device GGUF too; without it the embedded text-line reader, or with --verify the whole
+    /// table
     pub(super) model: Option<PathBuf>,
     /// File with a list of operations, instead of a network
     #[arg(long = "shapes", value_name = "FILE", conflicts_with = "model")]
@@ -249,6 +258,17 @@ pub(super) struct TuneArgs {
     /// Measure what the table says again, and say what no longer holds
     #[arg(long)]
     pub(super) verify: bool,
+    /// Backend to tune: cpu or opencl
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "cpu",
+        default_value_if("device", clap::builder::ArgPredicate::IsPresent, "opencl")
+    )]
+    pub(super) backend: String,
+    /// Device to tune, for opencl: its number or a part of its name; `doctor` lists them
+    #[arg(long, value_name = "DEVICE")]
+    pub(super) device: Option<String>,
     /// Threads to tune for; without it one per core
     #[arg(short = 't', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(super) threads: Option<u16>,

@@ -25,6 +25,7 @@ mod roofline;
 mod run;
 mod side_file;
 mod tune;
+mod tune_subject;
 
 use core::fmt;
 use std::panic::{self, PanicHookInfo};

@@ -140,22 +140,7 @@ pub(super) fn device(name: &str, which: Option<&str>) -> Result<Option<Arc<dyn D
     }
     #[cfg(feature = "opencl")]
     if name == "opencl" {
-        use std::sync::Mutex;
-
-        use tilewright::backend::opencl::{OpenClDevice, Options};
-        static DEVICE: Mutex<Option<Arc<OpenClDevice>>> = Mutex::new(None);
-        let mut device = DEVICE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        if let Some(device) = &*device {
-            return Ok(Some(device.clone()));
-        }
-        let options = Options::from_env()?;
-        let asked = which.map(str::to_owned).or(options.device);
-        let options = Options {
-            device: asked,
-            log: |text| report::note(&format!("note: {text}")),
-            ..options
-        };
-        return Ok(Some(device.insert(Arc::new(OpenClDevice::open(&options)?)).clone()));
+        return Ok(Some(opencl(which)?));
     }
     #[cfg(feature = "rknn")]
     if name == "rknn" {
@@ -175,6 +160,26 @@ pub(super) fn device(name: &str, which: Option<&str>) -> Result<Option<Arc<dyn D
         return Ok(Some(device.clone()));
     }
     Ok(None)
+}
+
+/// The OpenCL device. All sessions of the program share it.
+#[cfg(feature = "opencl")]
+pub(super) fn opencl(
+    which: Option<&str>,
+) -> Result<Arc<tilewright::backend::opencl::OpenClDevice>, Failure> {
+    use std::sync::Mutex;
+
+    use tilewright::backend::opencl::{OpenClDevice, Options};
+    static DEVICE: Mutex<Option<Arc<OpenClDevice>>> = Mutex::new(None);
+    let mut device = DEVICE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    if let Some(device) = &*device {
+        return Ok(device.clone());
+    }
+    let options = Options::from_env()?;
+    let asked = which.map(str::to_owned).or(options.device);
+    let options =
+        Options { device: asked, log: |text| report::note(&format!("note: {text}")), ..options };
+    Ok(device.insert(Arc::new(OpenClDevice::open(&options)?)).clone())
 }
 
 /// Whether the network or its operators ask for something that is right, but not supported.

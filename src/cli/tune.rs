@@ -1,5 +1,7 @@
 //! `tilewright tune`: measure how ops are computed best here, and remember it.
 
+use core::fmt::Display;
+use core::str::FromStr;
 use core::time::Duration;
 use std::collections::HashSet;
 use std::fs;
@@ -9,15 +11,15 @@ use std::time::Instant;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use tilewright::tune::{
-    Check, Entry, Key, Report, TOLERANCE, Table as TuningTable, TableError, Tuner, Tuning,
-    Workload, cpu_model,
+    Check, Entry, Key, Report, TOLERANCE, Table as TuningTable, TableError, Tuning,
 };
-use tilewright::{Isa, Session, SessionOptions, Tensor};
+use tilewright::{Session, Tensor};
 
 use super::args::{Format, TuneArgs};
-use super::model::Network;
+use super::model::{self, Network};
 use super::report::{self, Table};
 use super::run::borrowed;
+use super::tune_subject::{Cpu, Subject, Tasks};
 use super::{Failure, inputs};
 
 /// Part of the budget that the comparison of the whole model may take.
@@ -26,39 +28,56 @@ const MODEL_SHARE: f64 = 0.1;
 /// The table is written at least this often, so that little is lost when somebody stops it.
 const SAVE_EVERY: Duration = Duration::from_secs(5);
 
-/// An op and the threads that share it.
-type Task = (Workload, usize);
-
 /// The command.
 pub(super) fn tune(args: &TuneArgs) -> Result<(), Failure> {
-    let isa = Isa::select()?;
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = args.threads.map_or(cores, usize::from);
+    model::check_backend(&args.backend)?;
+    match (args.backend.as_str(), &args.device) {
+        #[cfg(feature = "opencl")]
+        ("opencl", device) => tune_on(args, super::tune_subject::OpenCl::new(device.as_deref())?),
+        (_, Some(which)) => Err(Failure(format!("--device {which} is for --backend opencl"))),
+        ("cpu", None) => tune_on(args, Cpu::new(args.threads)?),
+        (other, None) => Err(Failure(format!("the backend {other} has nothing to tune"))),
+    }
+}
+
+fn tune_on(args: &TuneArgs, subject: impl Subject) -> Result<(), Failure> {
     let path = args.table.clone().or_else(TuningTable::default_path).ok_or(Failure(
         "there is no folder for the tuning table (or the environment turns it off); name a file \
          with --table"
             .into(),
     ))?;
     let table = if args.verify { TuningTable::load(&path)? } else { writable(&path)? };
-    let network = match (&args.shapes_file, args.verify && args.model.is_none()) {
-        (Some(_), _) | (None, true) => None,
-        (None, false) => Some(Network::load(args.model.as_deref())?),
+    let gguf = args.model.as_deref().filter(|path| is_gguf(path));
+    let network = match (&args.shapes_file, args.verify && args.model.is_none(), gguf) {
+        (Some(_), ..) | (None, true, _) | (.., Some(_)) => None,
+        (None, false, None) => Some(Network::load(args.model.as_deref())?),
     };
     let given = network.as_ref().map(|n| given(n, args)).transpose()?;
-    let tasks = match (&args.shapes_file, &network, &given) {
-        (Some(file), ..) => Some(read_list(file, threads)?),
-        (None, Some(network), Some(given)) => Some(tasks_of(network, given, isa, threads)?),
+    let tasks = match (&args.shapes_file, gguf, &network, &given) {
+        (Some(file), ..) => Some(read_list(file, subject.threads())?),
+        (None, Some(path), ..) => Some(unique(subject.of_language_model(path)?)),
+        (None, None, Some(network), Some(given)) => {
+            Some(unique(subject.of_network(network, given)?))
+        }
         _ => None,
     };
     if args.verify {
-        return verify(args, isa, &path, &table, tasks);
+        return verify(args, subject, &path, &table, tasks);
     }
     let tasks = tasks.unwrap_or_default();
     if tasks.is_empty() {
         return Err(Failure("nothing to tune: no convolution and no matrix product".into()));
     }
     let model = network.as_ref().zip(given.as_deref());
-    measure(args, Run { isa, threads, path, table }, &tasks, model)
+    measure(args, Run { subject, path, table }, &tasks, model)
+}
+
+#[cfg(feature = "llm")]
+use super::llm::bench::is_gguf;
+
+#[cfg(not(feature = "llm"))]
+fn is_gguf(_path: &Path) -> bool {
+    false
 }
 
 /// The table to add to. One that is damaged is put aside; a file that is none is left alone.
@@ -88,47 +107,31 @@ fn given(network: &Network, args: &TuneArgs) -> Result<Vec<(String, Tensor)>, Fa
     inputs::random(network, &args.shapes)
 }
 
-/// What a network's plan for these inputs would look up.
-fn tasks_of(
-    network: &Network,
-    given: &[(String, Tensor)],
-    isa: Isa,
-    threads: usize,
-) -> Result<Vec<Task>, Failure> {
-    let plan = session(network, isa, threads, Tuning::Off)?.prepare(&borrowed(given))?;
-    Ok(unique(plan.nodes.into_iter().filter_map(|n| Some((n.workload?, n.threads)))))
-}
-
-fn session(
-    network: &Network,
-    isa: Isa,
-    threads: usize,
-    tuning: Tuning,
-) -> Result<Session, Failure> {
-    let threads = Some(threads);
-    let options = SessionOptions { threads, isa: Some(isa), tuning, ..SessionOptions::default() };
-    Ok(Session::new(network.model.clone(), options)?)
-}
-
 /// A list of workloads: one per line, `#` begins a comment.
-fn read_list(path: &Path, threads: usize) -> Result<Vec<Task>, Failure> {
+fn read_list<W: FromStr<Err: Display> + Display>(
+    path: &Path,
+    threads: usize,
+) -> Result<Tasks<W>, Failure> {
     let text = fs::read_to_string(path).map_err(|e| Failure::new(path.display(), e))?;
     let lines = text.lines().enumerate().map(|(i, line)| (i + 1, line));
     let lines = lines.map(|(i, line)| (i, line.split('#').next().unwrap_or_default().trim()));
-    let parsed: Result<Vec<Task>, Failure> = lines
+    let parsed: Result<Tasks<W>, Failure> = lines
         .filter(|(_, line)| !line.is_empty())
         .map(|(i, line)| {
-            let fail = |e| Failure::new(format!("{}, line {i}", path.display()), e);
+            let fail = |e: W::Err| Failure::new(format!("{}, line {i}", path.display()), e);
             Ok((line.parse().map_err(fail)?, threads))
         })
         .collect();
-    Ok(unique(parsed?.into_iter()))
+    Ok(unique(parsed?))
 }
 
 /// Each once, in order.
-fn unique(tasks: impl Iterator<Item = Task>) -> Vec<Task> {
+fn unique<W: Display>(tasks: Tasks<W>) -> Tasks<W> {
     let mut seen = HashSet::new();
-    tasks.filter(|(workload, threads)| seen.insert((workload.to_string(), *threads))).collect()
+    tasks
+        .into_iter()
+        .filter(|(workload, threads)| seen.insert((workload.to_string(), *threads)))
+        .collect()
 }
 
 /// Shares a budget out: what one task leaves goes to the others.
@@ -156,9 +159,8 @@ impl Budget {
     }
 }
 
-struct Run {
-    isa: Isa,
-    threads: usize,
+struct Run<S> {
+    subject: S,
     path: PathBuf,
     table: TuningTable,
 }
@@ -166,13 +168,13 @@ struct Run {
 /// A network with the inputs to run it on.
 type Model<'a> = (&'a Network, &'a [(String, Tensor)]);
 
-fn measure(
+fn measure<S: Subject>(
     args: &TuneArgs,
-    mut run: Run,
-    tasks: &[Task],
+    mut run: Run<S>,
+    tasks: &[(S::Work, usize)],
     model: Option<Model<'_>>,
 ) -> Result<(), Failure> {
-    let mut tuner = Tuner::new(run.isa, run.threads)?;
+    run.subject.begin(run.subject.threads())?;
     let for_model = if model.is_some() { MODEL_SHARE * args.budget } else { 0.0 };
     let mut budget = Budget::new(args.budget - for_model, tasks.len());
     let mut saved = Instant::now();
@@ -180,8 +182,9 @@ fn measure(
     for (workload, threads) in tasks {
         let name = workload.to_string();
         let time = budget.next(&name);
-        let found = tuner.tune(workload, *threads, time).map_err(|e| Failure::new(&name, e))?;
-        run.table.insert(Key::here(run.isa, *threads, workload), found.entry());
+        let found = run.subject.tune(workload, *threads, time);
+        let found = found.map_err(|e| Failure::new(&name, e))?;
+        run.subject.insert(&mut run.table, workload, *threads, found.entry());
         if saved.elapsed() > SAVE_EVERY {
             run.table.save(&run.path)?;
             saved = Instant::now();
@@ -190,15 +193,15 @@ fn measure(
         budget.progress.inc(1);
     }
     run.table.save(&run.path)?;
-    drop(tuner);
+    run.subject.end();
     let model = model.map(|model| whole_model(model, &run, for_model)).transpose()?;
     budget.progress.finish_and_clear();
     let rows = tasks.iter().zip(&reports).map(|((w, t), report)| Row::new(w, *t, report));
     let gains = reports.iter().map(|r| r.gain().ln()).sum::<f64>();
     let result = Json {
-        cpu: cpu_model(),
-        isa: run.isa.name(),
-        threads: run.threads,
+        cpu: run.subject.name().to_owned(),
+        isa: run.subject.isa(),
+        threads: run.subject.threads(),
         table: run.path.display().to_string(),
         workloads: rows.collect(),
         analytic_over_tuned: (gains / reports.len() as f64).exp(),
@@ -211,12 +214,16 @@ fn measure(
 }
 
 /// The whole network without and with the table, in turns.
-fn whole_model((network, given): Model<'_>, run: &Run, seconds: f64) -> Result<JsonModel, Failure> {
+fn whole_model(
+    (network, given): Model<'_>,
+    run: &Run<impl Subject>,
+    seconds: f64,
+) -> Result<JsonModel, Failure> {
     let given = borrowed(given);
     let table = std::sync::Arc::new(run.table.clone());
-    let mut sessions = Vec::new();
+    let mut sessions: Vec<Session> = Vec::new();
     for tuning in [Tuning::Off, Tuning::Table(table)] {
-        let mut session = session(network, run.isa, run.threads, tuning)?;
+        let mut session = run.subject.session(network, tuning)?;
         session.run(&given)?;
         sessions.push(session);
     }
@@ -238,7 +245,7 @@ fn whole_model((network, given): Model<'_>, run: &Run, seconds: f64) -> Result<J
 
 #[derive(Serialize)]
 struct Json {
-    cpu: &'static str,
+    cpu: String,
     isa: &'static str,
     threads: usize,
     table: String,
@@ -273,7 +280,7 @@ struct JsonChoice {
 }
 
 impl Row {
-    fn new(workload: &Workload, threads: usize, report: &Report) -> Self {
+    fn new<W: Copy + Display>(workload: &impl Display, threads: usize, report: &Report<W>) -> Self {
         let Entry { choice, time_us, analytic_us } = report.entry();
         let first = report.candidates[0].to_string();
         Self {
@@ -330,7 +337,7 @@ fn text(result: &Json) -> String {
 
 #[derive(Serialize)]
 struct JsonVerify {
-    cpu: &'static str,
+    cpu: String,
     isa: &'static str,
     table: String,
     checked: Vec<VerifyRow>,
@@ -350,16 +357,23 @@ struct VerifyRow {
     why: String,
 }
 
+/// What an entry must be for.
+fn what_for(args: &TuneArgs) -> &'static str {
+    match args.backend.as_str() {
+        "cpu" => "processor, instruction set and version",
+        _ => "device, driver and version",
+    }
+}
+
 /// Measures the entries of a table again, all of this machine or those of some tasks.
-fn verify(
+fn verify<S: Subject>(
     args: &TuneArgs,
-    isa: Isa,
+    mut subject: S,
     path: &Path,
     table: &TuningTable,
-    tasks: Option<Vec<Task>>,
+    tasks: Option<Tasks<S::Work>>,
 ) -> Result<(), Failure> {
-    let here: Vec<(&Key, &Entry)> = table.entries().filter(|(key, _)| key.is_here(isa)).collect();
-    let skipped = table.entries().count() - here.len();
+    let (here, skipped) = subject.entries(table);
     let wanted = |key: &Key| {
         tasks.as_ref().is_none_or(|tasks| {
             tasks
@@ -370,30 +384,30 @@ fn verify(
     let chosen: Vec<_> = here.into_iter().filter(|(key, _)| wanted(key)).collect();
     if chosen.is_empty() {
         return Err(Failure(format!(
-            "{} has no entry to verify for this processor, instruction set and version; run \
-             `tilewright tune` first",
-            path.display()
+            "{} has no entry to verify for this {}; run `tilewright tune` first",
+            path.display(),
+            what_for(args)
         )));
     }
     let threads = chosen.iter().map(|(key, _)| key.threads).max().unwrap_or(1);
-    let mut tuner = Tuner::new(isa, threads)?;
+    subject.begin(threads)?;
     let mut budget = Budget::new(args.budget, chosen.len());
     let mut checked = Vec::with_capacity(chosen.len());
     for (key, entry) in chosen {
         let time = budget.next(&key.workload);
-        let check = match key.workload.parse::<Workload>() {
-            Ok(workload) => tuner.check(&workload, key.threads, entry, time).ok(),
+        let check = match key.workload.parse::<S::Work>() {
+            Ok(workload) => subject.check(&workload, key.threads, &entry, time).ok(),
             Err(_) => None,
         };
-        checked.push(VerifyRow::new(key, entry, check.as_ref()));
+        checked.push(VerifyRow::new(&key, &entry, check.as_ref()));
         budget.progress.inc(1);
     }
     budget.progress.finish_and_clear();
     let failed = checked.iter().filter(|row| !row.holds).count();
     let all = checked.len();
     let result = JsonVerify {
-        cpu: cpu_model(),
-        isa: isa.name(),
+        cpu: subject.name().to_owned(),
+        isa: subject.isa(),
         table: path.display().to_string(),
         checked,
         not_for_this_machine: skipped,
@@ -412,7 +426,7 @@ fn verify(
 }
 
 impl VerifyRow {
-    fn new(key: &Key, entry: &Entry, check: Option<&Check>) -> Self {
+    fn new<W: Copy + Display>(key: &Key, entry: &Entry<W>, check: Option<&Check<W>>) -> Self {
         let time = check.and_then(|c| c.time_us);
         let fastest_us = check.and_then(|c| c.fastest_us);
         let report = check.and_then(|c| c.report.as_ref());
@@ -460,7 +474,9 @@ fn verify_text(result: &JsonVerify) -> String {
     }
     let others = match result.not_for_this_machine {
         0 => String::new(),
-        n => format!("{n} entries are for other processors, instruction sets or versions\n"),
+        n => {
+            format!("{n} entries are for other processors, devices, instruction sets or versions\n")
+        }
     };
     table.text() + &others
 }

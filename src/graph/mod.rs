@@ -19,6 +19,7 @@ pub mod passes;
 mod record;
 mod step;
 mod view;
+mod way;
 
 pub use cache::ConstCache;
 pub use error::GraphError;
@@ -27,6 +28,7 @@ pub use record::{Info, Layout, Record};
 pub use step::{Choices, Device, Host, LowerCx, Program, ProgramNode, Step};
 pub(crate) use view::with_element;
 pub use view::{View, ViewMut};
+pub use way::{ParseWayError, Way};
 
 use core::fmt;
 use std::sync::Arc;

@@ -1,10 +1,11 @@
 //! What an operator becomes once it is lowered.
 
+use core::any::Any;
 use core::ops::Range;
 use core::time::Duration;
 use std::sync::Arc;
 
-use super::{ConstCache, Context, GraphError, Info, Op, TensorId};
+use super::{ConstCache, Context, GraphError, Info, Op, TensorId, Way};
 use crate::tensor::{AlignedBytes, Shape, Tensor};
 use tilewright_kernels::{Choice, Isa, KernelError, Workload};
 
@@ -56,6 +57,13 @@ pub trait Step: Send + Sync {
         false
     }
 
+    /// Whether, as the first step before others, it only begins what somebody else computes, and the next one
+    /// waits for it: it runs as soon as operand 0 is there, and the others as late as possible, so that steps
+    /// between do not wait. It reads no other operand.
+    fn begins(&self) -> bool {
+        false
+    }
+
     /// For a step before others, whose result depends on operand 0 only: what is computed of it. Records
     /// with one operand 0 whose steps before them say the same share that step.
     fn shared(&self) -> Option<String> {
@@ -95,6 +103,13 @@ pub trait Step: Send + Sync {
 pub trait Choices: Send + Sync {
     /// The best way known for an op that `threads` threads share, if one is known.
     fn choice(&self, isa: Isa, threads: usize, workload: &Workload) -> Option<Choice>;
+
+    /// The best way known for a kernel of a device with so many units, if one is known. Device, with its
+    /// driver, and workload are named by the backend.
+    fn way(&self, device: &str, units: usize, workload: &str) -> Option<Way> {
+        let _ = (device, units, workload);
+        None
+    }
 }
 
 /// A device beside the CPU, asked at planning time for every operation.
@@ -108,14 +123,15 @@ pub trait Device: core::fmt::Debug + Send + Sync {
     }
 
     /// For a device that computes whole graphs: what computes `outputs` there. All tensors are plain.
-    /// `None` from other devices.
+    /// `choices` is asked before kernels are shaped by rules. `None` from other devices.
     fn program(
         &self,
         cx: &Context,
         outputs: &[TensorId],
         host: Host,
+        choices: Option<&dyn Choices>,
     ) -> Option<Result<Box<dyn Program>, GraphError>> {
-        let _ = (cx, outputs, host);
+        let _ = (cx, outputs, host, choices);
         None
     }
 
@@ -162,6 +178,9 @@ pub trait Program: Send + Sync {
 
     /// Bytes on the device for constants, which other programs may share.
     fn constant_bytes(&self) -> usize;
+
+    /// What keeps its constants on the device: while somebody has it, other programs find them there.
+    fn kept(&self) -> Vec<Arc<dyn Any + Send + Sync>>;
 }
 
 /// An operation of a [`Program`].

@@ -190,7 +190,8 @@ impl Generation<'_> {
             return Ok(false);
         }
         let left: Vec<u32> = [&tokens[..keep], &tokens[keep + forget..]].concat();
-        self.session.prompt(&left)?;
+        let kept = self.session.rewind(&left)?;
+        self.session.fill(&left[kept..])?;
         Ok(true)
     }
 }

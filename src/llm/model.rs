@@ -12,9 +12,10 @@ use super::{Config, LlmError, Session};
 use crate::Error;
 use crate::backend::cpu::{Executor, Plan};
 use crate::graph::kv_cache::{KvCache, KvShape};
-use crate::graph::{ConstCache, Context, Device, TensorId};
+use crate::graph::{Choices, ConstCache, Context, Device, TensorId};
 use crate::import::gguf::{Gguf, Metadata};
 use crate::tensor::DType;
+use crate::tune::{Table, TableError, Tuning};
 use tilewright_kernels::Isa;
 
 /// Most positions of a session that asks for no number of them.
@@ -46,6 +47,8 @@ pub struct LlmOptions {
     /// Bytes that a session may take for its cache, intermediate tensors and packed weights; `None`
     /// for 80 % of what the machine has free when the session is made.
     pub memory_limit: Option<usize>,
+    /// Table that says how operations are computed best.
+    pub tuning: Tuning,
     /// Device that takes the operations it can; the CPU computes the others, and what fails there.
     pub device: Option<Arc<dyn Device>>,
     /// Told how far repacking is, which the first session does.
@@ -81,6 +84,7 @@ impl Default for LlmOptions {
             no_repack: false,
             repack_later: false,
             memory_limit: None,
+            tuning: Tuning::User,
             device: None,
             progress: None,
         }
@@ -109,6 +113,9 @@ pub(super) struct Inner {
     weights: Arc<Weights>,
     metadata: Metadata,
     cache: Arc<ConstCache>,
+    /// The tuning table, or why the user's cannot be used.
+    table: Option<Arc<Table>>,
+    table_problem: Option<Arc<TableError>>,
     /// Keeps the weights on the device that the model was moved to.
     _held: Option<Plan>,
 }
@@ -152,7 +159,19 @@ impl Llm {
         }
         let metadata = gguf.metadata().clone();
         let weights = Arc::new(weights);
-        let inner = Inner { config, options, arch, weights, metadata, cache, _held: None };
+        let (table, table_problem) = options.tuning.clone().table();
+        let table_problem = table_problem.map(Arc::new);
+        let inner = Inner {
+            config,
+            options,
+            arch,
+            weights,
+            metadata,
+            cache,
+            table,
+            table_problem,
+            _held: None,
+        };
         // Building the graph asks for all tensors, so that a wrong one is found now.
         let cache = Arc::new(KvCache::new(inner.cache_shape(1))?);
         let caches = vec![cache; inner.config.layers];
@@ -179,7 +198,8 @@ impl Llm {
     /// # Errors
     /// What planning a token there meets, lack of memory among it.
     pub fn to(&self, device: Arc<dyn Device>) -> Result<Self, Error> {
-        let Inner { config, options, arch, weights, metadata, cache, .. } = &*self.0;
+        let Inner { config, options, arch, weights, metadata, cache, table, table_problem, .. } =
+            &*self.0;
         let options = LlmOptions { device: Some(device.clone()), ..options.clone() };
         let inner = Inner {
             config: config.clone(),
@@ -188,11 +208,14 @@ impl Llm {
             weights: weights.clone(),
             metadata: metadata.clone(),
             cache: cache.clone(),
+            table: table.clone(),
+            table_problem: table_problem.clone(),
             _held: None,
         };
         // What a plan reads stays where it is while the plan does.
         let isa = inner.options.isa.map_or_else(Isa::select, Ok)?;
-        let executor = Executor::new(isa, 1)?.with_device(Some(device));
+        let executor =
+            Executor::new(isa, 1)?.with_device(Some(device)).with_choices(inner.choices());
         let mut cx = inner.context();
         let logits = inner.graph(&mut cx, &inner.caches(1)?, 1, Rows::Last)?;
         let _held = Some(executor.plan(&mut cx, &[logits])?);
@@ -206,6 +229,11 @@ impl Llm {
     /// others if there is too little memory.
     pub fn session(&self) -> Result<Session, Error> {
         Session::new(self.0.clone())
+    }
+
+    /// Why the user's tuning table is not used, if it cannot be.
+    pub fn table_problem(&self) -> Option<&TableError> {
+        self.0.table_problem.as_deref()
     }
 
     /// Hyper-parameters.
@@ -238,6 +266,11 @@ impl Llm {
 }
 
 impl Inner {
+    /// Who is asked how operations are computed best.
+    pub(super) fn choices(&self) -> Option<Arc<dyn Choices>> {
+        self.table.clone().map(|table| table as Arc<dyn Choices>)
+    }
+
     /// Positions that a session keeps.
     pub(super) fn positions(&self) -> usize {
         self.options.context.unwrap_or(self.config.context.min(CONTEXT)).max(1)

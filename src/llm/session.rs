@@ -91,7 +91,8 @@ impl Session {
         };
         let executor = Executor::new(isa, threads)?
             .with_memory_limit(left)
-            .with_device(model.options.device.clone());
+            .with_device(model.options.device.clone())
+            .with_choices(model.choices());
         let caches = model.caches(context)?;
         let mut history = Vec::new();
         history.try_reserve_exact(context).map_err(|_| {
@@ -220,6 +221,15 @@ impl Session {
             rest = later;
         }
         self.step(rest, want)
+    }
+
+    /// Adds tokens to the context, for whose logits nobody asks.
+    pub(super) fn fill(&mut self, tokens: &[u32]) -> Result<(), Error> {
+        self.check(tokens)?;
+        for chunk in tokens.chunks(CHUNK) {
+            self.step(chunk, Want::Logits(Rows::None))?;
+        }
+        Ok(())
     }
 
     /// Adds tokens to the context; calls `each` with the position and the logits behind each one.

@@ -4,6 +4,7 @@ use core::time::Duration;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::moved::Moved;
 use super::planned;
 use crate::Error;
 use crate::backend::cpu::{Executor, Inputs, Plan};
@@ -53,6 +54,7 @@ pub(super) struct StageRunner<'a> {
     pub(super) executor: &'a mut Executor,
     pub(super) stages: &'a mut Stages,
     pub(super) cache: &'a Arc<ConstCache>,
+    pub(super) moved: Option<&'a Moved>,
     pub(super) profile: bool,
 }
 
@@ -65,7 +67,7 @@ impl StageRunner<'_> {
         let mut cx = Context::with_cache(self.cache.clone());
         cx.keep_quantized();
         let stage = build(&mut cx)?;
-        let plan = planned(self.executor, &mut cx, stage.outputs)?;
+        let plan = planned(self.executor, &mut cx, stage.outputs, self.moved)?;
         let order = plan.input_names().map(|n| n.parse().expect("leaves are numbered")).collect();
         drop(cx);
         self.cache.release();

@@ -20,13 +20,18 @@
 //! ```
 
 mod cpu;
+#[cfg(feature = "opencl")]
+mod device;
 mod search;
 mod table;
 
 pub use cpu::{cpu_model, cpu_name};
+#[cfg(feature = "opencl")]
+pub use device::DeviceTuner;
 pub use search::{Measured, Ranking, search};
 pub use table::{Entry, Key, TABLE_VARIABLE, Table, TableError};
 
+pub use crate::graph::Way;
 pub use tilewright_kernels::{Choice, Workload};
 
 use core::time::Duration;
@@ -59,6 +64,21 @@ pub enum Tuning {
     Table(Arc<Table>),
 }
 
+impl Tuning {
+    /// The table, if there is one that can be used, or why it cannot.
+    pub(crate) fn table(self) -> (Option<Arc<Table>>, Option<TableError>) {
+        match self {
+            Self::Off => (None, None),
+            Self::Table(table) => (Some(table), None),
+            Self::User => match Table::default_path().map(|path| Table::load(&path)) {
+                Some(Ok(table)) => (Some(Arc::new(table)), None),
+                Some(Err(problem)) => (None, Some(problem)),
+                None => (None, None),
+            },
+        }
+    }
+}
+
 /// Measures workloads.
 pub struct Tuner {
     executor: Executor,
@@ -66,16 +86,16 @@ pub struct Tuner {
 
 /// What was measured of a workload.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct Report<C = Choice> {
     /// The ways of computing it, the one chosen without a table first.
-    pub candidates: Vec<Choice>,
+    pub candidates: Vec<C>,
     /// How they compare.
     pub ranking: Ranking,
 }
 
-impl Report {
+impl<C: Copy> Report<C> {
     /// What a table should say.
-    pub fn entry(&self) -> Entry {
+    pub fn entry(&self) -> Entry<C> {
         let micros = |i: usize| self.ranking.measured[i].best() * 1e6;
         Entry {
             choice: self.candidates[self.ranking.fastest],
@@ -92,9 +112,9 @@ impl Report {
 
 /// What a second measurement says of an entry.
 #[derive(Clone, Debug)]
-pub struct Check {
+pub struct Check<C = Choice> {
     /// The measurement; `None` if the entry's choice is none for this workload any more.
-    pub report: Option<Report>,
+    pub report: Option<Report<C>>,
     /// Time of the entry's choice now, in microseconds.
     pub time_us: Option<f64>,
     /// Time of the fastest candidate now.
@@ -151,16 +171,60 @@ impl Tuner {
         entry: &Entry,
         budget: Duration,
     ) -> Result<Check, Error> {
-        const ATTEMPTS: u32 = 3;
         let candidates = workload.candidates(self.isa())?;
-        let mut check = Check { report: None, time_us: None, fastest_us: None, holds: false };
+        if !candidates.contains(&entry.choice) {
+            return Ok(Check::unknown());
+        }
+        let trials = self.executor.trials(workload, &candidates, threads)?;
+        Check::of(candidates, entry, budget, |budget| self.compare(&trials, budget))
+    }
+
+    fn compare(&mut self, trials: &[Trial], budget: Duration) -> Result<Ranking, Error> {
+        let executor = &mut self.executor;
+        compare(trials.len(), budget, |i, repeats| Ok(executor.time(&trials[i], repeats)?))
+    }
+}
+
+/// Ranks candidates by `time(candidate, repeats)`, the time of so many runs.
+fn compare(
+    count: usize,
+    budget: Duration,
+    mut time: impl FnMut(usize, u32) -> Result<Duration, Error>,
+) -> Result<Ranking, Error> {
+    let mut repeats = vec![0; count];
+    search(count, budget, |i| {
+        if repeats[i] == 0 {
+            // The first call touches memory for the first time.
+            time(i, 1)?;
+            let once = time(i, 1)?.as_secs_f64();
+            repeats[i] = (SAMPLE.as_secs_f64() / once).clamp(1.0, MAX_REPEATS) as u32;
+        }
+        Ok(time(i, repeats[i])?.as_secs_f64() / f64::from(repeats[i]))
+    })
+}
+
+impl<C: Copy + PartialEq> Check<C> {
+    /// What there is to say of a choice that is none any more.
+    fn unknown() -> Self {
+        Self { report: None, time_us: None, fastest_us: None, holds: false }
+    }
+
+    /// Compares candidates by `rank`, up to three times while the entry's choice, which is one of them, does
+    /// not seem to hold.
+    fn of(
+        candidates: Vec<C>,
+        entry: &Entry<C>,
+        budget: Duration,
+        mut rank: impl FnMut(Duration) -> Result<Ranking, Error>,
+    ) -> Result<Self, Error> {
+        const ATTEMPTS: u32 = 3;
+        let mut check = Self::unknown();
         let Some(own) = candidates.iter().position(|c| *c == entry.choice) else {
             return Ok(check);
         };
-        let trials = self.executor.trials(workload, &candidates, threads)?;
         let mut best = vec![f64::INFINITY; candidates.len()];
         for _ in 0..ATTEMPTS {
-            let ranking = self.compare(&trials, budget / ATTEMPTS)?;
+            let ranking = rank(budget / ATTEMPTS)?;
             for (best, measured) in best.iter_mut().zip(&ranking.measured) {
                 *best = measured.best().min(*best);
             }
@@ -175,20 +239,5 @@ impl Tuner {
             }
         }
         Ok(check)
-    }
-
-    fn compare(&mut self, trials: &[Trial], budget: Duration) -> Result<Ranking, Error> {
-        let executor = &mut self.executor;
-        let mut repeats = vec![0; trials.len()];
-        search(trials.len(), budget, |i| {
-            if repeats[i] == 0 {
-                // The first call touches memory for the first time.
-                executor.time(&trials[i], 1)?;
-                let once = executor.time(&trials[i], 1)?.as_secs_f64();
-                repeats[i] = (SAMPLE.as_secs_f64() / once).clamp(1.0, MAX_REPEATS) as u32;
-            }
-            let time = executor.time(&trials[i], repeats[i])?;
-            Ok(time.as_secs_f64() / f64::from(repeats[i]))
-        })
     }
 }

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use crate::graph::Choices;
+use crate::graph::{Choices, Way};
 use tilewright_kernels::{Choice, Isa, Workload};
 
 use super::cpu_model;
@@ -17,7 +17,11 @@ const HEADER: &str = "tilewright tuning table, format 1";
 /// What follows it in a new table, for people.
 const EXPLANATION: &str = "\
 # cpu | instruction set | threads | version | op and sizes | how it is computed | time, time as chosen without a table
+# OpenCL device and driver | opencl | units | version | kernel and sizes | how it is shaped | time, time as shaped without a table
 ";
+
+/// What stands for an instruction set in entries of devices.
+const DEVICE: &str = "opencl";
 
 /// Version of this library.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -34,15 +38,15 @@ pub const TABLE_VARIABLE: &str = "TILEWRIGHT_TUNE_TABLE";
 /// For whom a measurement holds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// The processor, as [`cpu_model`] names it.
+    /// The processor, as [`cpu_model`] names it, or a device with its driver.
     pub cpu: String,
-    /// Name of the instruction set.
+    /// Name of the instruction set; `opencl` for a device.
     pub isa: String,
-    /// Threads that share the op.
+    /// Threads that share the op; units of a device.
     pub threads: usize,
     /// Version of this library: kernels differ from one to the next.
     pub version: String,
-    /// Text of the [`Workload`].
+    /// Text of the [`Workload`], or of the device's.
     pub workload: String,
 }
 
@@ -58,17 +62,34 @@ impl Key {
         }
     }
 
+    /// The key of a workload on a device of so many units, which its backend names with the driver, with this
+    /// library.
+    pub fn on_device(device: &str, units: usize, workload: &str) -> Self {
+        Self {
+            cpu: device.to_owned(),
+            isa: DEVICE.to_owned(),
+            threads: units,
+            version: VERSION.to_owned(),
+            workload: workload.to_owned(),
+        }
+    }
+
+    /// Whether it is of such a device and this library.
+    pub fn is_on_device(&self, device: &str, units: usize) -> bool {
+        *self == Self::on_device(device, units, &self.workload)
+    }
+
     /// Whether it is of this machine and this library.
     pub fn is_here(&self, isa: Isa) -> bool {
         self.cpu == cpu_model() && self.isa == isa.name() && self.version == VERSION
     }
 }
 
-/// What a tuner found.
+/// What a tuner found, for the CPU or, with [`Way`], for a device.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Entry {
+pub struct Entry<C = Choice> {
     /// The fastest way.
-    pub choice: Choice,
+    pub choice: C,
     /// Its time in microseconds.
     pub time_us: f64,
     /// The time of the way that would be chosen without a table, in microseconds.
@@ -88,6 +109,7 @@ pub struct Table {
 #[derive(Clone, Debug)]
 enum Line {
     Entry(Key, Entry),
+    Device(Key, Entry<Way>),
     Other(String),
 }
 
@@ -195,10 +217,16 @@ impl Table {
                 table.lines.push(Line::Other(line.to_owned()));
                 continue;
             }
-            match parse_entry(&fields) {
-                Some((key, entry)) => table.insert(key, entry),
+            let on_device = fields[1] == DEVICE;
+            let parsed = match on_device {
+                true => parse_entry(&fields).map(|(key, entry)| Line::Device(key, entry)),
+                false => parse_entry(&fields).map(|(key, entry)| Line::Entry(key, entry)),
+            };
+            match parsed {
+                Some(line) => table.put(line),
                 // Another version may know other ways of computing.
                 None if fields[3] != VERSION => table.lines.push(Line::Other(line.to_owned())),
+                None if on_device => return Err((i + 1, "not an entry of a device")),
                 None => return Err((i + 1, "not an entry")),
             }
         }
@@ -235,26 +263,47 @@ impl Table {
     pub fn get(&self, key: &Key) -> Option<&Entry> {
         match self.lines.get(*self.index.get(key)?)? {
             Line::Entry(_, entry) => Some(entry),
-            Line::Other(_) => None,
+            _ => None,
         }
     }
 
     /// Adds an entry, or replaces the one of the same key.
     pub fn insert(&mut self, key: Key, entry: Entry) {
-        match self.index.get(&key) {
-            Some(&at) => self.lines[at] = Line::Entry(key, entry),
+        self.put(Line::Entry(key, entry));
+    }
+
+    /// As [`Table::insert`], of a device.
+    pub fn insert_on_device(&mut self, key: Key, entry: Entry<Way>) {
+        self.put(Line::Device(key, entry));
+    }
+
+    fn put(&mut self, line: Line) {
+        let (Line::Entry(key, _) | Line::Device(key, _)) = &line else {
+            self.lines.push(line);
+            return;
+        };
+        match self.index.get(key) {
+            Some(&at) => self.lines[at] = line,
             None => {
                 self.index.insert(key.clone(), self.lines.len());
-                self.lines.push(Line::Entry(key, entry));
+                self.lines.push(line);
             }
         }
     }
 
-    /// All entries, in the order of the file.
+    /// All entries of processors, in the order of the file.
     pub fn entries(&self) -> impl Iterator<Item = (&Key, &Entry)> {
         self.lines.iter().filter_map(|line| match line {
             Line::Entry(key, entry) => Some((key, entry)),
-            Line::Other(_) => None,
+            _ => None,
+        })
+    }
+
+    /// All entries of devices, in the order of the file.
+    pub fn device_entries(&self) -> impl Iterator<Item = (&Key, &Entry<Way>)> {
+        self.lines.iter().filter_map(|line| match line {
+            Line::Device(key, entry) => Some((key, entry)),
+            _ => None,
         })
     }
 }
@@ -265,6 +314,16 @@ impl Choices for Table {
             return None;
         }
         self.get(&Key::here(isa, threads, workload)).map(|entry| entry.choice)
+    }
+
+    fn way(&self, device: &str, units: usize, workload: &str) -> Option<Way> {
+        if self.index.is_empty() {
+            return None;
+        }
+        match self.lines.get(*self.index.get(&Key::on_device(device, units, workload))?)? {
+            Line::Device(_, entry) => Some(entry.choice),
+            _ => None,
+        }
     }
 }
 
@@ -278,22 +337,29 @@ impl fmt::Display for Table {
         for line in &self.lines {
             match line {
                 Line::Other(text) => writeln!(f, "{text}")?,
-                Line::Entry(key, entry) => {
-                    let Key { cpu, isa, threads, version, workload } = key;
-                    let Entry { choice, time_us, analytic_us } = entry;
-                    writeln!(
-                        f,
-                        "{cpu}{BAR}{isa}{BAR}{threads}{BAR}{version}{BAR}{workload}{BAR}{choice}\
-                         {BAR}{time_us:.3} us, {analytic_us:.3} us"
-                    )?;
-                }
+                Line::Entry(key, entry) => write_entry(f, key, entry)?,
+                Line::Device(key, entry) => write_entry(f, key, entry)?,
             }
         }
         Ok(())
     }
 }
 
-fn parse_entry(fields: &[&str]) -> Option<(Key, Entry)> {
+fn write_entry(
+    f: &mut fmt::Formatter<'_>,
+    key: &Key,
+    entry: &Entry<impl fmt::Display>,
+) -> fmt::Result {
+    let Key { cpu, isa, threads, version, workload } = key;
+    let Entry { choice, time_us, analytic_us } = entry;
+    writeln!(
+        f,
+        "{cpu}{BAR}{isa}{BAR}{threads}{BAR}{version}{BAR}{workload}{BAR}{choice}{BAR}\
+         {time_us:.3} us, {analytic_us:.3} us"
+    )
+}
+
+fn parse_entry<C: core::str::FromStr>(fields: &[&str]) -> Option<(Key, Entry<C>)> {
     let &[cpu, isa, threads, version, workload, choice, times] = fields else { return None };
     let time = |text: &str| {
         let value: f64 = text.trim().strip_suffix("us")?.trim_end().parse().ok()?;
@@ -319,6 +385,12 @@ mod tests {
         "Some CPU 1/2/3 | avx512 | 2 | ",
         env!("CARGO_PKG_VERSION"),
         " | matmul f32 1x2x3 | direct 1x12x32 chunk 256 block 0 | 1.500 us, 2.000 us"
+    );
+
+    const DEVICE_ENTRY: &str = concat!(
+        "A GPU, driver 1.2 | opencl | 8 | ",
+        env!("CARGO_PKG_VERSION"),
+        " | rows q8_0 1x1x512x64 | vec 4 tile 1x8 unroll 1 lanes 32 items 4x1 group 1 | 1.500 us, 2.000 us"
     );
 
     fn key() -> Key {
@@ -357,6 +429,9 @@ mod tests {
             (format!("{HEADER}\n{}", ENTRY.replace("1.500", "NaN")), 2),
             (format!("{HEADER}\n{}", ENTRY.replace("2.000 us", "2.000")), 2),
             (format!("{HEADER}\n{}", ENTRY.replace("| 2 |", "| two |")), 2),
+            (format!("{HEADER}\n{}", ENTRY.replace("avx512", "opencl")), 2),
+            (format!("{HEADER}\n{}", DEVICE_ENTRY.replace("vec 4", "vec 0")), 2),
+            (format!("{HEADER}\n{}", DEVICE_ENTRY.replace(" group 1", "")), 2),
         ] {
             assert_eq!(Table::parse(&text).unwrap_err().0, line, "{text}");
         }
@@ -394,5 +469,27 @@ mod tests {
         table.insert(here, entry);
         assert_eq!(table.choice(isa, 1, &workload), Some(choice));
         assert_eq!(table.choice(isa, 2, &workload), None);
+    }
+
+    #[test]
+    fn a_way_is_for_this_device_driver_and_library() {
+        let workload = "rows q8_0 1x1x512x64";
+        let mut table = Table::parse(&format!("{HEADER}\n{DEVICE_ENTRY}\n")).unwrap();
+        assert_eq!(table.to_string(), format!("{HEADER}\n{EXPLANATION}{DEVICE_ENTRY}\n"));
+        let way = table.way("A GPU, driver 1.2", 8, workload).unwrap();
+        assert_eq!((way.tile, way.lanes), ([1, 8], 32));
+        // The CPU's entries are others, even with the same text.
+        assert_eq!((table.entries().count(), table.device_entries().count()), (0, 1));
+        assert_eq!(table.way("A GPU, driver 1.3", 8, workload), None);
+        assert_eq!(table.way("Another GPU, driver 1.2", 8, workload), None);
+        assert_eq!(table.way("A GPU, driver 1.2", 9, workload), None);
+        assert_eq!(table.way("A GPU, driver 1.2", 8, "rows q8_0 1x2x512x64"), None);
+        let key = Key::on_device("A GPU, driver 1.2", 8, workload);
+        let entry = Entry { choice: Way { lanes: 16, ..way }, time_us: 1.0, analytic_us: 2.0 };
+        table.insert_on_device(Key { version: "0.0.0".into(), ..key.clone() }, entry);
+        assert_eq!(table.way("A GPU, driver 1.2", 8, workload), Some(way));
+        table.insert_on_device(key, entry);
+        assert_eq!(table.way("A GPU, driver 1.2", 8, workload), Some(entry.choice));
+        assert_eq!(table.device_entries().count(), 2);
     }
 }

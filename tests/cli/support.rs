@@ -4,65 +4,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use prost::Message;
-use tilewright::import::onnx::proto::{
-    Dimension, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, StringStringEntryProto,
-    TensorProto, TensorShapeProto, TypeProto, ValueInfoProto, dimension, type_proto,
-};
+use tilewright::import::onnx::proto::{ModelProto, StringStringEntryProto};
 
-/// ONNX's numbers of element types.
-pub(crate) const F32: i32 = 1;
+#[path = "../support/onnx.rs"]
+mod onnx;
+pub(crate) use onnx::{F32, model, node, tensor};
+
+/// ONNX's number of bytes.
 pub(crate) const U8: i32 = 2;
-
-/// An extent: a number, or a symbol for `None`.
-pub(crate) type Extent = Option<i64>;
-
-/// A model of one graph, opset 17.
-pub(crate) fn model(
-    inputs: &[(&str, i32, &[Extent])],
-    outputs: &[&str],
-    nodes: Vec<NodeProto>,
-    constants: Vec<TensorProto>,
-) -> ModelProto {
-    let opset = OperatorSetIdProto { domain: None, version: Some(17) };
-    ModelProto {
-        ir_version: Some(8),
-        opset_import: vec![opset],
-        graph: Some(GraphProto {
-            name: Some("test".into()),
-            node: nodes,
-            initializer: constants,
-            input: inputs
-                .iter()
-                .map(|(name, dtype, dims)| value(name, *dtype, Some(dims)))
-                .collect(),
-            output: outputs.iter().map(|name| value(name, F32, None)).collect(),
-            ..GraphProto::default()
-        }),
-        ..ModelProto::default()
-    }
-}
-
-/// One node without attributes.
-pub(crate) fn node(op: &str, inputs: &[&str], outputs: &[&str]) -> NodeProto {
-    NodeProto {
-        op_type: Some(op.into()),
-        input: inputs.iter().map(|s| s.to_string()).collect(),
-        output: outputs.iter().map(|s| s.to_string()).collect(),
-        name: Some(format!("{}_node", outputs[0])),
-        ..NodeProto::default()
-    }
-}
-
-/// An f32 tensor.
-pub(crate) fn tensor(name: &str, dims: &[i64], values: &[f32]) -> TensorProto {
-    TensorProto {
-        name: Some(name.into()),
-        dims: dims.to_vec(),
-        data_type: Some(F32),
-        float_data: values.to_vec(),
-        ..TensorProto::default()
-    }
-}
 
 /// The model with entries in its metadata.
 pub(crate) fn with_metadata(mut model: ModelProto, entries: &[(&str, &str)]) -> ModelProto {
@@ -72,21 +21,6 @@ pub(crate) fn with_metadata(mut model: ModelProto, entries: &[(&str, &str)]) -> 
     };
     model.metadata_props = entries.iter().map(entry).collect();
     model
-}
-
-fn value(name: &str, dtype: i32, dims: Option<&[Extent]>) -> ValueInfoProto {
-    let dim = |(i, d): (usize, &Extent)| Dimension {
-        value: Some(match d {
-            Some(n) => dimension::Value::Fixed(*n),
-            None => dimension::Value::Symbol(format!("d{i}")),
-        }),
-    };
-    let shape = dims.map(|d| TensorShapeProto { dim: d.iter().enumerate().map(dim).collect() });
-    let tensor = type_proto::Tensor { elem_type: Some(dtype), shape };
-    ValueInfoProto {
-        name: Some(name.into()),
-        r#type: Some(TypeProto { value: Some(type_proto::Value::Tensor(tensor)) }),
-    }
 }
 
 /// `y = relu(x)` for x of `[n, 3]`.

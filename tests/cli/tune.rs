@@ -219,3 +219,57 @@ fn kernels_are_shown_under_their_roofline() {
     let lone = bench.run(&["bench", "m.onnx", "--roofline", "r.svg"]);
     assert_eq!(lone.status, Some(2));
 }
+
+#[test]
+#[cfg(feature = "opencl")]
+fn devices_are_tuned_into_the_same_table() {
+    let bench = bench();
+    bench.write("device.txt", "gemm 1x4x32x8 # one\nrows q8_0 1x1x32x64 round\n");
+    let args = ["--backend", "opencl", "--format", "json"];
+    let ran = bench.tune(&[&args[..], &["m.onnx"]].concat());
+    if ran.stderr.contains("OpenCL library") || ran.stderr.contains("OpenCL has no device") {
+        assert!(std::env::var_os("TILEWRIGHT_EXPECT_OPENCL").is_none(), "{}", ran.stderr);
+        return println!("skipped: {}", ran.stderr);
+    }
+    let json = ran.json();
+    assert_eq!(json["isa"], "opencl");
+    let rows = json["workloads"].as_array().unwrap();
+    assert_eq!(rows.len(), 2, "{json}");
+    for row in rows {
+        assert!(row["candidates"].as_u64() >= Some(2), "{row}");
+        assert!(row["gain"].as_f64().unwrap() >= 1.0, "{row}");
+    }
+    assert!(json["model"]["after_us"].as_f64().unwrap() > 0.0);
+    // A list adds to the table, and the CPU's entries stand beside those of the device.
+    bench.tune(&["--device", "0", "--shapes", "device.txt"]).done();
+    bench.tune(&["--shapes", "list.txt"]).done();
+    let table = Table::load(&bench.path("t.txt")).unwrap();
+    assert_eq!((table.device_entries().count(), table.entries().count()), (4, 2));
+    let run = ["bench", "m.onnx", "--time", "0", "--table", "t.txt", "--backend", "opencl"];
+    let ran = bench.run(&run);
+    assert!(!ran.stderr.contains("t.txt"), "{}", ran.stderr);
+    ran.done();
+    let json = bench.tune(&[&args[..], &["--verify"]].concat());
+    let json: serde_json::Value = serde_json::from_str(&json.stdout).unwrap();
+    assert_eq!(json["checked"].as_array().unwrap().len(), 4, "{json}");
+    assert_eq!(json["not_for_this_machine"], 2);
+    // Another driver's entries are not for this one; a damaged line is said.
+    let text = bench.text("t.txt");
+    let name = json["cpu"].as_str().unwrap();
+    bench.write("t.txt", text.replace(name, &format!("{name}.1")));
+    let error = bench.tune(&["--backend", "opencl", "--verify"]).error();
+    assert!(error.contains("no entry to verify for this device"), "{error}");
+    let line =
+        1 + text.lines().position(|l| l.contains("| opencl | ") && !l.starts_with('#')).unwrap();
+    bench.write("t.txt", text.replace("unroll", "roll"));
+    let ran = bench.run(&run);
+    let said = format!("note: tuning table t.txt, line {line}: not an entry of a device");
+    assert!(ran.stderr.contains(&said), "{}", ran.stderr);
+    bench.write("t.txt", text);
+    let error = bench.tune(&["--backend", "rknn", "m.onnx"]).error();
+    assert!(error.contains("nothing to tune"), "{error}");
+    let error = bench.tune(&["--backend", "cpu", "--device", "0", "m.onnx"]).error();
+    assert!(error.contains("--device 0"), "{error}");
+    let error = bench.tune(&["--device", "0", "--shapes", "list.txt"]).error();
+    assert!(error.contains("list.txt, line 3: expected a kernel of an OpenCL device"), "{error}");
+}

@@ -24,8 +24,24 @@ use tilewright_kernels::{Activation, BinaryOp};
 
 use super::*;
 
+/// Whether all of the grid is computed, which takes some ten minutes: `TILEWRIGHT_OPENCL_GRID=full`.
+pub(super) fn full() -> bool {
+    std::env::var_os("TILEWRIGHT_OPENCL_GRID").is_some_and(|v| v == "full")
+}
+
+/// All of a list, or its first half.
+pub(super) fn some<T, const N: usize>(list: [T; N]) -> Vec<T> {
+    let most = if full() { N } else { N.div_ceil(2) };
+    list.into_iter().take(most).collect()
+}
+
 /// Sizes around the tiles and vectors of the device at hand and of others.
-const SIZES: [usize; 9] = [1, 2, 3, 7, 16, 17, 31, 33, 70];
+fn sizes() -> Vec<usize> {
+    match full() {
+        true => (1..=36).chain([47, 48, 49, 63, 64, 65, 70, 127, 128, 129, 257]).collect(),
+        false => vec![1, 2, 3, 7, 16, 17, 31, 33, 70],
+    }
+}
 
 /// Rounding of a sum of `k` products of numbers up to 1.
 pub(super) fn sum_bound(k: usize) -> f32 {
@@ -86,7 +102,7 @@ fn functions_of_one_number() {
         Elu { alpha: 0.7 },
     ];
     for function in all {
-        for n in SIZES {
+        for n in sizes() {
             let mut values: Vec<f32> = noise(n, 3).iter().map(|v| v * 8.0).collect();
             values[0] = [0.0, -0.0, 0.5, 2.5, -1.5][n % 5];
             let x = Tensor::from_slice(&[n], &values).unwrap();
@@ -181,7 +197,7 @@ fn elements_are_moved() {
 #[test]
 fn rows_become_rows_or_numbers() {
     let Some(device) = shared() else { return };
-    for n in SIZES {
+    for n in sizes() {
         for axis in 0..3 {
             let x = tensor(&[3, n, 5], 1);
             for log in [false, true] {
@@ -256,7 +272,7 @@ fn the_best_of_rows() {
 #[test]
 fn gates_and_rotations() {
     let Some(device) = shared() else { return };
-    for n in SIZES {
+    for n in sizes() {
         for kind in [GluOp::Silu, GluOp::Gelu, GluOp::GeluTanh] {
             let (gate, up) = (tensor(&[2, n], 1), tensor(&[2, n], 2));
             check(&device, &format!("{kind:?} {n}"), 1e-5, &[gate, up], &op(Glu { op: kind }));
@@ -274,9 +290,9 @@ fn gates_and_rotations() {
 #[test]
 fn products_of_matrices() {
     let Some(device) = shared() else { return };
-    for m in [1, 2, 7, 9] {
-        for n in SIZES {
-            for k in [1, 5, 32, 67] {
+    for m in some([1, 2, 7, 9, 3, 5, 16, 33]) {
+        for n in sizes() {
+            for k in some([1, 5, 32, 67, 4, 16, 31, 128]) {
                 let (a, b) = (tensor(&[m, k], 1), tensor(&[k, n], 2));
                 let (bias, more) = (tensor(&[n], 3), tensor(&[m, n], 4));
                 let bound = sum_bound(k);
@@ -311,7 +327,7 @@ fn products_of_matrices() {
     }
 }
 
-fn weights(dtype: DType, n: usize, k: usize) -> Tensor {
+pub(super) fn weights(dtype: DType, n: usize, k: usize) -> Tensor {
     let values = noise(n * k, 7);
     let bytes: Vec<u8> = match dtype {
         DType::F32 => bytemuck::cast_slice(&values).to_vec(),
@@ -361,10 +377,15 @@ const FORMATS: [DType; 11] = [
 fn weights_by_rows(device: &Arc<OpenClDevice>) {
     for dtype in FORMATS {
         let block = dtype.block_elems();
-        let lengths = if block == 1 { vec![1, 31, 64, 172] } else { vec![block, 3 * block] };
+        let lengths = match (block, full()) {
+            (1, false) => vec![1, 31, 64, 172],
+            (1, true) => vec![1, 2, 31, 32, 33, 63, 64, 65, 172, 300],
+            (_, false) => vec![block, 3 * block],
+            (_, true) => vec![block, 2 * block, 3 * block, 5 * block],
+        };
         for k in lengths {
-            for m in [1, 2, 5] {
-                for n in [1, 4, 9, 33] {
+            for m in some([1, 2, 5, 3, 4, 9]) {
+                for n in some([1, 4, 9, 33, 2, 8, 16, 65]) {
                     let w = weights(dtype, n, k);
                     let what = format!("{dtype} {m} {n} {k}");
                     // What 8 bits hold without rounding: kernels keep no more of activations that meet blocks.
@@ -465,14 +486,14 @@ fn shapes_of_kernels_for_other_devices() {
     };
     weights_by_rows(&device);
     layers(&device);
-    for n in SIZES {
+    for n in sizes() {
         let norm = Norm { op: NormOp::Layer, axis: 1, epsilon: 1e-5, by_parts: false };
         let src = [tensor(&[4, n], 2), tensor(&[n], 3), tensor(&[n], 4)];
         check(&device, &format!("norm {n}"), 1e-4, &src, &op(norm));
         let src = [tensor(&[9, 20], 1), tensor(&[20, n], 2)];
         check(&device, &format!("matmul {n}"), 1e-5, &src, &op(MatMul::default()));
     }
-    windows::convolutions(&device, 24);
+    windows::convolutions(&device, if full() { 400 } else { 24 });
 }
 
 #[test]

@@ -9,8 +9,7 @@ use tilewright::tensor::block::quantize_q8_0;
 
 use super::*;
 
-#[path = "../../fuzz/gguf.rs"]
-#[allow(dead_code, reason = "shared with other tests, which need other parts")]
+#[path = "../../fuzz/gguf_file.rs"]
 mod gguf;
 
 use gguf::{ARRAY, F32, File, I32, STRING, U32, array, text, texts};
@@ -432,8 +431,25 @@ fn a_full_context_goes_on_as_on_the_cpu() {
             keep: 4,
             ..GenerateOptions::default()
         };
+        let width = llm.config().embedding as u64;
+        let before = device.map(|d| d.counts());
         let generation = session.generate(&tokenizer, &PROMPT, options).unwrap();
-        generation.map(|token| token.unwrap().id).collect::<Vec<_>>()
+        let all: Vec<u32> = generation.map(|token| token.unwrap().id).collect();
+        if let (Some(before), Some(device)) = (before, device) {
+            // What stays is computed again on the device: the caches travel in neither direction.
+            // Read are tokens with their logits, and what the ten positions give that are computed again.
+            let now = device.counts();
+            let shifts = (PROMPT.len() as u64 + 59 - 24).div_ceil(10);
+            let most = 60 * 8 + shifts * 10 * width * 4;
+            let read = now.read - before.read;
+            assert!(read <= most, "{read} bytes read, not {most}");
+            // Sent are tokens, positions and angles, up to a head's size of them.
+            let (rows, size) =
+                (PROMPT.len() as u64 + 59 + shifts * 10, llm.config().key_size as u64);
+            let written = now.written - before.written;
+            assert!(written <= rows * (8 + size * 4), "{written} bytes sent for {rows} rows");
+        }
+        all
     };
     let expected = tokens(None);
     assert_eq!(expected.len(), 60);

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use prost::Message;
 use tilewright::graph::ops::conv::Conv;
 use tilewright::graph::ops::matmul::MatMul;
 use tilewright::graph::ops::reduce::{Reduce, ReduceOp};
@@ -187,4 +188,57 @@ fn mobilenet_v2_gives_what_the_cpu_gives() {
     assert!(most > 0.01, "the network gives nothing");
     assert_close(&found, &expected, 1e-4 * most.min(1.0), "MobileNetV2");
     assert_eq!(device.fallbacks().on_cpu, [], "the CPU computes part of the network");
+}
+
+/// A network of a convolution and a product of 256 KiB each.
+fn small(batch: Option<i64>) -> Model {
+    use crate::onnx::{F32, model, node, tensor};
+    let w: Vec<f32> = noise(64 * 64 * 16, 5).iter().map(|v| v * 0.05).collect();
+    let b: Vec<f32> = noise(256 * 256, 6).iter().map(|v| v * 0.05).collect();
+    let weights = vec![tensor("w", &[64, 64, 4, 4], &w), tensor("b", &[256, 256], &b)];
+    let nodes = vec![
+        node("Conv", &["x", "w"], &["c"]),
+        node("Flatten", &["c"], &["f"]),
+        node("MatMul", &["f", "b"], &["y"]),
+    ];
+    let proto = model(&[("x", F32, &[batch, Some(64), Some(5), Some(5)])], &["y"], nodes, weights);
+    Model::from_bytes(proto.encode_to_vec(), None).unwrap()
+}
+
+#[test]
+fn a_network_is_moved_once() {
+    for (lend, batch) in [(false, Some(1)), (true, Some(1)), (false, None)] {
+        let Some(device) = open(Options { lend, ..options() }) else { return };
+        let model = small(batch);
+        let x = tensor(&[1, 64, 5, 5], 7);
+        let run = |model: &Model| {
+            let threads = Some(1);
+            let options = SessionOptions { threads, ..SessionOptions::default() };
+            let mut session = Session::new(Arc::new(model.clone()), options).unwrap();
+            session.run(&[("x", x.clone())]).unwrap().remove(0).1
+        };
+        let expected = run(&model);
+        let moved = model.to(device.clone() as Arc<dyn Device>).unwrap();
+        let sent = device.counts().written;
+        assert_eq!(sent >= 256 << 10, batch.is_some(), "{sent} bytes with {batch:?}");
+        assert_close(&run(&moved), &expected, 1e-5, "the first session");
+        let sent = device.counts().written;
+        let there = device.memory().used;
+        assert!(there >= 256 << 10, "the weights stay: {there}");
+        // What a run sends is its input.
+        for _ in 0..2 {
+            assert_close(&run(&moved.clone()), &expected, 1e-5, "another session");
+        }
+        let more = device.counts().written - sent;
+        assert_eq!(more, 2 * x.bytes().len() as u64, "weights were sent again");
+        assert_eq!(device.memory().used, there);
+        // The original runs on the CPU still.
+        let kernels = device.counts().kernels;
+        assert_eq!(run(&model).bytes(), expected.bytes());
+        assert_eq!(device.counts().kernels, kernels);
+        drop((model, moved));
+        assert_eq!(device.memory().used, 0);
+        device.trim();
+        assert_eq!(device.counts().bytes, 0);
+    }
 }

@@ -6,7 +6,7 @@ use tilewright::graph::ops::conv::Conv;
 use tilewright::graph::ops::pool::{Pool, PoolKind};
 use tilewright_kernels::Activation;
 
-use super::grid::{check, op, sum_bound};
+use super::grid::{check, full, op, sum_bound};
 use super::*;
 
 pub(super) fn convolutions(device: &Arc<OpenClDevice>, cases: u32) {
@@ -70,7 +70,7 @@ pub(super) fn convolutions(device: &Arc<OpenClDevice>, cases: u32) {
 #[test]
 fn convolutions_of_random_shapes() {
     if let Some(device) = shared() {
-        convolutions(&device, 96);
+        convolutions(&device, if full() { 1500 } else { 96 });
     }
 }
 

@@ -1,5 +1,6 @@
 //! The CPU backend: plans of steps, and the executor that walks them.
 
+mod ahead;
 mod lower;
 mod memory;
 mod place;
@@ -262,11 +263,11 @@ impl Executor {
     /// What passes and lowering refuse; [`GraphError::Memory`].
     pub fn plan(&self, cx: &mut Context, outputs: &[TensorId]) -> Result<Plan, GraphError> {
         let host = Host { isa: self.isa, threads: self.threads() };
-        if let Some(program) = self.device.as_ref().and_then(|d| d.program(cx, outputs, host)) {
+        let (choices, device) = (self.choices.as_deref(), self.device.as_deref());
+        if let Some(program) = device.and_then(|d| d.program(cx, outputs, host, choices)) {
             return Ok(Plan::on_device(program?));
         }
         let outputs = passes::assign_layouts(cx, outputs)?;
-        let (choices, device) = (self.choices.as_deref(), self.device.as_deref());
         let plan = Plan::new(cx, &outputs, self.isa, self.threads(), choices, device)?;
         let constants = plan.constant_bytes().saturating_add(cx.cache().packed_bytes());
         let needed = plan.run_bytes(self.threads()).saturating_add(constants);

@@ -1,8 +1,11 @@
 //! From records to a flat list of steps.
 
+use core::any::Any;
 use core::ops::Range;
 use std::collections::HashMap;
+use std::sync::Arc;
 
+use super::ahead::Ahead;
 use super::lower::{Lowered, estimate, lower_all};
 use super::memory::{Span, bound, place};
 use super::pool::MAX_PARTS;
@@ -119,6 +122,8 @@ impl Plan {
     ) -> Result<Self, GraphError> {
         let order = cx.build_forward(outputs)?;
         let mut lowered = lower_all(cx, &order, isa, threads, choices, device)?;
+        let ahead = Ahead::new(cx, order, &lowered);
+        let order = &ahead.order;
         let is_input =
             |id: &TensorId| *cx.record(*id).op() == Op::Leaf && cx.record(*id).value().is_none();
         let leaves = order.iter().copied().filter(is_input).enumerate();
@@ -134,7 +139,7 @@ impl Plan {
                 direct.entry(root).or_insert(index);
             }
         }
-        let slots = Slots::new(cx, &order, outputs, &lowered, &direct)?;
+        let slots = Slots::new(cx, &ahead, outputs, &lowered, &direct)?;
         let mut constants = HashMap::new();
         let mut place = |id: TensorId| -> Result<Place, GraphError> {
             let (root, offset) = root(cx, id);
@@ -158,13 +163,12 @@ impl Plan {
                 None => Ok(Place::Arena(slots.offset(root) + offset)),
             }
         };
-        let mut steps: Vec<PlannedStep> = Vec::new();
+        let mut steps = Steps::default();
         let mut step_of: HashMap<TensorId, usize> = HashMap::new();
         // Steps before others by the span of their result, which several may read.
         let mut prepared: HashMap<usize, usize> = HashMap::new();
-        let mut first_src = 0;
         let mut inputs = Vec::new();
-        for &id in &order {
+        for (position, &id) in order.iter().enumerate() {
             let record = cx.record(id);
             match record.op() {
                 _ if record.value().is_some() => {}
@@ -191,15 +195,6 @@ impl Plan {
                     let inputs = record.src().iter().map(|&s| root(cx, s).0);
                     let inputs = inputs.filter_map(|s| step_of.get(&s).copied()).collect();
                     let Lowered { step, before, macs, bytes, cost, threads } = lowered;
-                    let mut push =
-                        |step: Box<dyn Step>, src: Vec<Place>, dst, node: NodeInfo, cost| {
-                            let parts = parts(&*step, cost, threads);
-                            let node = NodeInfo { threads: parts.1, ..node };
-                            let operands = src.len();
-                            steps.push(PlannedStep { step, src, first_src, dst, parts, node });
-                            first_src += operands;
-                            steps.len() - 1
-                        };
                     let mut node = NodeInfo {
                         name: record.name().to_owned(),
                         op: op.name().to_owned(),
@@ -211,36 +206,64 @@ impl Plan {
                         threads: 1,
                         workload: step.workload(),
                     };
+                    let mut first = 0;
+                    if ahead.position(id).is_some() {
+                        src.push(Place::Arena(slots.workspace(id, 0).1));
+                        first = 1;
+                    }
                     for (i, (before, bytes)) in before.into_iter().enumerate() {
-                        let (span, offset) = slots.workspace(id, i);
+                        let (span, offset) = slots.workspace(id, first + i);
                         let workspace = Place::Arena(offset);
                         if let Some(&at) = prepared.get(&span) {
                             node.inputs = vec![at];
                             src.push(workspace);
                             continue;
                         }
-                        let first = NodeInfo {
-                            op: "prepare".to_owned(),
-                            kernel: before.kernel(),
-                            info: Info::plain(DType::U8, vec![bytes]),
-                            macs: 0,
-                            bytes: 2 * bytes,
-                            workload: None,
-                            ..node.clone()
-                        };
+                        let prepare = prepare(&*before, bytes, &node);
                         let cost = match before.is_main() {
                             true => cost,
                             false => estimate(isa, 0, 2 * bytes as u64),
                         };
-                        let at = push(before, src.clone(), workspace.clone(), first, cost);
+                        let (src_now, cost) = (src.clone(), (cost, threads));
+                        let at = steps.push(before, src_now, workspace.clone(), prepare, cost);
                         prepared.insert(span, at);
                         node.inputs = vec![at];
                         src.push(workspace);
                     }
-                    step_of.insert(id, push(step, src, dst, node, cost));
+                    step_of.insert(id, steps.push(step, src, dst, node, (cost, threads)));
                 }
             }
+            for &later in ahead.behind(position) {
+                let Some(lowered) = lowered.get_mut(&later) else { continue };
+                let (begin, bytes) = lowered.before.remove(0);
+                let record = cx.record(later);
+                let operand = |(i, &s): (usize, &TensorId)| match i {
+                    0 => place(s),
+                    _ => Ok(Place::Arena(0)),
+                };
+                let src: Vec<Place> =
+                    record.src().iter().enumerate().map(operand).collect::<Result<_, _>>()?;
+                let node = NodeInfo {
+                    name: record.name().to_owned(),
+                    op: String::new(),
+                    kernel: String::new(),
+                    info: record.info(),
+                    macs: 0,
+                    bytes: 0,
+                    inputs: step_of
+                        .get(&root(cx, record.src()[0]).0)
+                        .copied()
+                        .into_iter()
+                        .collect(),
+                    threads: 1,
+                    workload: None,
+                };
+                let node = prepare(&*begin, bytes, &node);
+                let dst = Place::Arena(slots.workspace(later, 0).1);
+                steps.push(begin, src, dst, node, (0, 1));
+            }
         }
+        let steps = steps.all;
         let outputs = outputs
             .iter()
             .map(|&id| {
@@ -327,6 +350,11 @@ impl Plan {
         self.steps.iter().map(|s| &s.node).chain(&self.listed)
     }
 
+    /// What keeps constants on the device that computes it, if one computes it as a whole.
+    pub(crate) fn kept(&self) -> Vec<Arc<dyn Any + Send + Sync>> {
+        self.program.as_ref().map_or_else(Vec::new, |program| program.kept())
+    }
+
     /// Number of results.
     pub fn outputs(&self) -> usize {
         self.outputs.len()
@@ -362,6 +390,45 @@ impl Plan {
     /// Multiply-adds of one run.
     pub fn macs(&self) -> u64 {
         self.nodes().map(|n| n.macs).sum()
+    }
+}
+
+/// The steps of a plan in the making.
+#[derive(Default)]
+struct Steps {
+    all: Vec<PlannedStep>,
+    first_src: usize,
+}
+
+impl Steps {
+    /// Adds a step of some cost that so many threads are worth; gives its number.
+    fn push(
+        &mut self,
+        step: Box<dyn Step>,
+        src: Vec<Place>,
+        dst: Place,
+        node: NodeInfo,
+        (cost, threads): (u64, usize),
+    ) -> usize {
+        let parts = parts(&*step, cost, threads);
+        let node = NodeInfo { threads: parts.1, ..node };
+        let first_src = self.first_src;
+        self.first_src += src.len();
+        self.all.push(PlannedStep { step, src, first_src, dst, parts, node });
+        self.all.len() - 1
+    }
+}
+
+/// What is known of a step before the one of `node`.
+fn prepare(step: &dyn Step, bytes: usize, node: &NodeInfo) -> NodeInfo {
+    NodeInfo {
+        op: "prepare".to_owned(),
+        kernel: step.kernel(),
+        info: Info::plain(DType::U8, vec![bytes]),
+        macs: 0,
+        bytes: 2 * bytes,
+        workload: None,
+        ..node.clone()
     }
 }
 
@@ -414,11 +481,12 @@ struct Slots {
 impl Slots {
     fn new(
         cx: &Context,
-        order: &[TensorId],
+        ahead: &Ahead,
         outputs: &[TensorId],
         lowered: &HashMap<TensorId, Lowered>,
         direct: &HashMap<TensorId, usize>,
     ) -> Result<Self, GraphError> {
+        let order = &ahead.order;
         let overflow = |id: TensorId| GraphError::Shape {
             op: cx.record(id).op().name(),
             source: ShapeError::Overflow(cx.dims(id)),
@@ -443,7 +511,8 @@ impl Slots {
             }
             let bytes = record.info().stored_bytes().ok_or_else(|| overflow(id))?;
             let last = last[id.index()].max(step);
-            for (before, bytes) in lowered.get(&id).map_or(&[][..], |l| &l.before) {
+            let before = lowered.get(&id).map_or(&[][..], |l| &l.before);
+            for (i, (before, bytes)) in before.iter().enumerate() {
                 let new = spans.len();
                 let at = match before.shared() {
                     Some(key) => *shared.entry((key, record.src()[0], *bytes)).or_insert(new),
@@ -451,7 +520,8 @@ impl Slots {
                 };
                 workspaces.entry(id).or_insert_with(Vec::new).push(at);
                 if at == new {
-                    spans.push(Span { bytes: *bytes, first: step, last: step });
+                    let first = ahead.position(id).filter(|_| i == 0).unwrap_or(step);
+                    spans.push(Span { bytes: *bytes, first, last: step });
                 }
                 spans[at].last = step;
             }

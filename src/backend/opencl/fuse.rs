@@ -3,11 +3,12 @@
 //! Products that read the same rows become one call, so do the two halves of a gated unit with its gate, and
 //! a product with the sum behind it. A norm before them is computed by the kernels of all that read it,
 //! where there are few rows: what a work-group then does once more costs less than a kernel of its own.
+//! Queries and keys are turned by the kernel that puts keys and values into their cache.
 
 use std::collections::{HashMap, HashSet};
 
 use super::Shared;
-use super::ops::{self, matmul};
+use super::ops::{self, attention, matmul};
 use crate::graph::ops::glu::GluOp;
 use crate::graph::ops::norm::NormOp;
 use crate::graph::{Context, Op, TensorId};
@@ -49,11 +50,20 @@ impl Group {
     }
 }
 
+/// Attention over a cache with the rotations of its queries and keys, by one table.
+pub(super) struct Turned {
+    /// Rotations of queries and keys.
+    pub(super) ropes: [TensorId; 2],
+    pub(super) table: TensorId,
+}
+
 /// The groups of a graph.
 #[derive(Default)]
 pub(super) struct Fused {
     /// By the operation at whose place in the order a group is computed.
     pub(super) groups: HashMap<TensorId, Group>,
+    /// By attention.
+    pub(super) turned: HashMap<TensorId, Turned>,
     /// What some group computes.
     pub(super) members: HashSet<TensorId>,
 }
@@ -116,6 +126,24 @@ impl Finder<'_> {
         (plain && same).then_some((sum, other))
     }
 
+    /// The rotations whose results only this attention reads.
+    fn turned(&self, id: TensorId) -> Option<Turned> {
+        let Op::KvAttention(op) = self.cx.record(id).op() else { return None };
+        let &[q, k, v, positions] = self.src(id) else { return None };
+        let rope = |id: TensorId| match self.cx.record(id).op() {
+            Op::Rope(rope) => Some((rope, self.src(id)[1])),
+            _ => None,
+        };
+        let ((of_q, table), (of_k, other)) = (rope(q)?, rope(k)?);
+        let alone = q != k && [q, k].into_iter().all(|r| self.user(r) == Some(id));
+        let same = of_q == of_k && table == other && of_q.size == op.cache.shape().key_size;
+        let all = [q, k, v, positions, table, id, self.src(q)[0], self.src(k)[0]];
+        let fits = all.iter().all(|&t| ops::fits(&self.cx.record(t).info()));
+        let known = [q, k].iter().all(|&t| self.cx.record(t).value().is_none());
+        let takes = attention::takes(op.cache.shape());
+        (alone && same && fits && known && takes).then_some(Turned { ropes: [q, k], table })
+    }
+
     /// The norm of whole rows that a tensor is, if all who read it are products that can compute it.
     fn norm(&self, id: TensorId, shared: &Shared) -> Option<f32> {
         let Op::Norm(norm) = self.cx.record(id).op() else { return None };
@@ -149,6 +177,10 @@ pub(super) fn find(
     // Where the last group that others may join is computed.
     let mut open: HashMap<(TensorId, DType, usize), TensorId> = HashMap::new();
     for &id in order {
+        if let Some(turned) = finder.turned(id) {
+            fused.members.extend(turned.ropes);
+            fused.turned.insert(id, turned);
+        }
         if fused.members.contains(&id) || !finder.is_product(id) {
             continue;
         }

@@ -13,12 +13,15 @@ mod device;
 mod error;
 mod fuse;
 mod ops;
+mod planner;
 mod pool;
 mod program;
 mod programs;
 mod run;
 mod sys;
+mod trial;
 mod weights;
+mod workload;
 
 use core::fmt;
 use core::time::Duration;
@@ -26,12 +29,16 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use crate::graph::{Context as Graph, Device as GraphDevice, GraphError, Host, Program, TensorId};
+use crate::graph::{
+    Choices, Context as Graph, Device as GraphDevice, GraphError, Host, Program, TensorId,
+};
 
 pub use device::{DeviceInfo, Vendor};
 pub use error::OpenClError;
 pub use pool::PoolStats;
 pub use sys::Faults;
+pub use trial::{Bench, Trial};
+pub use workload::{ParseWorkloadError, Workload};
 
 use device::Shape;
 use pool::{Pool, Source};
@@ -200,6 +207,10 @@ pub(super) struct Shared {
     weights: Kept,
     log: Log,
     counts: Mutex<Fallbacks>,
+    /// Device, platform and driver.
+    identity: String,
+    /// What plans have asked how to compute, each once.
+    asked: Mutex<Vec<Workload>>,
 }
 
 /// Operations of all plans, and those that the CPU computes, by operator.
@@ -220,6 +231,8 @@ pub struct Counts {
     pub waits: u64,
     /// Bytes that the host has read.
     pub read: u64,
+    /// Bytes that the host has sent.
+    pub written: u64,
     /// Time that kernels have taken, if [`Options::profile`] is set.
     pub busy: Duration,
     /// Objects of the library that live.
@@ -261,7 +274,8 @@ impl OpenClDevice {
         let identity =
             format!("{} | {} | {} | {}", info.name, info.platform, info.version, info.driver);
         let log = Log(options.log);
-        let programs = Programs::new(identity, &options.compiler, options.cache.clone(), log);
+        let programs =
+            Programs::new(identity.clone(), &options.compiler, options.cache.clone(), log);
         let mut shape = info.shape();
         if let Some(lanes) = options.lanes.filter(|l| l.is_power_of_two()) {
             shape = shape.shared_by(lanes, info.work_group);
@@ -288,6 +302,9 @@ impl OpenClDevice {
             weights,
             log,
             counts,
+            // Bars separate the fields of a table, and lines its entries.
+            identity: identity.replace('|', ",").split_whitespace().collect::<Vec<_>>().join(" "),
+            asked: Mutex::default(),
         };
         Ok(Self { shared: Arc::new(shared) })
     }
@@ -338,9 +355,9 @@ impl OpenClDevice {
 
     /// What the device has done so far.
     pub fn counts(&self) -> Counts {
-        let [waits, kernels, read, busy] = self.shared.queue.counts();
+        let [waits, kernels, read, written, busy] = self.shared.queue.counts();
         let (objects, bytes) = self.shared.api.live();
-        Counts { kernels, waits, read, busy: Duration::from_nanos(busy), objects, bytes }
+        Counts { kernels, waits, read, written, busy: Duration::from_nanos(busy), objects, bytes }
     }
 
     /// Which operations went to the CPU.
@@ -360,8 +377,9 @@ impl GraphDevice for OpenClDevice {
         cx: &Graph,
         outputs: &[TensorId],
         host: Host,
+        choices: Option<&dyn Choices>,
     ) -> Option<Result<Box<dyn Program>, GraphError>> {
-        let made = program::Planned::new(&self.shared, cx, outputs, host);
+        let made = program::Planned::new(&self.shared, cx, outputs, host, choices);
         Some(made.map(|planned| Box::new(planned) as Box<dyn Program>))
     }
 

@@ -79,8 +79,8 @@ pub(super) struct Pool<S: Source> {
 }
 
 struct Inner<S: Source> {
-    /// Parts that wait for a request, by class. They end before their slabs.
-    bins: BTreeMap<usize, Vec<Part<S>>>,
+    /// Parts that wait for a request, by the number of their class. They end before their slabs.
+    bins: Vec<Vec<Part<S>>>,
     slabs: HashMap<usize, Slab<S>>,
     next: usize,
     /// Free ranges of all slabs: bytes, slab, where.
@@ -135,7 +135,11 @@ impl<S: Source> Drop for Region<S> {
             inner.stats.used -= part.bytes;
             inner.stats.requested -= self.requested;
             inner.stats.parts -= 1;
-            inner.bins.entry(part.bytes).or_default().push(part);
+            match number(part.bytes, self.pool.align) {
+                Some(class) => inner.bins[class].push(part),
+                // Of no class: too large for it to be rounded up.
+                None => inner.join(part),
+            }
         }
     }
 }
@@ -147,6 +151,13 @@ fn class(bytes: usize, align: usize) -> Option<usize> {
     bytes.checked_next_multiple_of(step.max(1))?.checked_next_multiple_of(align)
 }
 
+/// The number of the class whose parts have so many bytes, if one has.
+fn number(size: usize, align: usize) -> Option<usize> {
+    let power = size.ilog2();
+    let eighth = (size << CLASSES.ilog2() >> power) % CLASSES;
+    (class(size, align) == Some(size)).then_some(power as usize * CLASSES + eighth)
+}
+
 impl<S: Source> Pool<S> {
     /// A pool whose parts begin at multiples of `align` (a power of two), whose slabs are at most
     /// `most_slab` bytes, and all of them at most `limit`.
@@ -155,7 +166,7 @@ impl<S: Source> Pool<S> {
             slabs: HashMap::new(),
             next: 0,
             free: BTreeSet::new(),
-            bins: BTreeMap::new(),
+            bins: (0..usize::BITS as usize * CLASSES).map(|_| Vec::new()).collect(),
             stats: PoolStats::default(),
         };
         Arc::new(Self { source, align: align.max(1), most_slab, limit, inner: Mutex::new(inner) })
@@ -188,7 +199,7 @@ impl<S: Source> Pool<S> {
         };
         let size = size.filter(|&size| size <= self.most_slab).ok_or_else(|| too_much(&inner))?;
         inner.stats.requests += 1;
-        let part = match inner.bins.get_mut(&size).and_then(Vec::pop) {
+        let part = match number(size, self.align).and_then(|class| inner.bins[class].pop()) {
             Some(part) => {
                 inner.stats.hits += 1;
                 part
@@ -280,26 +291,29 @@ impl<S: Source> Inner<S> {
 
     /// Joins all parts that wait with their free neighbours.
     fn empty_bins(&mut self) {
-        for Part { memory, slab, mut at, mut bytes } in
-            core::mem::take(&mut self.bins).into_values().flatten()
-        {
-            drop(memory);
-            let home = self.slabs.get_mut(&slab).expect("parts are in slabs");
-            if let Some((&before, &have)) = home.free.range(..at).next_back()
-                && before + have == at
-            {
-                home.free.remove(&before);
-                self.free.remove(&(have, slab, before));
-                (at, bytes) = (before, bytes + have);
-            }
-            if let Some(&have) = home.free.get(&(at + bytes)) {
-                home.free.remove(&(at + bytes));
-                self.free.remove(&(have, slab, at + bytes));
-                bytes += have;
-            }
-            home.free.insert(at, bytes);
-            self.free.insert((bytes, slab, at));
+        for class in 0..self.bins.len() {
+            core::mem::take(&mut self.bins[class]).into_iter().for_each(|part| self.join(part));
         }
+    }
+
+    /// Joins a part with its free neighbours.
+    fn join(&mut self, Part { memory, slab, mut at, mut bytes }: Part<S>) {
+        drop(memory);
+        let home = self.slabs.get_mut(&slab).expect("parts are in slabs");
+        if let Some((&before, &have)) = home.free.range(..at).next_back()
+            && before + have == at
+        {
+            home.free.remove(&before);
+            self.free.remove(&(have, slab, before));
+            (at, bytes) = (before, bytes + have);
+        }
+        if let Some(&have) = home.free.get(&(at + bytes)) {
+            home.free.remove(&(at + bytes));
+            self.free.remove(&(have, slab, at + bytes));
+            bytes += have;
+        }
+        home.free.insert(at, bytes);
+        self.free.insert((bytes, slab, at));
     }
 
     fn release_unused(&mut self) {

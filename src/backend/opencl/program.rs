@@ -4,15 +4,15 @@ use core::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use super::fuse::{self, Fused, Group};
-use super::ops::matmul::{self, Together};
-use super::ops::{self, Arg, Call, Check, Lower};
+use super::fuse::{self, Fused, Group, Turned};
+use super::ops::{self, Arg, Call, Check, attention};
+use super::planner::{Planner, Ports, overflow, root};
 use super::sys::{Launch, Recorded, Value};
 use super::weights::Constant;
-use super::{Region, Shared, lock};
-use crate::backend::cpu::{Executor, Plan, Span, place};
-use crate::graph::{Context, GraphError, Host, Info, Op, ProgramNode, TensorId};
-use crate::tensor::{Shape, ShapeError, Tensor};
+use super::{OpenClError, Region, Shared, lock};
+use crate::backend::cpu::{Executor, Plan, place};
+use crate::graph::{Choices, Context, GraphError, Host, Info, Op, ProgramNode, TensorId};
+use crate::tensor::Tensor;
 
 /// Where a tensor is found.
 #[derive(Clone)]
@@ -34,7 +34,7 @@ pub(super) struct OnHost {
     /// Operands that are not constants, in the order of the plan's leaves, with their tensors.
     pub(super) operands: Vec<(Place, Info)>,
     /// The tensors that the operands look at.
-    roots: Vec<TensorId>,
+    pub(super) roots: Vec<TensorId>,
 }
 
 /// What happens in a run after the inputs were sent.
@@ -64,47 +64,10 @@ pub(super) struct Planned {
     pub(super) arena: Region,
     pub(super) constants: HashMap<TensorId, Constant>,
     pub(super) values: HashMap<TensorId, Tensor>,
-    _keep: Vec<Arc<dyn Any + Send + Sync>>,
+    /// What steps read beside constants as they are: packed ones, and caches.
+    pub(super) keep: Vec<Arc<dyn Any + Send + Sync>>,
     /// Computes what the device does not. Held by the run in progress: the memory is used by one at a time.
     pub(super) host: Mutex<Executor>,
-}
-
-fn overflow(cx: &Context, id: TensorId) -> GraphError {
-    let dims = cx.record(id).shape().dims();
-    GraphError::Shape { op: "opencl", source: ShapeError::Overflow(dims) }
-}
-
-/// The tensor that a view looks at in the end, and from which byte on.
-fn root(cx: &Context, mut id: TensorId) -> (TensorId, usize) {
-    let mut offset = 0;
-    while let Some(more) = cx.record(id).view_offset() {
-        if cx.record(id).value().is_some() {
-            break;
-        }
-        offset += more;
-        id = cx.record(id).src()[0];
-    }
-    (id, offset)
-}
-
-/// The tensors that kernels read, as their arguments count them, and those that they make.
-struct Ports {
-    src: Vec<TensorId>,
-    dst: Vec<TensorId>,
-}
-
-/// What planning knows so far.
-struct Planner<'a> {
-    shared: &'a Arc<Shared>,
-    cx: &'a Context,
-    host: Host,
-    inputs: HashMap<TensorId, usize>,
-    /// Results of early steps.
-    early: HashMap<TensorId, usize>,
-    /// Spans of results, inputs and early results on the device.
-    span_of: HashMap<TensorId, usize>,
-    spans: Vec<Span>,
-    constants: HashMap<TensorId, Constant>,
 }
 
 /// An operation that was lowered, before anything has a place.
@@ -113,132 +76,13 @@ enum Made {
     Host(Box<OnHost>),
 }
 
-impl Planner<'_> {
-    /// Where an operand is found on the host's side of things.
-    fn find(&self, id: TensorId) -> (TensorId, Place) {
-        let (root, offset) = root(self.cx, id);
-        let place = if let Some(&i) = self.inputs.get(&root) {
-            Place::Input(i, offset)
-        } else if let Some(&i) = self.early.get(&root) {
-            Place::Early(i, offset)
-        } else if self.cx.record(root).value().is_some() {
-            Place::Constant(root, offset)
-        } else {
-            Place::Device(offset)
-        };
-        (root, place)
-    }
-
-    /// Says that step `now` uses what `id` looks at on the device, which gets a span if it has none.
-    fn use_on_device(&mut self, id: TensorId, now: usize) -> Result<(), GraphError> {
-        let (root, _) = root(self.cx, id);
-        let record = self.cx.record(root);
-        if let Some(value) = record.value() {
-            if !self.constants.contains_key(&root) {
-                let constant = self.shared.constant(value)?;
-                self.constants.insert(root, constant);
-            }
-            return Ok(());
-        }
-        if let Some(&span) = self.span_of.get(&root) {
-            self.spans[span].last = self.spans[span].last.max(now);
-            return Ok(());
-        }
-        // Sent before the first step.
-        let first =
-            if self.inputs.contains_key(&root) || self.early.contains_key(&root) { 0 } else { now };
-        let bytes = record.info().stored_bytes().ok_or_else(|| overflow(self.cx, root))?;
-        self.span_of.insert(root, self.spans.len());
-        self.spans.push(self.span(bytes, first, now));
-        Ok(())
-    }
-
-    /// A span whose size is a multiple of what parts of the device's memory are aligned to.
-    fn span(&self, bytes: usize, first: usize, last: usize) -> Span {
-        let align = self.shared.info.align;
-        Span { bytes: bytes.max(1).next_multiple_of(align), first, last }
-    }
-
-    /// A plan of the CPU for one operation.
-    fn on_host(&self, id: TensorId) -> Result<OnHost, GraphError> {
-        let record = self.cx.record(id);
-        let mut cx = Context::with_cache(self.cx.cache().clone());
-        let (mut src, mut operands) = (Vec::new(), Vec::new());
-        for &s in record.src() {
-            let source = self.cx.record(s);
-            let (root, place) = self.find(s);
-            if let Some(value) = self.cx.constant_value(s) {
-                src.push(cx.constant(value.clone())?);
-                continue;
-            }
-            let info = source.info();
-            src.push(cx.input(&operands.len().to_string(), info.dtype, &info.dims)?);
-            operands.push((place, info, root));
-        }
-        let output = cx.op(record.op().clone(), &src)?;
-        let executor = Executor::new(self.host.isa, self.host.threads)?;
-        let plan = executor.plan(&mut cx, &[output])?;
-        // The plan has its leaves in an order of its own; one that nobody reads is not there.
-        let order = plan.input_names().map(|n| n.parse::<usize>().expect("leaves are numbered"));
-        let ordered: Vec<_> = order.map(|i| operands[i].clone()).collect();
-        let roots = ordered.iter().map(|(.., root)| *root).collect();
-        let operands = ordered.into_iter().map(|(place, info, _)| (place, info)).collect();
-        Ok(OnHost { plan, operands, roots })
-    }
-
-    /// What `lower` makes of operands and the first result.
-    fn lower(
-        &self,
-        ports: &Ports,
-        lower: impl FnOnce(&Lower<'_>) -> ops::Result,
-    ) -> Result<Option<ops::Lowered>, GraphError> {
-        let record = |&s: &TensorId| self.cx.record(s);
-        let infos: Vec<Info> = ports.src.iter().map(|s| record(s).info()).collect();
-        let shapes: Vec<Shape> = ports.src.iter().map(|s| *record(s).shape()).collect();
-        let values: Vec<Option<&Tensor>> =
-            ports.src.iter().map(|&s| self.cx.constant_value(s)).collect();
-        let dst = record(&ports.dst[0]).info();
-        let (src, shapes, values) = (&infos[..], &shapes[..], &values[..]);
-        lower(&Lower { shared: self.shared, src, shapes, values, dst: &dst })
-    }
-
-    /// Operands and results of an operation, or of a group of them.
-    fn ports(&self, id: TensorId, group: Option<&Group>) -> Ports {
-        let src_of = |id: TensorId| self.cx.record(id).src();
-        let Some(group) = group else {
-            return Ports { src: src_of(id).to_vec(), dst: vec![id] };
-        };
-        let x = src_of(group.products[0])[0];
-        let mut src = vec![group.norm.map_or(x, |(norm, _)| src_of(norm)[0])];
-        src.extend(group.products.iter().map(|&p| src_of(p)[1]));
-        src.extend(group.products.iter().filter_map(|&p| src_of(p).get(2)));
-        src.extend(group.norm.map(|(norm, _)| src_of(norm)[1]));
-        src.extend(group.sum.map(|(_, other)| other));
-        Ports { src, dst: group.results() }
-    }
-
-    fn lower_group(
-        &self,
-        group: &Group,
-        ports: &Ports,
-    ) -> Result<Option<ops::Lowered>, GraphError> {
-        let op = Together {
-            matrices: group.products.len(),
-            bias: self.cx.record(group.products[0]).src().len() > 2,
-            norm: group.norm.map(|(_, epsilon)| epsilon),
-            gate: group.gate.map(|(_, op)| op),
-            sum: group.sum.is_some(),
-        };
-        self.lower(ports, |cx| matmul::together(&op, cx))
-    }
-}
-
 impl Planned {
     pub(super) fn new(
         shared: &Arc<Shared>,
         cx: &Context,
         outputs: &[TensorId],
         host: Host,
+        choices: Option<&dyn Choices>,
     ) -> Result<Self, GraphError> {
         let order = cx.build_forward(outputs)?;
         let is_leaf =
@@ -248,6 +92,7 @@ impl Planned {
             shared,
             cx,
             host,
+            choices,
             inputs: leaves.iter().enumerate().map(|(i, &id)| (id, i)).collect(),
             early: HashMap::new(),
             span_of: HashMap::new(),
@@ -263,7 +108,7 @@ impl Planned {
         let mut node_of: HashMap<TensorId, usize> = HashMap::new();
         let mut on_cpu: Vec<(String, usize)> = Vec::new();
         let mut temp_spans: Vec<Vec<usize>> = Vec::new();
-        let Fused { groups, members } = match shared.fuse {
+        let Fused { groups, turned, members } = match shared.fuse {
             true => fuse::find(shared, cx, &order, outputs),
             false => Fused::default(),
         };
@@ -274,20 +119,32 @@ impl Planned {
             if group.is_none() && members.contains(&id) {
                 continue;
             }
-            let ports = planner.ports(id, group);
-            let lowered = match group {
-                Some(group) => planner.lower_group(group, &ports),
-                None => planner.lower(&ports, |cx| ops::lower(record.op(), cx)),
+            let rotations = turned.get(&id);
+            let ports = match rotations {
+                Some(turned) => planner.turned_ports(id, turned),
+                None => planner.ports(id, group),
+            };
+            let lowered = match (group, rotations, record.op()) {
+                (Some(group), ..) => planner.lower_group(group, &ports),
+                (None, Some(Turned { ropes: [rope, _], .. }), Op::KvAttention(op)) => {
+                    let Op::Rope(rope) = cx.record(*rope).op() else { continue };
+                    planner.lower(&ports, |cx| attention::turned(op, rope, cx))
+                }
+                _ => planner.lower(&ports, |cx| ops::lower(record.op(), cx)),
             };
             let lowered = lowered.map_err(|e| e.at(record.name()))?;
-            debug_assert!(group.is_none() || lowered.is_some(), "groups are made of what fits");
+            let alone = group.is_none() && rotations.is_none();
+            debug_assert!(alone || lowered.is_some(), "groups are made of what fits");
             // What is to be checked must be known on the host before the run.
             let lowered = lowered.filter(|l| {
                 l.check.is_none_or(|check| {
                     matches!(planner.find(record.src()[check.operand]).1, Place::Input(..))
                 })
             });
-            let mine = group.map_or_else(|| vec![id], Group::members);
+            let mut mine = group.map_or_else(|| vec![id], Group::members);
+            if let Some(turned) = rotations {
+                mine.splice(0..0, turned.ropes);
+            }
             let node = node(cx, &mine, &ports.src, &node_of, lowered.as_ref());
             node_of.extend(mine.iter().map(|&id| (id, nodes.len())));
             nodes.push(node);
@@ -425,7 +282,7 @@ impl Planned {
             arena,
             constants: planner.constants,
             values,
-            _keep: keep,
+            keep,
             host: Mutex::new(Executor::new(host.isa, threads)?),
         })
     }
@@ -515,6 +372,22 @@ fn node(
     }
 }
 
+/// A call with the arguments that `place` makes of its own.
+///
+/// # Safety
+/// With these arguments, the kernel reads and writes only inside their memory.
+#[allow(unsafe_code, reason = "kernels take memory; who knows its sizes answers for them")]
+pub(super) unsafe fn launch(
+    shared: &Shared,
+    call: Call,
+    place: impl FnMut(Arg) -> Value,
+) -> Result<Launch, OpenClError> {
+    let Call { family, definitions, kernel, args, global, local } = call;
+    let program = shared.programs.get(&shared.context, &shared.device, family, &definitions)?;
+    // SAFETY: the caller's duty.
+    unsafe { Launch::new(&program, kernel, args.into_iter().map(place).collect(), global, local) }
+}
+
 /// Turns arguments into memory and numbers.
 struct Binder<'a> {
     planner: &'a Planner<'a>,
@@ -542,12 +415,9 @@ impl Binder<'_> {
     }
 
     fn bind(&self, ports: &Ports, call: Call, temps: &[usize]) -> Result<Launch, GraphError> {
-        let Call { family, definitions, kernel, args, global, local } = call;
-        let shared = self.planner.shared;
-        let program = shared.programs.get(&shared.context, &shared.device, family, &definitions)?;
         let Ports { src, dst } = ports;
         let arena = |at: usize| Value::Memory(self.arena.memory().clone(), at as u64);
-        let values = args.into_iter().map(|arg| match arg {
+        let place = |arg| match arg {
             Arg::Src(i) => self.operand(src[i]),
             Arg::Part(i, more) => match self.operand(src[i]) {
                 Value::Memory(memory, at) => Value::Memory(memory, at + more as u64),
@@ -560,12 +430,12 @@ impl Binder<'_> {
             Arg::Int(v) => Value::Int(v),
             Arg::Float(v) => Value::Float(v),
             Arg::Local(bytes) => Value::Local(bytes),
-        });
+        };
         #[allow(unsafe_code, reason = "kernels take memory; the duties are below")]
         // SAFETY: `ops` made the sizes among the arguments from the shapes of the operands and of the
         // result, whose whole memory these arguments are; kernels stay inside those sizes, and numbers
         // that choose places are clamped to them.
-        let launch = unsafe { Launch::new(&program, kernel, values.collect(), global, local) };
+        let launch = unsafe { launch(self.planner.shared, call, place) };
         Ok(launch?)
     }
 

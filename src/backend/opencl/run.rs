@@ -1,6 +1,8 @@
 //! Runs of planned graphs.
 
+use core::any::Any;
 use core::time::Duration;
+use std::sync::Arc;
 use std::time::Instant;
 
 use super::ops::Check;
@@ -113,6 +115,11 @@ impl Program for Planned {
 
     fn constant_bytes(&self) -> usize {
         self.constants.values().map(Constant::bytes).sum()
+    }
+
+    fn kept(&self) -> Vec<Arc<dyn Any + Send + Sync>> {
+        let constants = self.constants.values().map(Constant::owner);
+        constants.chain(self.keep.iter().cloned()).collect()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Constants on the device: uploaded once, shared by all plans that read them, gone with the last. A device
 //! that shares the memory of the host reads large ones where they lie.
 
+use core::any::Any;
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -26,6 +27,14 @@ impl Constant {
         match self {
             Self::Sent(region) => region.memory(),
             Self::Lent(memory, _) => memory,
+        }
+    }
+
+    /// What keeps it there.
+    pub(super) fn owner(&self) -> Arc<dyn Any + Send + Sync> {
+        match self {
+            Self::Sent(region) => region.clone(),
+            Self::Lent(memory, _) => memory.clone(),
         }
     }
 

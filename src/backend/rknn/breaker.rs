@@ -40,6 +40,14 @@ impl Breaker {
         }
     }
 
+    /// Why the core is not used any more, if it is not.
+    pub(super) fn broken(&self) -> Option<&RknnError> {
+        match self {
+            Self::Broken(reason) => Some(reason),
+            Self::Closed { .. } | Self::Open { .. } => None,
+        }
+    }
+
     /// Notes what a product on the core came to.
     pub(super) fn note(&mut self, outcome: Result<(), &RknnError>, now: Instant) {
         let Self::Closed { failures, rest } = *self else { return };

@@ -1,8 +1,8 @@
 //! Matrix products on the NPU of Rockchip's chips, through their run-time library.
 //!
 //! The library is opened at run time; nothing of it is part of this program. A product is cut
-//! (`planner.rs`), packed (`pack.rs`), computed by the thread that owns each core (`owner.rs`),
-//! compared with check sums, and only then written: a failure leaves the result to the CPU
+//! (`planner.rs`), packed (`pack.rs`), begun and waited for (`product.rs`), computed by the thread that owns
+//! each core (`owner.rs`), compared with check sums, and only then written: a failure leaves the result to the CPU
 //! (`step.rs`). A core that fails rests (`breaker.rs`); one that does not answer in time is given up,
 //! with all that it owns. A library is tested before its first use (`first_use.rs`). Symbols and
 //! structures are in `sys.rs`, layouts and limits of the chips in `chip.rs`.
@@ -16,6 +16,7 @@ mod owner;
 mod pack;
 mod plan_file;
 mod planner;
+mod product;
 mod rates;
 mod self_test;
 mod step;
@@ -26,7 +27,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::fs::File;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use tilewright_kernels::Isa;
@@ -36,6 +37,7 @@ pub use costs::Costs;
 pub use error::RknnError;
 pub use first_use::{file_at, test_before_use, test_in};
 pub use plan_file::PlanFile;
+pub use product::Pending;
 pub use rates::{PackRates, pack_rates};
 pub use self_test::{SelfTest, self_test};
 pub use step::RknnDevice;
@@ -43,9 +45,9 @@ pub use sys::Interface;
 
 use breaker::Breaker;
 use chip::Chip;
-use owner::{Job, Owner, Reply};
+use owner::Owner;
 use pack::Packer;
-use planner::{Cut, MAX_ROWS};
+use planner::MAX_ROWS;
 use sys::Library;
 
 /// Name of the library, where nothing says where it is.
@@ -54,19 +56,6 @@ const LIBRARY: &str = "librknnrt.so";
 /// Share of the free memory that weights may take, in percent, and most per address space.
 const BUDGET_PERCENT: usize = 40;
 const BUDGET_MOST: usize = (2 << 30) - (64 << 20);
-
-/// Time that a core gets at least; the library itself may wait 20 s for a lost interrupt.
-const LEAST_DEADLINE: Duration = Duration::from_secs(2);
-
-/// Times that a core may take as long as predicted.
-const PATIENCE: u32 = 20;
-
-/// What the time of a run is predicted from: its fixed cost, bytes of weights per second, and
-/// multiply-adds per second of one core, of half precision; and how fast weights are packed.
-const FIXED: Duration = Duration::from_micros(33);
-const WEIGHT_RATE: f64 = 8.9e9;
-const MAC_RATE: f64 = 0.35e12;
-const PACK_RATE: f64 = 0.1e9;
 
 /// Address spaces that there can be.
 const MAX_DOMAINS: usize = 16;
@@ -297,6 +286,8 @@ struct Cores {
     packer: Packer,
     owners: Vec<Owner>,
     breakers: Vec<Breaker>,
+    /// By when each core must have answered everything that it was given.
+    ends: Vec<Instant>,
 }
 
 /// An NPU: its library, and a thread for each core.
@@ -344,7 +335,7 @@ impl Npu {
         let first = options.first_core.min(chip.cores - 1);
         let cores = options.cores.clamp(1, chip.cores - first);
         let budget = options.weight_budget();
-        let deadline = options.deadline.unwrap_or(LEAST_DEADLINE);
+        let deadline = options.deadline.unwrap_or(product::LEAST_DEADLINE);
         let (mut owners, mut breakers) = (Vec::new(), Vec::new());
         let (mut versions, mut problem) = (None, RknnError::Unavailable);
         let mut report = Report::default();
@@ -392,7 +383,8 @@ impl Npu {
         };
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let packer = Packer::new(isa, threads.min(PACKERS))?;
-        let cores = Mutex::new(Cores { packer, owners, breakers });
+        let ends = vec![Instant::now(); owners.len()];
+        let cores = Mutex::new(Cores { packer, owners, breakers, ends });
         Ok(Self {
             chip,
             options,
@@ -447,131 +439,6 @@ impl Npu {
             }
         }
     }
-
-    /// `y = x * w`: `x` is `[rows, k]`, `y` `[rows, n]`, both row-major. `y` is written only if all
-    /// went well.
-    ///
-    /// # Errors
-    /// What the cores answer; then `y` is as it was, and the core may be left alone for a time.
-    pub fn multiply(&self, w: &Weights, x: &[f32], y: &mut [f32]) -> Result<(), RknnError> {
-        let outcome = self.compute(w, x, y);
-        let mut report = lock(&self.report);
-        match &outcome {
-            Ok(()) => report.products += 1,
-            Err(e) => {
-                report.failures += 1;
-                let reason = e.to_string();
-                if !report.reasons.contains(&reason) {
-                    (self.options.log)(&format!("{reason}; the CPU computes instead"));
-                    report.reasons.push(reason);
-                }
-            }
-        }
-        outcome
-    }
-
-    fn compute(&self, w: &Weights, x: &[f32], y: &mut [f32]) -> Result<(), RknnError> {
-        let (k, n) = w.sizes();
-        if x.is_empty() || y.is_empty() {
-            return Ok(());
-        }
-        let rows = x.len() / k;
-        for (found, expected) in [(x.len(), rows * k), (y.len(), rows * n)] {
-            if found != expected {
-                return Err(RknnError::Sizes { expected, found });
-            }
-        }
-        // Nothing is written before all parts are there.
-        let mut result = vec![0f32; y.len()];
-        for (x, y) in x.chunks(MAX_ROWS * k).zip(result.chunks_mut(MAX_ROWS * n)) {
-            self.compute_rows(w, x, y)?;
-        }
-        y.copy_from_slice(&result);
-        Ok(())
-    }
-
-    /// At most [`MAX_ROWS`] rows.
-    fn compute_rows(&self, w: &Weights, x: &[f32], y: &mut [f32]) -> Result<(), RknnError> {
-        let ((k, n), numbers) = (w.sizes(), self.options.numbers);
-        let mut cores = lock(&self.cores);
-        let now = Instant::now();
-        let usable: Vec<usize> =
-            (0..cores.breakers.len()).filter(|&i| cores.breakers[i].allows(now)).collect();
-        if usable.is_empty() {
-            return Err(RknnError::Unavailable);
-        }
-        let cut = Cut::new(self.chip, numbers, k, n, usable.len());
-        let rows = x.len() / k;
-        let bucket = planner::bucket(rows);
-        let blocks = self.chip.blocks(numbers);
-        let packer = &mut cores.packer;
-        let pack = |segment: &Range<usize>| packer.pack_a(x, k, segment, bucket, numbers, blocks);
-        let a = Arc::new(cut.segments.iter().map(pack).collect::<Result<Vec<_>, _>>()?);
-        let segments = Arc::new(cut.segments);
-        let (reply, replies) = mpsc::channel();
-        let mut waiting = Vec::new();
-        let mut widest = 0;
-        for (i, &core) in usable.iter().enumerate() {
-            let slices: Vec<Range<usize>> =
-                cut.slices.iter().skip(i).step_by(usable.len()).cloned().collect();
-            if slices.is_empty() {
-                continue;
-            }
-            widest = widest.max(slices.iter().map(ExactSizeIterator::len).sum());
-            let job = Job {
-                weight: w.id,
-                source: w.source.clone(),
-                numbers,
-                a: a.clone(),
-                segments: segments.clone(),
-                slices,
-                rows,
-                bucket,
-                verify: self.options.verify,
-                reply: reply.clone(),
-            };
-            cores.owners[core].send(job)?;
-            waiting.push(core);
-        }
-        drop(reply);
-        let end = now + self.options.deadline.unwrap_or_else(|| deadline(bucket, k, widest));
-        let mut first = None;
-        while !waiting.is_empty() {
-            let left = end.saturating_duration_since(Instant::now());
-            let Ok(Reply { core, outcome, lost: more }) = replies.recv_timeout(left) else { break };
-            lock(&self.lost).iter_mut().zip(more).for_each(|(all, more)| *all += more);
-            let place = self.place(core);
-            waiting.retain(|&other| other != place);
-            cores.breakers[place].note(outcome.as_ref().map(|_| ()), Instant::now());
-            match outcome {
-                Ok(pieces) => pieces.iter().for_each(|piece| piece.copy(n, y)),
-                Err(e) => {
-                    first.get_or_insert(e);
-                }
-            }
-        }
-        // Who has not answered hangs, or its thread has ended.
-        for place in waiting {
-            let core = place + self.options.first_core;
-            let lost = RknnError::Timeout { core, after: now.elapsed() };
-            cores.owners[place].abandon();
-            cores.breakers[place].note(Err(&lost), Instant::now());
-            first.get_or_insert(lost);
-        }
-        // A core that was given up may still read them.
-        if let Ok(all) = Arc::try_unwrap(a) {
-            all.into_iter().for_each(|packed| cores.packer.reuse(packed));
-        }
-        first.map_or(Ok(()), Err)
-    }
-}
-
-/// How long a core may take for so many columns, packing included.
-fn deadline(rows: usize, k: usize, columns: usize) -> Duration {
-    let elements = (k * columns) as f64;
-    let run = (elements * 2.0 / WEIGHT_RATE).max(rows as f64 * elements / MAC_RATE);
-    let predicted = FIXED + Duration::from_secs_f64(run);
-    LEAST_DEADLINE.max(PATIENCE * predicted) + Duration::from_secs_f64(elements / PACK_RATE)
 }
 
 /// Locks a file; other processes that do the same are refused.

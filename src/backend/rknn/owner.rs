@@ -121,6 +121,11 @@ impl Owner {
         jobs.send(job).map_err(|_| RknnError::Unavailable)
     }
 
+    /// Whether it was left to itself.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.thread.is_none()
+    }
+
     /// Leaves the thread to itself, with all that it owns: the NPU may still write there.
     pub(super) fn abandon(&mut self) {
         self.thread = None;

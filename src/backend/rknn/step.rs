@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use super::{Npu, RknnError, Rows, Want, Weights, lock};
+use super::{Npu, Pending, RknnError, Rows, Want, Weights, lock};
 use crate::graph::Layout::{self, Interleaved};
 use crate::graph::ops::conv::Conv;
 use crate::graph::ops::unary::activate;
@@ -75,7 +75,7 @@ impl RknnDevice {
         let pixels = pixels.unwrap_or(Pixels { spatial: 1, x: Interleaved, y: Interleaved });
         let stored_bytes = tensor.bytes().len();
         let want = Want { rows, k, n, name: None, stored_bytes };
-        if !readable || !f32s || cx.src.len() + 4 > MOST || !self.npu.takes(&want) {
+        if !readable || !f32s || cx.src.len() + 5 > MOST || !self.npu.takes(&want) {
             return None;
         }
         let bias = match bias {
@@ -96,7 +96,8 @@ impl Device for RknnDevice {
     fn take(&self, op: &Op, cx: &LowerCx<'_>, cpu: Box<dyn Step>) -> Box<dyn Step> {
         match self.product(op, cx) {
             Some(product) => {
-                let attempt = Attempt { npu: self.npu.clone(), product: Arc::new(product) };
+                let (npu, pending) = (self.npu.clone(), Arc::default());
+                let attempt = Attempt { npu, product: Arc::new(product), pending };
                 Box::new(Otherwise { attempt, cpu, operands: cx.src.len(), last: true })
             }
             None => cpu,
@@ -229,26 +230,35 @@ struct Product {
 /// Bytes before the result of an attempt, of which the first says whether it is there.
 const HEAD: usize = 64;
 
+/// Steps of an attempt.
+const STEPS: usize = 2;
+
 /// Most operands of a step, with the results of those before it.
 const MOST: usize = 16;
 
-/// Computes a product on the NPU: the first step of an operation, the others of which are for the CPU.
+/// A product on the NPU, which is two steps before those of the CPU: one that begins it, as early as its
+/// operand is there, and one that waits for it, as late as possible.
 #[derive(Clone)]
 struct Attempt {
     npu: Arc<Npu>,
     product: Arc<Product>,
+    /// What was begun. A run that ends with an error leaves it to the next one, which forgets it.
+    pending: Arc<Mutex<Option<Pending>>>,
 }
 
-impl Step for Attempt {
+/// Begins an attempt: packs its operand and hands it to the cores.
+struct Begin(Attempt);
+
+impl Step for Begin {
     fn kernel(&self) -> String {
-        format!("rknn_matmul_{}", self.npu.numbers().name())
+        "rknn_begin".to_owned()
     }
 
     fn reads(&self, i: usize) -> bool {
         i == 0
     }
 
-    fn is_main(&self) -> bool {
+    fn begins(&self) -> bool {
         true
     }
 
@@ -256,11 +266,12 @@ impl Step for Attempt {
     unsafe fn run(
         &self,
         src: &[*const u8],
-        dst: *mut u8,
+        _dst: *mut u8,
         _scratch: *mut u8,
         _units: Range<usize>,
     ) -> Result<(), GraphError> {
-        let Product { weights, pixels, rows, k, n, .. } = &*self.product;
+        let Attempt { npu, product, pending } = &self.0;
+        let Product { weights, pixels, rows, k, .. } = &**product;
         let count = Pixels::elements(pixels.x, *rows, *k);
         // SAFETY: the first operand is so many elements of f32, aligned and whole by contract.
         let given = unsafe { core::slice::from_raw_parts(src[0].cast::<f32>(), count) };
@@ -274,14 +285,57 @@ impl Step for Attempt {
             }
             &gathered[..]
         };
+        *lock(pending) = Some(npu.begin(weights, x));
+        Ok(())
+    }
+}
+
+/// Waits for an attempt.
+struct Arrive(Attempt);
+
+impl Step for Arrive {
+    fn kernel(&self) -> String {
+        self.0.kernel()
+    }
+
+    fn reads(&self, _i: usize) -> bool {
+        false
+    }
+
+    fn is_main(&self) -> bool {
+        true
+    }
+
+    fn before(&self) -> Option<(Box<dyn Step>, usize)> {
+        Some((Box::new(Begin(self.0.clone())), HEAD))
+    }
+
+    #[allow(unsafe_code, reason = "operands are pointers; see the contract")]
+    unsafe fn run(
+        &self,
+        _src: &[*const u8],
+        dst: *mut u8,
+        _scratch: *mut u8,
+        _units: Range<usize>,
+    ) -> Result<(), GraphError> {
+        let Attempt { npu, product, pending } = &self.0;
         // SAFETY: the result has as many bytes as `Otherwise` asked for, this is its only unit, and it
         // overlaps no operand.
-        let y = unsafe { core::slice::from_raw_parts_mut(dst.add(HEAD).cast::<f32>(), rows * n) };
+        let y = unsafe {
+            core::slice::from_raw_parts_mut(dst.add(HEAD).cast::<f32>(), product.rows * product.n)
+        };
+        let begun = lock(pending).take();
         // The NPU notes why it fails.
-        let done = self.npu.multiply(weights, x, y).is_ok();
+        let done = begun.is_some_and(|begun| npu.finish(begun, y).is_ok());
         // SAFETY: the byte before them.
         unsafe { dst.write(u8::from(done)) };
         Ok(())
+    }
+}
+
+impl Attempt {
+    fn kernel(&self) -> String {
+        format!("rknn_matmul_{}", self.npu.numbers().name())
     }
 }
 
@@ -290,24 +344,24 @@ impl Step for Attempt {
 struct Otherwise {
     attempt: Attempt,
     cpu: Box<dyn Step>,
-    /// Operands of the operation; the result of the attempt comes behind them.
+    /// Operands of the operation; the results of the attempt's two steps come behind them.
     operands: usize,
     /// Whether this step gives the operation's result.
     last: bool,
 }
 
-/// Whether the attempt has a result, and the operands without it.
+/// Whether the attempt has a result, and the operands without those of its steps.
 ///
 /// # Safety
-/// The operand behind the first `operands` is the result of an attempt.
+/// The second operand behind the first `operands` is the result of an attempt.
 #[allow(unsafe_code, reason = "operands are pointers")]
 unsafe fn without(src: &[*const u8], operands: usize) -> (bool, [*const u8; MOST]) {
     let mut others = [core::ptr::null(); MOST];
     others[..operands].copy_from_slice(&src[..operands]);
-    let behind = &src[operands + 1..];
+    let behind = &src[operands + STEPS..];
     others[operands..operands + behind.len()].copy_from_slice(behind);
     // SAFETY: by contract.
-    (unsafe { *src[operands] } == 1, others)
+    (unsafe { *src[operands + 1] } == 1, others)
 }
 
 impl Step for Otherwise {
@@ -339,7 +393,7 @@ impl Step for Otherwise {
             None => {
                 let Product { rows, n, .. } = &*attempt.product;
                 let bytes = HEAD + rows * n * size_of::<f32>();
-                (Box::new(attempt), bytes)
+                (Box::new(Arrive(attempt)), bytes)
             }
         })
     }
@@ -352,12 +406,12 @@ impl Step for Otherwise {
         scratch: *mut u8,
         units: Range<usize>,
     ) -> Result<(), GraphError> {
-        // SAFETY: the first step before this one is an attempt.
+        // SAFETY: the first steps before this one are those of an attempt.
         let (done, others) = unsafe { without(src, self.operands) };
         if !done {
             // SAFETY: the caller's promises are those that the CPU's step asks for, whose operands, scratch
             // memory and units these are.
-            return unsafe { self.cpu.run(&others[..src.len() - 1], dst, scratch, units) };
+            return unsafe { self.cpu.run(&others[..src.len() - STEPS], dst, scratch, units) };
         }
         if !self.last {
             return Ok(());
@@ -368,7 +422,7 @@ impl Step for Otherwise {
         let (first, count) = (taken.start * n, taken.len() * n);
         // SAFETY: the result of the attempt is `[rows, n]` of f32 behind its head.
         let from = unsafe {
-            let values = src[self.operands].add(HEAD).cast::<f32>();
+            let values = src[self.operands + 1].add(HEAD).cast::<f32>();
             core::slice::from_raw_parts(values.add(first), count)
         };
         if pixels.y != Interleaved {

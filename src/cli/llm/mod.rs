@@ -80,6 +80,9 @@ impl Ready {
             Some(path) => Llm::load(path, options).map_err(|e| describe(path, &e))?,
             None => Llm::from_bytes(embedded::LANGUAGE, options)?,
         };
+        if let Some(problem) = llm.table_problem() {
+            report::note(&format!("note: {problem}; it is not used"));
+        }
         let named = |e: &dyn core::fmt::Display| Failure::new(&name, e);
         let (tokenizer, session) = begin(&llm, args.threads).map_err(|e| named(&e))?;
         let vocabulary = llm.config().vocabulary;

@@ -10,7 +10,7 @@ mod kv_attention_steps;
 mod plan_step;
 mod plane;
 mod quantization;
-pub(crate) mod requantize;
+pub mod requantize;
 mod sampling;
 pub mod windows;
 

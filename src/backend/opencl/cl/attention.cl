@@ -31,6 +31,56 @@ __kernel void keep(IN(float, x), IN(int, positions), OUT(kept, cache), int rows,
     KEEP(x[((long)row * heads + head) * size + i], cache, ((long)head * capacity + at) * size + i);
 }
 
+// New positions in one kernel: queries turn, keys turn on their way into the cache, values go there. A
+// work-item has two elements that turn together, or one that does not; see `rope` in elements.cl.
+__kernel void turn_and_keep(IN(float, q), IN(float, k), IN(float, v), IN(int, positions), IN(float, table),
+    OUT(float, turned), OUT(kept, keys), OUT(kept, values), int rows, int heads, int kv_heads, int capacity,
+    int rotated, int half_split)
+{
+    OPEN_IN(float, q);
+    OPEN_IN(float, k);
+    OPEN_IN(float, v);
+    OPEN_IN(int, positions);
+    OPEN_IN(float, table);
+    OPEN_OUT(float, turned);
+    OPEN_OUT(kept, keys);
+    OPEN_OUT(kept, values);
+    int p = get_global_id(0), head = get_global_id(1), row = get_global_id(2), pairs = rotated / 2;
+    if (head >= heads + 2 * kv_heads || row >= rows)
+        return;
+    int at = clamp(positions[row], 0, capacity - 1);
+    if (head >= heads + kv_heads) {
+        head -= heads + kv_heads;
+        if (p < VALUE)
+            KEEP(v[((long)row * kv_heads + head) * VALUE + p], values, ((long)head * capacity + at) * VALUE + p);
+        return;
+    }
+    if (p >= KEY - pairs)
+        return;
+    bool is_key = head >= heads;
+    head -= is_key ? heads : 0;
+    __global const float *x = is_key ? k + ((long)row * kv_heads + head) * KEY : q + ((long)row * heads + head) * KEY;
+    int first = p + pairs, second = p + pairs;
+    float a = x[first], b = a;
+    if (p < pairs) {
+        first = half_split ? p : 2 * p;
+        second = half_split ? p + pairs : 2 * p + 1;
+        float c = table[row * rotated + p], s = table[row * rotated + pairs + p];
+        float u = x[first], w = x[second];
+        a = u * c - w * s;
+        b = u * s + w * c;
+    }
+    if (is_key) {
+        long to = ((long)head * capacity + at) * KEY;
+        KEEP(a, keys, to + first);
+        KEEP(b, keys, to + second);
+    } else {
+        turned += ((long)row * heads + head) * KEY;
+        turned[first] = a;
+        turned[second] = b;
+    }
+}
+
 // What is attended to: head h of a row, positions first to end - 1 of a plane of keys and of values whose
 // rows are `key_row` and `value_row` elements apart; mask, if there is one, holds a number per position.
 void attend(__global const float *q, __global const kept *keys, __global const kept *values,

@@ -10,6 +10,7 @@ use crate::graph::GraphError;
 use crate::graph::kv_cache::{KvShape, Resident};
 use crate::graph::ops::attention::Attention;
 use crate::graph::ops::kv_attention::KvAttention;
+use crate::graph::ops::rope::{Rope, RopeStyle};
 use crate::tensor::DType;
 
 /// Most elements of a head that kernels hold.
@@ -55,16 +56,29 @@ impl Resident for DeviceCache {
     }
 }
 
+/// Whether kernels compute attention over such a cache.
+pub(in crate::backend::opencl) fn takes(shape: &KvShape) -> bool {
+    let small = shape.key_size.max(shape.value_size) <= MOST;
+    let counted = i32::try_from(shape.capacity).is_ok() && i32::try_from(shape.heads).is_ok();
+    matches!(shape.dtype, DType::F32 | DType::F16) && small && counted
+}
+
 pub(super) fn cached(op: &KvAttention, cx: &Lower<'_>) -> Result {
+    over_cache(op, cx, None)
+}
+
+/// Attention whose queries and keys are turned before: operands are queries, keys, values, positions and the
+/// table of angles.
+pub(in crate::backend::opencl) fn turned(op: &KvAttention, rope: &Rope, cx: &Lower<'_>) -> Result {
+    over_cache(op, cx, Some(rope))
+}
+
+fn over_cache(op: &KvAttention, cx: &Lower<'_>, rope: Option<&Rope>) -> Result {
     let shape = *op.cache.shape();
-    let half = match shape.dtype {
-        DType::F32 => "",
-        DType::F16 => " -DHALF_CACHE",
-        _ => return Ok(None),
-    };
-    if shape.key_size.max(shape.value_size) > MOST {
+    if !takes(&shape) {
         return Ok(None);
     }
+    let half = if shape.dtype == DType::F16 { " -DHALF_CACHE" } else { "" };
     let made = op.cache.resident(|| Ok(Arc::new(DeviceCache::new(cx.shared, &shape)?)))?;
     let cache = made.as_any().downcast_ref::<DeviceCache>();
     let Some(cache) = cache.filter(|c| Arc::ptr_eq(&c.shared, cx.shared)) else {
@@ -75,21 +89,42 @@ pub(super) fn cached(op: &KvAttention, cx: &Lower<'_>) -> Result {
     let rows = cx.dst.dims[0];
     let definitions =
         format!("-DVEC=4 -DKEY={} -DVALUE={}{half}", shape.key_size, shape.value_size);
-    let sizes = |size| ints([rows, shape.heads, size, shape.capacity]);
     let mut calls = Vec::new();
-    let parts = [(1, shape.key_size, keys.clone()), (2, shape.value_size, values.clone())];
-    for (operand, size, memory) in parts {
-        let Some(sizes) = sizes(size) else { return Ok(None) };
-        let args = args![[Arg::Src(operand), Arg::Src(3), Arg::Memory(memory)], sizes];
-        let (global, local) = spread([size, shape.heads, rows], GROUP);
-        let definitions = definitions.clone();
-        calls.push(Call { family: ATTENTION, definitions, kernel: "keep", args, global, local });
-    }
+    let mut temps = Vec::new();
+    let queries = match rope {
+        Some(rope) => {
+            let rotated = cx.src[4].dims[1];
+            let sizes = ints([rows, op.heads, shape.heads, shape.capacity, rotated]);
+            let Some(sizes) = sizes else { return Ok(None) };
+            let operands = [0, 1, 2, 3, 4].map(Arg::Src);
+            let caches = [Arg::Memory(keys.clone()), Arg::Memory(values.clone())];
+            let half_split = Arg::Int(matches!(rope.style, RopeStyle::Half).into());
+            let args = args![operands, [Arg::Temp(0)], caches, sizes, [half_split]];
+            let elements = (shape.key_size - rotated / 2).max(shape.value_size);
+            let (global, local) = spread([elements, op.heads + 2 * shape.heads, rows], GROUP);
+            let (definitions, kernel) = (definitions.clone(), "turn_and_keep");
+            calls.push(Call { family: ATTENTION, definitions, kernel, args, global, local });
+            temps.push(rows * op.heads * shape.key_size * size_of::<f32>());
+            Arg::Temp(0)
+        }
+        None => {
+            let sizes = |size| ints([rows, shape.heads, size, shape.capacity]);
+            let parts = [(1, shape.key_size, keys.clone()), (2, shape.value_size, values.clone())];
+            for (operand, size, memory) in parts {
+                let Some(sizes) = sizes(size) else { return Ok(None) };
+                let args = args![[Arg::Src(operand), Arg::Src(3), Arg::Memory(memory)], sizes];
+                let (global, local) = spread([size, shape.heads, rows], GROUP);
+                let (definitions, kernel) = (definitions.clone(), "keep");
+                calls.push(Call { family: ATTENTION, definitions, kernel, args, global, local });
+            }
+            Arg::Src(0)
+        }
+    };
     let window = op.window.unwrap_or(0).min(shape.capacity);
     let Some(sizes) = ints([rows, op.heads, shape.heads, shape.capacity, window]) else {
         return Ok(None);
     };
-    let operands = [Arg::Src(0), Arg::Src(3), Arg::Memory(keys), Arg::Memory(values), Arg::Dst];
+    let operands = [queries, Arg::Src(3), Arg::Memory(keys), Arg::Memory(values), Arg::Dst];
     let numbers = [Arg::Float(op.scale), Arg::Float(op.softcap.unwrap_or(0.0))];
     let args = args![operands, sizes, numbers];
     let (global, local) = spread([op.heads, rows, 1], 1);
@@ -97,7 +132,7 @@ pub(super) fn cached(op: &KvAttention, cx: &Lower<'_>) -> Result {
     calls.push(Call { family: ATTENTION, definitions, kernel, args, global, local });
     let check = Some(Check { operand: 3, limit: shape.capacity, op: "kv_attention" });
     let keep: Vec<Arc<dyn Any + Send + Sync>> = vec![op.cache.clone()];
-    Ok(Some(Lowered { check, keep, ..calls.into() }))
+    Ok(Some(Lowered { check, keep, temps, ..calls.into() }))
 }
 
 pub(super) fn plain(op: &Attention, cx: &Lower<'_>) -> Result {

@@ -6,13 +6,15 @@ use std::sync::Arc;
 use super::matmul::{Gemm, gemm};
 use super::{Arg, Call, Lower, Lowered, Result, args, codes, ints, spread};
 use crate::backend::opencl::programs::CONV;
+use crate::backend::opencl::trial::Operands;
+use crate::backend::opencl::workload::{self, Kind};
 use crate::backend::opencl::{OpenClError, Region, Shared};
+use crate::graph::Way;
 use crate::graph::ops::conv::Conv;
 use crate::graph::ops::pool::{Pool, PoolKind};
 use crate::tensor::Tensor;
 
-/// Work-items of a group of convolutions, and of pooling.
-const GROUP: usize = 4;
+/// Work-items of a group that pools or moves.
 const POOL_GROUP: usize = 16;
 
 /// Weights in panels of `w_ob` rows, one element of each row behind the other; rows that there are not
@@ -74,37 +76,44 @@ pub(super) fn conv(op: &Conv, cx: &Lower<'_>) -> Result {
         let (definitions, kernel) = (cx.vec(1), "conv_transposed");
         return Ok(Some(Call { family: CONV, definitions, kernel, args, global, local }.into()));
     }
-    let shape = cx.shared.shape;
     let vec = cx.vector_for(o_w.next_power_of_two());
-    let w_ob = shape.w_ob.min(k.next_power_of_two());
-    let stride = match op.stride[1] {
-        1 => 1,
-        2 => 2,
-        _ => 0,
-    };
+    let stride = steps(op.stride[1]);
     let pointwise = [f_h, f_w] == [1, 1] && op.stride == [1; 2] && op.pads == [0; 4];
     let depthwise = c == 1;
     // Rows that fill a vector less than by half are better computed as one.
-    let direct = depthwise || (!pointwise && 2 * o_w > shape.vec && k > 1);
+    let direct = depthwise || (!pointwise && 2 * o_w > cx.shared.shape.vec && k > 1);
     if direct && let Some(value) = cx.values[1] {
-        let w_ob = if depthwise { w_ob.min(k) } else { w_ob };
-        let Some(weights) = packed(cx.shared, value, [g, k, taps, w_ob])? else { return Ok(None) };
+        let sizes = workload::Conv {
+            n: s.n,
+            groups: g,
+            c,
+            k,
+            input: s.input,
+            output: s.output,
+            window: s.window,
+            stride: op.stride,
+            dilation: op.dilation,
+            pads: [top, left],
+        };
+        let way = cx.way(Kind::Conv(sizes));
+        let panels = [g, k, taps, way.tile[0]];
+        let Some(weights) = packed(cx.shared, value, panels)? else { return Ok(None) };
         let operands = [Arg::Src(0), Arg::Memory(weights), bias, added, Arg::Dst];
         let args = args![operands, channels, window, place, flags, activation];
-        let items = [o_w.div_ceil(vec), o_h, s.n * g * k.div_ceil(w_ob)];
-        let (global, local) = spread(items, GROUP);
-        let definitions = format!("-DVEC={vec} -DC_OB={w_ob} -DSTRIDE={stride}");
-        let kernel = "conv";
-        return Ok(Some(Call { family: CONV, definitions, kernel, args, global, local }.into()));
+        return Ok(Some(direct_by(&sizes, &way, args).into()));
     }
     // As a product of weights and windows.
     let pixels = o_h * o_w;
-    let (weights, is_packed) = match cx.values[1] {
+    let is_packed = cx.values[1].is_some();
+    let (batch, m, n) = (s.n * g, k, pixels);
+    let way = cx.way(Kind::Gemm { batch, m, n, k: taps, packed: is_packed });
+    let w_ob = way.tile[0];
+    let weights = match cx.values[1] {
         Some(value) => match packed(cx.shared, value, [g, k, taps, w_ob])? {
-            Some(weights) => (Arg::Memory(weights), true),
+            Some(weights) => Arg::Memory(weights),
             None => return Ok(None),
         },
-        None => (Arg::Src(1), false),
+        None => Arg::Src(1),
     };
     let mut lowered = Lowered::default();
     let columns = if pointwise {
@@ -130,8 +139,9 @@ pub(super) fn conv(op: &Conv, cx: &Lower<'_>) -> Result {
         b: columns,
         bias,
         added,
-        w_ob: is_packed.then_some(w_ob),
-        batch: s.n * g,
+        packed: is_packed,
+        way,
+        batch,
         inner: g,
         sizes: [k, pixels, taps],
         a_steps: [0, if is_packed { k.div_ceil(w_ob) * w_ob * taps } else { k * taps }],
@@ -141,9 +151,41 @@ pub(super) fn conv(op: &Conv, cx: &Lower<'_>) -> Result {
         has_added: op.residual,
         activation,
     };
-    let Some(call) = gemm(cx, product) else { return Ok(None) };
+    let Some(call) = gemm(product) else { return Ok(None) };
     lowered.calls.push(call);
     Ok(Some(lowered))
+}
+
+/// A distance of windows along a row, as kernels know it: 0 for one that they have no code for.
+fn steps(stride: usize) -> usize {
+    if stride <= 2 { stride } else { 0 }
+}
+
+fn direct_by(sizes: &workload::Conv, way: &Way, args: Vec<Arg>) -> Call {
+    let ([o_h, o_w], Way { vec, tile: [c_ob, _], .. }) = (sizes.output, *way);
+    let items = [o_w.div_ceil(vec), o_h, sizes.n * sizes.groups * sizes.k.div_ceil(c_ob)];
+    let (global, local) = spread(items, way.group);
+    let definitions = format!("-DVEC={vec} -DC_OB={c_ob} -DSTRIDE={}", steps(sizes.stride[1]));
+    Call { family: CONV, definitions, kernel: "conv", args, global, local }
+}
+
+/// A convolution computed in some way, to be measured: without bias, activation and sum.
+pub(in crate::backend::opencl) fn trial(
+    sizes: &workload::Conv,
+    way: &Way,
+    operands: &Operands,
+) -> Option<Call> {
+    let workload::Conv { groups, c, k, input: [h, w], output: [o_h, o_w], window, .. } = *sizes;
+    let (stride, dilation, [top, left]) = (sizes.stride, sizes.dilation, sizes.pads);
+    let memory = |region: &Arc<Region>| Arg::Memory(region.clone());
+    let (x, weights) = (memory(&operands.x), memory(&operands.weights[0]));
+    let args = args![
+        [x, weights, Arg::Absent, Arg::Absent, memory(&operands.results[0])],
+        ints([groups, c, k, h, w, o_h, o_w, window[0], window[1], stride[0], stride[1]])?,
+        ints([dilation[0], dilation[1], top, left])?,
+        [Arg::Int(0), Arg::Int(0), Arg::Int(0), Arg::Float(0.0), Arg::Float(0.0)],
+    ];
+    Some(direct_by(sizes, way, args))
 }
 
 pub(super) fn pool(op: &Pool, cx: &Lower<'_>) -> Result {

@@ -1,15 +1,20 @@
 //! Products of matrices, and rows chosen by number.
 
+use std::sync::Arc;
+
 use super::elements::{self, joined};
 use super::{Arg, Call, Check, Lower, Lowered, Result, args, codes, ints, spread};
-use crate::backend::opencl::Shared;
 use crate::backend::opencl::programs::{ELEMENTS, GEMM, WEIGHTS};
+use crate::backend::opencl::trial::Operands;
+use crate::backend::opencl::workload::{self, Kind, Workload};
+use crate::backend::opencl::{Region, Shared};
+use crate::graph::Way;
 use crate::graph::ops::block_matmul::BlockMatMul;
 use crate::graph::ops::glu::GluOp;
 use crate::graph::ops::matmul::MatMul;
 use crate::tensor::DType;
 
-/// Work-items of a group of products, where they do not share sums.
+/// Work-items of a group that rounds activations.
 const GROUP: usize = 32;
 
 /// A product of matrices with contiguous rows; see `cl/gemm.cl`.
@@ -18,8 +23,9 @@ pub(super) struct Gemm {
     pub(super) b: Arg,
     pub(super) bias: Arg,
     pub(super) added: Arg,
-    /// Rows of the panels that A was packed in; `None` if it was not.
-    pub(super) w_ob: Option<usize>,
+    /// Whether A lies in panels of as many rows as a tile of `way` has.
+    pub(super) packed: bool,
+    pub(super) way: Way,
     pub(super) batch: usize,
     pub(super) inner: usize,
     /// m, n, k.
@@ -32,17 +38,8 @@ pub(super) struct Gemm {
     pub(super) activation: [Arg; 3],
 }
 
-/// How work-items that each compute a large tile are grouped: alone on a processor.
-fn tiles(cx: &Lower<'_>, items: [usize; 3]) -> ([usize; 3], Option<[usize; 3]>) {
-    if cx.shared.shape.lanes == 1 { (items, Some([1; 3])) } else { spread(items, GROUP) }
-}
-
-pub(super) fn gemm(cx: &Lower<'_>, p: Gemm) -> Option<Call> {
-    let [m, n, k] = p.sizes;
-    let shape = cx.shared.shape;
-    let vec = cx.vector_for(n);
-    let c_v = shape.c_v.min(n / vec).max(1);
-    let w_ob = p.w_ob.unwrap_or_else(|| shape.w_ob.min(m.next_power_of_two()));
+pub(super) fn gemm(p: Gemm) -> Option<Call> {
+    let ([m, n, k], Way { vec, tile: [w_ob, c_v], unroll, group, .. }) = (p.sizes, p.way);
     let sizes = ints([m, n, k, p.inner])?;
     let [a, b] = [ints(p.a_steps)?, ints(p.b_steps)?];
     let args = args![
@@ -55,17 +52,16 @@ pub(super) fn gemm(cx: &Lower<'_>, p: Gemm) -> Option<Call> {
         [Arg::Int(p.has_added.into())],
         p.activation,
     ];
-    let packed = if p.w_ob.is_some() { " -DPACKED" } else { "" };
-    let unroll = shape.unroll;
+    let packed = if p.packed { " -DPACKED" } else { "" };
     let definitions = format!("-DVEC={vec} -DW_OB={w_ob} -DC_V={c_v} -DUNROLL={unroll}{packed}");
     let items = [m.div_ceil(w_ob), n.div_ceil(c_v * vec), p.batch];
-    let (global, local) = tiles(cx, items);
+    let (global, local) = spread(items, group);
     Some(Call { family: GEMM, definitions, kernel: "gemm", args, global, local })
 }
 
 /// Products with weights by rows; see `cl/weights.cl`.
 struct Rows {
-    format: usize,
+    dtype: DType,
     weights: [Arg; 3],
     biases: [Arg; 3],
     scale: Arg,
@@ -94,9 +90,9 @@ const ROUND: usize = 2;
 
 impl Rows {
     /// One product, as it is.
-    fn one(format: usize, weights: Arg, [m, n, k]: [usize; 3], activation: [Arg; 3]) -> Self {
+    fn one(dtype: DType, weights: Arg, [m, n, k]: [usize; 3], activation: [Arg; 3]) -> Self {
         Self {
-            format,
+            dtype,
             weights: [weights, Arg::Absent, Arg::Absent],
             biases: [Arg::Absent, Arg::Absent, Arg::Absent],
             scale: Arg::Absent,
@@ -117,23 +113,26 @@ impl Rows {
             epsilon: 0.0,
         }
     }
+
+    /// How a table knows them.
+    fn sizes(&self) -> workload::Rows {
+        let Self { dtype, batch, m, n, k, prepare, gated, .. } = *self;
+        let [norm, round] = [NORM, ROUND].map(|what| prepare & what != 0);
+        workload::Rows { dtype, batch, m: m.next_power_of_two(), n, k, norm, round, gated }
+    }
 }
 
 fn rows(cx: &Lower<'_>, x: Arg, p: Rows) -> Option<Call> {
-    let shape = cx.shared.shape;
-    let [w_ob, c_ob] = shape.rows;
-    let w_ob = w_ob.min(p.m.next_power_of_two());
-    let c_ob = if w_ob == 1 { shape.columns } else { c_ob };
-    // Registers hold the tiles of both matrices.
-    let c_ob = if p.gated { (c_ob / 2).max(1) } else { c_ob };
-    let c_ob = c_ob.min(p.n[0].next_power_of_two());
-    let lanes = shape.lanes;
-    let [items, turns] = if p.prepare > 0 { shape.items } else { [1; 2] };
+    let way = cx.way(Kind::Rows(p.sizes()));
+    rows_by(&way, x, p)
+}
+
+fn rows_by(way: &Way, x: Arg, p: Rows) -> Option<Call> {
+    let Way { tile: [w_ob, c_ob], lanes, items: [items, turns], .. } = *way;
     let [n, n1, n2] = p.n;
     let sizes = ints([p.m, n, n1, n2, p.k, p.inner])?;
     let [x_steps, w_steps] = [ints(p.x_steps)?, ints(p.w_steps)?];
-    let kept = if p.prepare > 0 { w_ob * p.k } else { 0 };
-    let shared = Arg::Local((lanes * items + kept) * size_of::<f32>());
+    let shared = Arg::Local(p.sizes().local_bytes(way)?);
     let args = args![
         [x],
         p.weights,
@@ -151,7 +150,7 @@ fn rows(cx: &Lower<'_>, x: Arg, p: Rows) -> Option<Call> {
     let definitions = format!(
         "-DVEC=4 -DFORMAT={} -DW_OB={w_ob} -DC_OB={c_ob} -DLANES={lanes} -DITEMS={items} \
          -DTILES={turns} -DPREPARE={} -DGATED={}",
-        p.format,
+        format(p.dtype, p.k)?,
         p.prepare,
         usize::from(p.gated)
     );
@@ -184,11 +183,13 @@ pub(in crate::backend::opencl) struct Together {
 
 pub(in crate::backend::opencl) fn together(op: &Together, cx: &Lower<'_>) -> Result {
     let (&[m, k], dtype) = (&cx.src[0].dims[..], cx.src[1].dtype) else { return Ok(None) };
-    let Some(format) = format(dtype, k).filter(|_| k > 0) else { return Ok(None) };
+    if k == 0 || format(dtype, k).is_none() {
+        return Ok(None);
+    }
     let n = |i: usize| if i < op.matrices { cx.src[1 + i].dims[0] } else { 0 };
     let function = op.gate.map_or(0, elements::gate);
     let activation = [Arg::Int(function), Arg::Float(0.0), Arg::Float(0.0)];
-    let mut product = Rows::one(format, Arg::Src(1), [m, n(0), k], activation);
+    let mut product = Rows::one(dtype, Arg::Src(1), [m, n(0), k], activation);
     for i in 1..op.matrices {
         product.weights[i] = Arg::Src(1 + i);
     }
@@ -237,22 +238,24 @@ pub(in crate::backend::opencl) fn together(op: &Together, cx: &Lower<'_>) -> Res
     Ok(Some(Lowered { calls: vec![round, product], temps, ..Lowered::default() }))
 }
 
+/// Formats of weights; their places are the kernels' numbers of them.
+pub(in crate::backend::opencl) const FORMATS: [DType; 11] = [
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::Q8_0,
+    DType::Q4_0,
+    DType::Q4_1,
+    DType::Q5_0,
+    DType::Q5_1,
+    DType::Q4_K,
+    DType::Q5_K,
+    DType::Q6_K,
+];
+
 /// The kernels' number of a format of weights with rows of `k` elements.
 pub(in crate::backend::opencl) fn format(dtype: DType, k: usize) -> Option<usize> {
-    let number = match dtype {
-        DType::F32 => 0,
-        DType::F16 => 1,
-        DType::BF16 => 2,
-        DType::Q8_0 => 3,
-        DType::Q4_0 => 4,
-        DType::Q4_1 => 5,
-        DType::Q5_0 => 6,
-        DType::Q5_1 => 7,
-        DType::Q4_K => 8,
-        DType::Q5_K => 9,
-        DType::Q6_K => 10,
-        _ => return None,
-    };
+    let number = FORMATS.iter().position(|&known| known == dtype)?;
     k.is_multiple_of(dtype.block_elems()).then_some(number)
 }
 
@@ -291,16 +294,19 @@ pub(super) fn matmul(op: &MatMul, cx: &Lower<'_>) -> Result {
             w_steps: b_steps.map(|v| v * size_of::<f32>()),
             has_bias: op.bias,
             has_added: op.residual,
-            ..Rows::one(0, Arg::Src(1), [m, s.n, s.k], activation)
+            ..Rows::one(DType::F32, Arg::Src(1), [m, s.n, s.k], activation)
         };
         rows(cx, Arg::Src(0), product)
     } else {
+        let [n, k] = [s.n, s.k];
+        let way = cx.way(Kind::Gemm { batch, m, n, k, packed: false });
         let product = Gemm {
             a: Arg::Src(0),
             b: Arg::Src(1),
             bias,
             added,
-            w_ob: None,
+            packed: false,
+            way,
             batch,
             inner,
             sizes: [m, s.n, s.k],
@@ -311,7 +317,7 @@ pub(super) fn matmul(op: &MatMul, cx: &Lower<'_>) -> Result {
             has_added: op.residual,
             activation,
         };
-        gemm(cx, product)
+        gemm(product)
     };
     Ok(call.map(Lowered::from))
 }
@@ -335,4 +341,61 @@ pub(super) fn embedding(cx: &Lower<'_>) -> Result {
     let call = Call { family: WEIGHTS, definitions, kernel, args, global, local };
     let check = Some(Check { operand: 1, limit: n, op: "embedding" });
     Ok(Some(Lowered { check, ..call.into() }))
+}
+
+/// A workload computed in some way, to be measured: without bias, activation and sum.
+pub(in crate::backend::opencl) fn trial(
+    workload: &Workload,
+    way: &Way,
+    operands: &Operands,
+) -> Option<Call> {
+    let none = || [Arg::Int(0), Arg::Float(0.0), Arg::Float(0.0)];
+    let memory = |region: &Arc<Region>| Arg::Memory(region.clone());
+    let (x, w, y) = (memory(&operands.x), &operands.weights, &operands.results);
+    let result_of = |call: Call| {
+        let results = call.args.into_iter().map(|arg| match arg {
+            Arg::Dst => memory(&y[0]),
+            Arg::Other(i) => memory(&y[i]),
+            other => other,
+        });
+        Call { args: results.collect(), ..call }
+    };
+    match workload.0 {
+        Kind::Gemm { batch, m, n, k, packed } => gemm(Gemm {
+            a: x,
+            b: memory(&w[0]),
+            bias: Arg::Absent,
+            added: Arg::Absent,
+            packed,
+            way: *way,
+            batch,
+            inner: batch,
+            sizes: [m, n, k],
+            a_steps: [0, if packed { m.div_ceil(way.tile[0]) * way.tile[0] * k } else { m * k }],
+            b_steps: [0, k * n],
+            bias_kind: 0,
+            bias_step: 0,
+            has_added: false,
+            activation: none(),
+        }),
+        Kind::Rows(sizes) => {
+            let workload::Rows { dtype, batch, m, n, k, norm, round, gated } = sizes;
+            let mut product = Rows::one(dtype, memory(&w[0]), [m, n[0], k], none());
+            for i in 1..w.len() {
+                product.weights[i] = memory(&w[i]);
+                if !gated {
+                    (product.n[i], product.results[i]) = (n[i], Arg::Other(i));
+                }
+            }
+            (product.batch, product.inner) = (batch, batch);
+            product.x_steps = [0, m * k];
+            product.w_steps = [0, dtype.bytes_of(n[0] * k)?];
+            product.gated = gated;
+            product.scale = memory(&operands.scale);
+            product.prepare = if norm { NORM } else { 0 } | if round { ROUND } else { 0 };
+            rows_by(way, x, product)
+        }
+        Kind::Conv(_) => None,
+    }
+    .map(result_of)
 }

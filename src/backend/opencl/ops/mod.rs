@@ -1,9 +1,9 @@
 //! Operators as kernels with arguments.
 
-mod attention;
+pub(super) mod attention;
 mod bytes;
 mod codes;
-mod conv;
+pub(super) mod conv;
 mod elements;
 pub(super) mod matmul;
 mod movement;
@@ -12,8 +12,9 @@ mod rows;
 use std::sync::Arc;
 
 use super::programs::Family;
-use super::{Region, Shared};
-use crate::graph::{GraphError, Info, Op};
+use super::workload::{self, Kind, Workload};
+use super::{Region, Shared, lock};
+use crate::graph::{Choices, GraphError, Info, Op, Way};
 use crate::tensor::{DType, Shape, Tensor};
 
 /// An argument of a kernel.
@@ -84,6 +85,8 @@ impl From<Vec<Call>> for Lowered {
 /// What an operator sees of its place in the graph.
 pub(super) struct Lower<'a> {
     pub(super) shared: &'a Arc<Shared>,
+    /// Who is asked before kernels are shaped by rules.
+    pub(super) choices: Option<&'a dyn Choices>,
     pub(super) src: &'a [Info],
     pub(super) shapes: &'a [Shape],
     pub(super) values: &'a [Option<&'a Tensor>],
@@ -105,11 +108,21 @@ impl Lower<'_> {
 
     /// The longest vector that a row of `len` elements fills.
     fn vector_for(&self, len: usize) -> usize {
-        let mut vec = self.shared.shape.vec;
-        while vec > 1 && vec > len {
-            vec /= 2;
+        workload::vector(self.shared.shape.vec, len)
+    }
+
+    /// How a kernel is shaped: as a table says, if it can be shaped so, else by rules.
+    fn way(&self, kind: Kind) -> Way {
+        let workload = Workload(kind);
+        let Shared { shape, info, identity, asked, .. } = &**self.shared;
+        let mut asked = lock(asked);
+        if !asked.contains(&workload) {
+            asked.push(workload);
         }
-        vec
+        drop(asked);
+        let units = usize::try_from(info.units).unwrap_or(usize::MAX);
+        let known = self.choices.and_then(|c| c.way(identity, units, &workload.to_string()));
+        known.filter(|way| workload.allows(way, info)).unwrap_or_else(|| workload.usual(shape))
     }
 }
 

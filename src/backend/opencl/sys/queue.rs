@@ -20,8 +20,9 @@ pub(in super::super) struct Queue {
     waits: AtomicU64,
     /// Kernels submitted.
     kernels: AtomicU64,
-    /// Bytes that the host has read.
+    /// Bytes that the host has read, and sent.
     read: AtomicU64,
+    written: AtomicU64,
     /// Nanoseconds that kernels have taken, if that is asked of the device.
     busy: AtomicU64,
     timed: bool,
@@ -45,13 +46,13 @@ impl Queue {
             // SAFETY: context and device live.
             unsafe { (api.create_queue)(context.handle, device.device, properties, code) }
         })?;
-        let [waits, kernels, read, busy] = [0; 4].map(AtomicU64::new);
-        Ok(Self { raw, turn: Mutex::new(()), waits, kernels, read, busy, timed })
+        let [waits, kernels, read, written, busy] = [0; 5].map(AtomicU64::new);
+        Ok(Self { raw, turn: Mutex::new(()), waits, kernels, read, written, busy, timed })
     }
 
-    /// Times that the host has waited, kernels submitted, bytes read, and nanoseconds of kernels.
-    pub(in super::super) fn counts(&self) -> [u64; 4] {
-        let all = [&self.waits, &self.kernels, &self.read, &self.busy];
+    /// Times that the host has waited, kernels submitted, bytes read, bytes sent, and nanoseconds of kernels.
+    pub(in super::super) fn counts(&self) -> [u64; 5] {
+        let all = [&self.waits, &self.kernels, &self.read, &self.written, &self.busy];
         all.map(|count| count.load(Ordering::Relaxed))
     }
 
@@ -161,6 +162,7 @@ impl<'env> Submission<'env> {
         let event = ptr::null_mut();
         let code = match host {
             Host::From(bytes) => {
+                self.queue.written.fetch_add(length as u64, Ordering::Relaxed);
                 let from = bytes.as_ptr().cast();
                 let write = raw.api.enqueue_write;
                 // SAFETY: the range lies inside the memory; the bytes are there until the queue was
