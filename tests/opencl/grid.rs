@@ -24,7 +24,7 @@ use tilewright_kernels::{Activation, BinaryOp};
 
 use super::*;
 
-/// Whether all of the grid is computed, which takes some ten minutes: `TILEWRIGHT_OPENCL_GRID=full`.
+/// Whether all of the grid is computed, some two minutes of a processor: `TILEWRIGHT_OPENCL_GRID=full`.
 pub(super) fn full() -> bool {
     std::env::var_os("TILEWRIGHT_OPENCL_GRID").is_some_and(|v| v == "full")
 }
