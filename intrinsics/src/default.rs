@@ -346,6 +346,14 @@ macro_rules! tile_default {
             let x = $crate::$m!(VSPLAT $x, ($g * $c + c));
             $crate::each!(j in $v { $a[c][j] = $crate::$m!($verb $b[j], x, $a[c][j]); });
         }); };
+    ($m:ident PAIRED) => { false };
+    ($m:ident PAIR_WORDS $p:expr) => {};
+    ($m:ident START $a:ident [$v:tt x $c:tt] <- $x:ident, $at:expr) => {
+        $crate::$m!(DEF $a [1 x $c x $v]);
+        $crate::each!(c in $c {
+            let start = $crate::$m!(VSPLAT $x, ($at * $c + c));
+            $crate::each!(j in $v { $a[c][j] = start; });
+        }); };
     ($m:ident VDOTU $w:expr, $x:expr, $c:expr) => { $crate::$m!(VDOT $w, $x, $c) };
     ($m:ident VTABLE $t:expr, $x:expr) => {{
         let x = $x;

@@ -57,6 +57,9 @@
 //! | `VDOT w, x, c` | `c` plus the products of the four bytes of a lane of weights and of activations, which are signed and not -128 |
 //! | `VDOTU w, x, c` | the same for weights from 0 to 127 |
 //! | `DOTS verb a [v x c] += b * x, g` | one of both for `v` vectors of weights `b` and `c` columns, whose words are those from `g * c` on at `x`, added to `a[c][v]` |
+//! | `PAIRED` | whether `DOTS` takes words of weights as `PAIR_WORDS` leaves them, and those of two steps and two of several columns side by side |
+//! | `PAIR_WORDS p` | brings the eight vectors of words at `p` into the order of `DOTS` |
+//! | `START a [v x c] <- x, i` | declares sums for `DOTS` that begin with the `c` numbers from `i * c` on at `x`; `PAIR a [c x v]` brings them to a vector of rows per column |
 //! | `VWORDS p` | the vector of words at the bytes `p`, any alignment |
 //! | `VLOADB16 p` | `LANES` bf16 at `p`, any alignment, as floats |
 //! | `VAND x, y`, `VOR x, y`, `VSETU n` | bits; all lanes the bits of `n` |

@@ -26,8 +26,9 @@
 /// `matmul`). Of one for another type, `dot` lists the tiles of dot products (pixels or rows of A,
 /// vectors), and `word` is what 32 bits of the operands hold, a variant of `dtype::Word`; `lanes` are
 /// words. That for `block` lists the tiles of block-quantised weights (vectors of rows, columns of
-/// activations): a single column, many columns of one panel and perhaps of two, first those of integers and
-/// then those of `floats`, and how far ahead of its use a stream of weights is prefetched for a single
+/// activations): a single column, many columns of one panel and perhaps of two; first `tiles` of weights taken
+/// apart, then `direct` ones of packed bytes and nibbles, which are taken apart for many columns where
+/// there is the first tile only, then those of `floats`; and how far ahead of its use a stream of weights is prefetched for a single
 /// column, in bytes: of bytes, nibbles, blocks of 256 and floats. 0 is not at all; other distances hold
 /// where the machine needs them (`follows_streams` of the kernels).
 #[macro_export]
@@ -40,7 +41,7 @@ macro_rules! instruction_sets {
             matmul [[2 16]], row [[1 16] [1 4] [1 1]];
             scalar_i8: tile_scalar_i8, i8, lanes 1, word U8x4, unroll 1, dot [[1 16] [2 16] [1 4] [1 1]];
             scalar_block: tile_scalar_block, block, lanes 1, tiles [[1 1] [1 4] [2 4]],
-            floats [[1 1] [1 4] [2 4]], ahead [0 0 0 0];
+            direct [[1 1] [1 4] [2 4]], floats [[1 1] [1 4] [2 4]], ahead [0 0 0 0];
             scalar_f16: tile_scalar_f32, f16, lanes 1, word F32x1, unroll 4, dot [[1 16] [2 16] [1 4] [1 1]];
         }
         /// Cortex-M4 and M7 with a floating-point unit. The feature says that the machine is one.
@@ -59,15 +60,15 @@ macro_rules! instruction_sets {
             dot [[1 8] [1 4] [2 4] [3 4] [4 4] [1 1] [4 1]];
             neon_f16: tile_neon_f32, f16, lanes 4, word F32x1, unroll 4,
             dot [[1 8] [1 4] [2 4] [3 4] [4 4] [5 4] [1 1] [4 1]];
-            neon_block: tile_neon_block, block, lanes 4, tiles [[1 1] [1 4] [2 4]], floats [[1 1] [1 8] [2 8]],
-            ahead [0 0 0 0];
+            neon_block: tile_neon_block, block, lanes 4, tiles [[1 1] [1 4] [2 4]],
+            direct [[1 1] [1 4] [2 4]], floats [[1 1] [1 8] [2 8]], ahead [0 0 0 0];
         }
         /// NEON with dot products of bytes (FEAT_DotProd).
         DotProd = dotprod over Neon, if all(feature = "dotprod", target_arch = "aarch64"), ["neon" "dotprod"] {
             dotprod_i8: tile_dotprod_i8, i8, lanes 4, word S8x4, unroll 4,
             dot [[1 8] [1 4] [2 4] [3 4] [4 4] [5 4] [1 1] [4 1]];
             dotprod_block: tile_dotprod_block, block, lanes 4, tiles [[1 1] [1 4] [2 4]],
-            floats [[1 1] [1 8] [2 8]], ahead [0 0 0 0];
+            direct [[1 1] [1 4] [2 4]], floats [[1 1] [1 8] [2 8]], ahead [0 0 0 0];
         }
         /// NEON with multiply-adds of f16 into f32 (FEAT_FP16 and FEAT_FHM).
         NeonFp16 = neonfp16 over DotProd, if all(feature = "neonfp16", target_arch = "aarch64"),
@@ -76,9 +77,11 @@ macro_rules! instruction_sets {
             dot [[1 8] [1 4] [2 4] [3 4] [4 4] [5 4] [1 1] [4 1]];
         }
         /// NEON with matrix products of bytes (FEAT_I8MM).
-        I8mm = i8mm over NeonFp16, if all(feature = "i8mm", target_arch = "aarch64"), ["neon" "i8mm"] {
+        I8mm = i8mm over NeonFp16, if all(feature = "i8mm", target_arch = "aarch64"), ["neon" "dotprod" "i8mm"] {
             i8mm_i8: tile_i8mm_i8, i8, lanes 4, word U8x4Pairs, unroll 4,
             dot [[1 8] [1 4] [2 4] [4 4] [1 1] [4 1]];
+            i8mm_block: tile_i8mm_block, block, lanes 4, tiles [[1 1] [1 4] [2 4]], direct [[1 1]],
+            floats [[1 1] [1 8] [2 8]], ahead [0 0 0 0];
         }
         /// NEON with dot products of bf16 (FEAT_BF16).
         NeonBf16 = neonbf16 over I8mm, if all(feature = "neonbf16", target_arch = "aarch64"), ["neon" "bf16"] {
@@ -109,7 +112,7 @@ macro_rules! instruction_sets {
             dot [[1 4] [2 4] [1 2] [2 2] [3 2] [4 2] [5 2] [6 2] [1 1] [4 1]];
             avx2_f16: tile_avx2_f32, f16, lanes 8, word F32x1, unroll 4,
             dot [[1 8] [1 4] [2 4] [1 2] [2 2] [4 2] [5 2] [6 2] [1 1] [4 1]];
-            avx2_block: tile_avx2_block, block, lanes 8, tiles [[1 1] [1 4]], floats [[1 1] [1 6] [2 6]],
+            avx2_block: tile_avx2_block, block, lanes 8, tiles [[1 1] [1 4]], direct [[1 1] [1 4]], floats [[1 1] [1 6] [2 6]],
             ahead [8192 8192 4096 4096];
         }
         /// AVX-VNNI: dot products of bytes in 256 bits.
@@ -117,7 +120,7 @@ macro_rules! instruction_sets {
             avxvnni_i8: tile_avxvnni_i8, i8, lanes 8, word U8x4, unroll 4,
             dot [[1 8] [1 4] [2 4] [1 2] [2 2] [3 2] [4 2] [5 2] [6 2] [1 1] [4 1]];
             avxvnni_block: tile_avxvnni_block, block, lanes 8, tiles [[1 1] [1 4] [2 4]],
-            floats [[1 1] [1 6] [2 6]], ahead [4096 8192 4096 4096];
+            direct [[1 1] [1 4] [2 4]], floats [[1 1] [1 6] [2 6]], ahead [4096 8192 4096 4096];
         }
         /// AVX-512F and BW.
         Avx512 = avx512 over Avx2, if all(feature = "avx512", target_arch = "x86_64"), ["avx512f" "avx512bw"] {
@@ -140,7 +143,7 @@ macro_rules! instruction_sets {
             dot [[1 8] [1 4] [2 4] [4 4] [6 4] [1 2] [2 2] [3 2] [4 2] [5 2] [6 2] [7 2] [8 2] [10 2] [11 2] [12 2]
                  [13 2] [1 1] [4 1] [12 1]];
             avx512vnni_block: tile_avx512vnni_block, block, lanes 16, tiles [[1 1] [1 5] [2 5]],
-            floats [[1 1] [1 12] [2 12]], ahead [0 4096 6144 6144];
+            direct [[1 1] [1 5] [2 5]], floats [[1 1] [1 12] [2 12]], ahead [0 4096 6144 6144];
         }
         /// AVX-512 BF16: dot products of bf16.
         Avx512Bf16 = avx512bf16 over Avx512Vnni, if all(feature = "avx512bf16", target_arch = "x86_64"),

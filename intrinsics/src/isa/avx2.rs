@@ -132,9 +132,15 @@ macro_rules! tile_avx2_block {
         $crate::tile_avx2_block!(VPAIRS $crate::arch::_mm256_abs_epi8(w), $crate::arch::_mm256_sign_epi8(x, w), $c) }};
     (VDOTU $w:expr, $x:expr, $c:expr) => { $crate::tile_avx2_block!(VPAIRS
         $crate::arch::_mm256_castps_si256($w), $crate::arch::_mm256_castps_si256($x), $c) };
-    (VPAIRS $w:expr, $x:expr, $c:expr) => { $crate::arch::_mm256_castsi256_ps($crate::arch::_mm256_add_epi32(
+    (VPAIRS $w:expr, $x:expr, $c:expr) => { $crate::tile_avx2_block!(IN_TURN $crate::arch::_mm256_add_epi32(
         $crate::arch::_mm256_castps_si256($c), $crate::arch::_mm256_madd_epi16(
             $crate::arch::_mm256_maddubs_epi16($w, $x), $crate::arch::_mm256_set1_epi16(1)))) };
+    // SAFETY: no instruction; the sum passes as it is. Otherwise LLVM loads all of a block and adds up
+    // later, for which there are not enough registers.
+    (IN_TURN $c:expr) => {{
+        let mut c = $c;
+        unsafe { core::arch::asm!("/* {0} */", inout(ymm_reg) c, options(nomem, nostack, preserves_flags)) };
+        $crate::arch::_mm256_castsi256_ps(c) }};
     // SAFETY: the verb's caller owns 8 halves there.
     (VLOADB16 $p:expr) => { $crate::arch::_mm256_castsi256_ps($crate::arch::_mm256_slli_epi32::<16>(
         $crate::arch::_mm256_cvtepu16_epi32(unsafe { $crate::arch::_mm_loadu_si128($p.cast()) }))) };

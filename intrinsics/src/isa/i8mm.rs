@@ -42,3 +42,53 @@ macro_rules! tile_i8mm_i8 {
         }); } }); };
     ($($verb:tt)*) => { $crate::tile_neon_f32!($($verb)*) };
 }
+
+/// The tile macro of I8MM for blocks of weights taken apart: products of 2 columns x 8 bytes by 8 bytes
+/// x 2 rows. Single columns of packed weights are DotProd's.
+///
+/// The words of two steps lie side by side: of the eight bytes of four rows the first vector has two, the
+/// second the others. Sums `2 i` and `2 i + 1` are two columns by the first two and by the last two rows;
+/// a single column stands beside itself.
+#[macro_export]
+macro_rules! tile_i8mm_block {
+    (PAIRED) => { true };
+    (PAIR_WORDS $p:expr) => {
+        let words = $p;
+        $crate::each!(i in 4 {
+            let a = $crate::tile_neon_f32!(VLOAD words, (2 * i));
+            let b = $crate::tile_neon_f32!(VLOAD words, (2 * i + 1));
+            $crate::tile_neon_f32!(VSTORE words, (2 * i), $crate::tile_neon_f32!(VPAIR_LO a, b));
+            $crate::tile_neon_f32!(VSTORE words, (2 * i + 1), $crate::tile_neon_f32!(VPAIR_HI a, b));
+        }); };
+    (DEF $($verb:tt)*) => { $crate::tile_i8mm_i8!(DEF $($verb)*) };
+    (START $a:ident [$v:tt x 1] <- $x:ident, $at:expr) => {
+        $crate::tile_i8mm_i8!(DEF $a [1 x 1 x $v]);
+        let start = $crate::tile_neon_f32!(VSPLAT $x, $at);
+        $crate::each!(j in $v { $a[0][j] = start; $a[1][j] = start; }); };
+    (START $a:ident [$v:tt x 4] <- $x:ident, $at:expr) => {
+        $crate::tile_i8mm_i8!(DEF $a [1 x 4 x $v]);
+        let s = $crate::tile_neon_f32!(VLOAD $x, $at);
+        let (first, last) = ($crate::tile_neon_f32!(VPAIR_LO s, s), $crate::tile_neon_f32!(VPAIR_HI s, s));
+        $crate::each!(c in 4 { $crate::each!(j in $v { $a[c][j] = if c < 2 { first } else { last }; }); }); };
+    // SAFETY: works on registers only, of a CPU that has the instruction.
+    (VMATRIX $x:expr, $w:expr, $c:expr) => {{
+        let mut c = $c;
+        unsafe { core::arch::asm!("smmla {0:v}.4s, {1:v}.16b, {2:v}.16b", inout(vreg) c, in(vreg) $x,
+            in(vreg) $w, options(pure, nomem, nostack, preserves_flags)) };
+        c }};
+    // SAFETY: the verb's caller owns the words of both steps, at any word.
+    (DOTS $verb:ident $a:ident [$v:tt x 1] += $b:ident * $x:ident, $g:expr) => {
+        let x = unsafe { $x.wrapping_add($g / 2 * 2).cast::<u64>().read_unaligned() };
+        let x = $crate::arch::vreinterpretq_f32_u64($crate::arch::vdupq_n_u64(x));
+        $crate::each!(j in $v {
+            $a[$g % 2][j] = $crate::tile_i8mm_block!(VMATRIX x, $b[j], $a[$g % 2][j]); }); };
+    (DOTS $verb:ident $a:ident [$v:tt x 4] += $b:ident * $x:ident, $g:expr) => {
+        let first = $crate::tile_neon_f32!(VLOAD $x, ($g / 2 * 2));
+        let last = $crate::tile_neon_f32!(VLOAD $x, ($g / 2 * 2 + 1));
+        $crate::each!(j in $v {
+            $a[$g % 2][j] = $crate::tile_i8mm_block!(VMATRIX first, $b[j], $a[$g % 2][j]);
+            $a[2 + $g % 2][j] = $crate::tile_i8mm_block!(VMATRIX last, $b[j], $a[2 + $g % 2][j]);
+        }); };
+    (PAIR $($verb:tt)*) => { $crate::tile_i8mm_i8!(PAIR $($verb)*) };
+    ($($verb:tt)*) => { $crate::tile_dotprod_block!($($verb)*) };
+}

@@ -152,13 +152,15 @@ macro_rules! tile_neon_i8 {
 #[macro_export]
 macro_rules! tile_neon_block {
     (BIASED) => { false };
-    // Two products of -128 at most by 127 fit 16 bits.
+    // Two products of -128 at most by 127 fit 16 bits. SAFETY: no instruction; the sum passes as it is.
+    // Otherwise LLVM adds the products of several steps first, and spills them.
     (VDOT $w:expr, $x:expr, $c:expr) => {{
         let (w, x) = ($crate::arch::vreinterpretq_s8_f32($w), $crate::arch::vreinterpretq_s8_f32($x));
         let low = $crate::arch::vmull_s8($crate::arch::vget_low_s8(w), $crate::arch::vget_low_s8(x));
         let pairs = $crate::arch::vpaddq_s16(low, $crate::arch::vmull_high_s8(w, x));
-        $crate::arch::vreinterpretq_f32_s32(
-            $crate::arch::vpadalq_s16($crate::arch::vreinterpretq_s32_f32($c), pairs)) }};
+        let mut c = $crate::arch::vpadalq_s16($crate::arch::vreinterpretq_s32_f32($c), pairs);
+        unsafe { core::arch::asm!("/* {0:v} */", inout(vreg) c, options(nomem, nostack, preserves_flags)) };
+        $crate::arch::vreinterpretq_f32_s32(c) }};
     (VDOTU $w:expr, $x:expr, $c:expr) => { $crate::tile_neon_block!(VDOT $w, $x, $c) };
     // SAFETY: the verb's caller owns 4 halves there.
     (VLOADB16 $p:expr) => { $crate::arch::vreinterpretq_f32_u32($crate::arch::vshll_n_u16::<16>(

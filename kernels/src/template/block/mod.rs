@@ -107,6 +107,8 @@ impl Way {
         };
         let [single_4, single_6] = [&row.q4_k[0], &row.q6_k[0]];
         match format {
+            BlockFormat::Q8_0 => Self::Unpacked(unpack, row.g32, 9, Some(&row.q8_0[0])),
+            BlockFormat::Q4_0 => Self::Unpacked(unpack, row.g32, 9, Some(&row.q4_0[0])),
             BlockFormat::Q4K => Self::Unpacked(unpack, row.g32m, 10, Some(single_4)),
             BlockFormat::Q6K => Self::Unpacked(unpack, row.g16, 10, Some(single_6)),
             BlockFormat::Q3K => Self::Unpacked(unpack, row.g16, 10, None),
@@ -357,6 +359,7 @@ impl BlockMatmulPlan {
                 records: workspace.wrapping_add(self.tile_at(tile)),
                 columns: self.tile_columns(tile),
                 record: self.record,
+                paired: self.row.paired,
             };
             // SAFETY: the columns of a tile exist, and its records lie in the workspace.
             unsafe { (self.row.prepare)(&args) };

@@ -15,6 +15,8 @@ pub(crate) struct PrepareArgs {
     pub(crate) columns: [usize; 2],
     /// What records hold.
     pub(crate) record: Record,
+    /// Whether words of two steps and of two columns lie side by side, where there are several columns.
+    pub(crate) paired: bool,
 }
 
 /// What the records of a tile of activations hold.
@@ -58,10 +60,10 @@ pub(super) unsafe fn prepare(args: &PrepareArgs) {
     for c in 0..wide {
         let x = args.x.wrapping_add(if c < exist { c * args.k } else { 0 });
         for b in 0..args.k / steps {
-            let out = args.records.wrapping_add(b * words * wide + c);
+            let out = args.records.wrapping_add(b * words * wide);
             if let Record::Float = args.record {
                 // SAFETY: column `c` exists or is not read, and its records are writable.
-                unsafe { *out = if c < exist { *x.wrapping_add(b) } else { 0.0 } };
+                unsafe { *out.wrapping_add(c) = if c < exist { *x.wrapping_add(b) } else { 0.0 } };
                 continue;
             }
             let (mut bytes, mut scale) = ([0i8; 32], 0.0);
@@ -70,18 +72,19 @@ pub(super) unsafe fn prepare(args: &PrepareArgs) {
                 (bytes, scale) = group(unsafe { &*x.wrapping_add(b * 32).cast::<[f32; 32]>() });
             }
             // SAFETY: the record has these words of each column.
-            unsafe { write(args.record, &bytes, scale, out, wide) };
+            unsafe { write(args, &bytes, scale, out, c) };
         }
     }
 }
 
-/// One column of a record, whose words are `wide` apart.
+/// Column `c` of the record at `out`.
 ///
 /// # Safety
 ///
-/// All words of the column are writable and aligned.
+/// All words of the record are writable and aligned.
 #[inline(always)]
-unsafe fn write(record: Record, bytes: &[i8; 32], scale: f32, out: *mut f32, wide: usize) {
+unsafe fn write(args: &PrepareArgs, bytes: &[i8; 32], scale: f32, out: *mut f32, c: usize) {
+    let (record, wide) = (args.record, args.columns[1]);
     let sum = |bytes: &[i8]| bytes.iter().map(|b| i32::from(*b)).sum::<i32>();
     let whole = |bytes: &[i8], zero: i32| f32::from_bits((-zero * sum(bytes)) as u32);
     let float = |bytes: &[i8]| sum(bytes) as f32 * scale;
@@ -92,10 +95,15 @@ unsafe fn write(record: Record, bytes: &[i8; 32], scale: f32, out: *mut f32, wid
         Record::Sum | Record::Float => [float(bytes), 0.0],
         Record::Sum16 => [float(first), float(second)],
     };
+    let paired = args.paired && wide > 1;
     for (g, word) in bytes.as_chunks::<4>().0.iter().enumerate() {
-        // SAFETY: the first eight words of the column.
-        unsafe { *out.wrapping_add(g * wide).cast() = word.map(|b| b as u8) };
+        // Of steps 2 i and 2 i + 1 those of columns 2 j and 2 j + 1, an even number, in turn.
+        let pairs = g / 2 * 2 * wide + c / 2 * 4 + c % 2 * 2 + g % 2;
+        let at = if paired { pairs } else { g * wide + c };
+        // SAFETY: the first eight words of the columns.
+        unsafe { *out.wrapping_add(at).cast() = word.map(|b| b as u8) };
     }
+    let out = out.wrapping_add(c);
     // SAFETY: the words behind them; the last one exists where there are two sums.
     unsafe {
         *out.wrapping_add(8 * wide) = scale;

@@ -5,8 +5,8 @@
 /// | kind | weights of a vector of rows |
 /// |---|---|
 /// | `q8_0`, `q4_0` | packed blocks of 32 |
-/// | `g32`, `g32m` | unpacked: a scale (and a minimum) as floats, eight words of bytes |
-/// | `g16`, `g16m` | unpacked: two scales (and two minima) of 16 bytes each, eight words |
+/// | `g32`, `g32m` | unpacked: a scale (and a minimum) as floats, eight words of bytes as `DOTS` takes them |
+/// | `g16`, `g16m` | unpacked: two scales (and two minima) of 16 bytes each, eight such words |
 /// | `q4_k`, `q6_k` | packed blocks of 256; one vector, one column |
 /// | `f32`, `f16`, `bf16` | a vector of floats |
 macro_rules! block_step {
@@ -14,9 +14,14 @@ macro_rules! block_step {
         let mut s = [tile!(VZERO); $v];
         each!(j in $v { s[j] = block_step! { half $w[j] }; });
         block_step! { ahead $w[0], $far }
-        block_step! { starts a [$v x $c] <- $x, 9 }
-        block_step! { words VDOT 0, 2, a [$v x $c] += $w * $x ahead $far }
-        block_step! { words VDOT 4, 2, a [$v x $c] += $w * $x ahead $far }
+        tile!(START a [$v x $c] <- $x, 9);
+        each!(g in 8 {
+            let at = (2 + 4 * g) * LANES;
+            let mut b = [tile!(VZERO); $v];
+            each!(j in $v { b[j] = tile!(VWORDS $w[j].wrapping_add(at)); });
+            block_step! { ahead $w[0].wrapping_add(at), $far }
+            block_step! { packed VDOT a [$v x $c] += b * $x, g }
+        });
         block_step! { scaled $f [$v x $c] += a * s * $x }
         $x = $x.wrapping_add(10 * $c);
         for w in &mut $w { *w = w.wrapping_add(34 * LANES); }
@@ -25,7 +30,7 @@ macro_rules! block_step {
         let mut s = [tile!(VZERO); $v];
         each!(j in $v { s[j] = block_step! { half $w[j] }; });
         block_step! { ahead $w[0], $far }
-        block_step! { starts a [$v x $c] <- $x, 9 }
+        tile!(START a [$v x $c] <- $x, 9);
         let low = tile!(VSETU 0x0f0f_0f0f);
         each!(g in 4 {
             let (mut b, mut h) = ([tile!(VZERO); $v], [tile!(VZERO); $v]);
@@ -34,8 +39,8 @@ macro_rules! block_step {
                 (b[j], h[j]) = (tile!(VAND word, low), tile!(VAND tile!(VSHR word, 4), low));
             });
             block_step! { ahead $w[0].wrapping_add(LANES * (2 + 4 * g)), $far }
-            block_step! { dot VDOTU a [$v x $c] += b * $x, g }
-            block_step! { dot VDOTU a [$v x $c] += h * $x, (g + 4) }
+            block_step! { packed VDOTU a [$v x $c] += b * $x, g }
+            block_step! { packed VDOTU a [$v x $c] += h * $x, (g + 4) }
         });
         block_step! { scaled $f [$v x $c] += a * s * $x }
         $x = $x.wrapping_add(10 * $c);
@@ -43,9 +48,10 @@ macro_rules! block_step {
     };
     (g32 [$v:tt x $c:tt] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
         block_step! { floats s [$v] <- $w, 0 }
-        block_step! { starts a [$v x $c] <- $x, 9 }
+        tile!(START a [$v x $c] <- $x, 9);
         block_step! { words VDOT 0, 4, a [$v x $c] += $w * $x ahead $far }
         block_step! { words VDOT 4, 4, a [$v x $c] += $w * $x ahead $far }
+        tile!(PAIR a [$c x $v]);
         block_step! { scaled $f [$v x $c] += a * s * $x }
         $x = $x.wrapping_add(10 * $c);
         for w in &mut $w { *w = w.wrapping_add(36 * LANES); }
@@ -55,6 +61,7 @@ macro_rules! block_step {
         tile!(DEF a [1 x $c x $v]);
         block_step! { words VDOTU 0, 8, a [$v x $c] += $w * $x ahead $far }
         block_step! { words VDOTU 4, 8, a [$v x $c] += $w * $x ahead $far }
+        tile!(PAIR a [$c x $v]);
         block_step! { scaled $f [$v x $c] += a * s * $x }
         block_step! { floats s [$v] <- $w, 1 }
         block_step! { minima $f [$v x $c] += s * $x, 9 }
@@ -64,8 +71,9 @@ macro_rules! block_step {
     (g16 [$v:tt x $c:tt] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
         each!(h in 2 {
             block_step! { floats s [$v] <- $w, h }
-            block_step! { starts a [$v x $c] <- $x, (9 + h) }
+            tile!(START a [$v x $c] <- $x, (9 + h));
             block_step! { words VDOTU (4 * h), 8, a [$v x $c] += $w * $x ahead $far }
+            tile!(PAIR a [$c x $v]);
             block_step! { scaled $f [$v x $c] += a * s * $x }
         });
         $x = $x.wrapping_add(11 * $c);
@@ -76,6 +84,7 @@ macro_rules! block_step {
             block_step! { floats s [$v] <- $w, h }
             tile!(DEF a [1 x $c x $v]);
             block_step! { words VDOTU (4 * h), 16, a [$v x $c] += $w * $x ahead $far }
+            tile!(PAIR a [$c x $v]);
             block_step! { scaled $f [$v x $c] += a * s * $x }
             block_step! { floats s [$v] <- $w, (2 + h) }
             block_step! { minima $f [$v x $c] += s * $x, (9 + h) }
@@ -166,13 +175,6 @@ macro_rules! block_step {
         let mut $s = [tile!(VZERO); $v];
         each!(j in $v { $s[j] = tile!(VWORDS $w[j].wrapping_add(4 * LANES * $at)); });
     };
-    (starts $a:ident [$v:tt x $c:tt] <- $x:ident, $at:expr) => {
-        tile!(DEF $a [1 x $c x $v]);
-        each!(c in $c {
-            let start = tile!(VSPLAT $x, ($at * $c + c));
-            each!(j in $v { $a[c][j] = start; });
-        });
-    };
     // Four words from `first` on, behind a header of so many bytes of each row.
     (words $verb:ident $first:expr, $header:tt, $a:ident [$v:tt x $c:tt] += $w:ident * $x:ident ahead $far:tt) => {
         each!(g in 4 {
@@ -180,10 +182,15 @@ macro_rules! block_step {
             let mut b = [tile!(VZERO); $v];
             each!(j in $v { b[j] = tile!(VWORDS $w[j].wrapping_add(at)); });
             block_step! { ahead $w[0].wrapping_add(at), $far }
-            block_step! { dot $verb $a [$v x $c] += b * $x, ($first + g) }
+            tile!(DOTS $verb $a [$v x $c] += b * $x, ($first + g));
         });
     };
-    (dot $verb:ident $a:ident [$v:tt x $c:tt] += $b:ident * $x:ident, $g:expr) => {
+    // Words of a packed panel, which `DOTS` may take in another order.
+    (packed $verb:ident $a:ident [$v:tt x 1] += $b:ident * $x:ident, $g:expr) => {
+        let x = tile!(VSPLAT $x, $g);
+        each!(j in $v { $a[0][j] = tile!($verb $b[j], x, $a[0][j]); });
+    };
+    (packed $verb:ident $a:ident [$v:tt x $c:tt] += $b:ident * $x:ident, $g:expr) => {
         tile!(DOTS $verb $a [$v x $c] += $b * $x, $g)
     };
     (scaled $f:ident [$v:tt x $c:tt] += $a:ident * $s:ident * $x:ident) => {

@@ -67,13 +67,15 @@ pub(crate) struct BlockKernel {
 }
 
 /// The kernels of one line of the table. Of each list the tiles are the same: a single column; many
-/// columns of one panel; and perhaps of two.
+/// columns of one panel; and perhaps of two. Of `q8_0` and `q4_0` there may be the first one only.
 #[derive(Debug)]
 pub(crate) struct BlockRow {
     /// Rows of a panel.
     pub(crate) lanes: usize,
     /// What weights of 8 bits are stored plus, `0` or `128`.
     pub(crate) bias: i32,
+    /// Whether words of two steps and of two columns lie side by side.
+    pub(crate) paired: bool,
     pub(crate) q8_0: &'static [BlockKernel],
     pub(crate) q4_0: &'static [BlockKernel],
     pub(crate) g32: &'static [BlockKernel],
@@ -91,7 +93,7 @@ pub(crate) struct BlockRow {
 
 macro_rules! block_row {
     ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $lanes:tt,
-     tiles $tiles:tt, floats $floats:tt,
+     tiles $tiles:tt, direct $direct:tt, floats $floats:tt,
      ahead [$far8:tt $far4:tt $far_k:tt $far_f:tt]) => {
         mod $id {
             use super::*;
@@ -100,8 +102,9 @@ macro_rules! block_row {
             pub(super) const ROW: BlockRow = BlockRow {
                 lanes: LANES,
                 bias: if tile!(BIASED) { 128 } else { 0 },
-                q8_0: block_tiles! { $isa $isa_name $lanes $feat q8_0 $far8 $tiles },
-                q4_0: block_tiles! { $isa $isa_name $lanes $feat q4_0 $far4 $tiles },
+                paired: tile!(PAIRED),
+                q8_0: block_tiles! { $isa $isa_name $lanes $feat q8_0 $far8 $direct },
+                q4_0: block_tiles! { $isa $isa_name $lanes $feat q4_0 $far4 $direct },
                 g32: block_tiles! { $isa $isa_name $lanes $feat g32 0 $tiles },
                 g32m: block_tiles! { $isa $isa_name $lanes $feat g32m 0 $tiles },
                 g16: block_tiles! { $isa $isa_name $lanes $feat g16 0 $tiles },
@@ -117,6 +120,8 @@ macro_rules! block_row {
                 } },
                 unpack: |format| {
                     Some(match format {
+                        BlockFormat::Q8_0 if ROW.q8_0.len() == 1 => block_unpacker! { $feat q8_0 },
+                        BlockFormat::Q4_0 if ROW.q4_0.len() == 1 => block_unpacker! { $feat q4_0 },
                         BlockFormat::Q4_1 => block_unpacker! { $feat q4_1 },
                         BlockFormat::Q5_0 => block_unpacker! { $feat q5_0 },
                         BlockFormat::Q5_1 => block_unpacker! { $feat q5_1 },

@@ -14,6 +14,16 @@ pub(crate) type UnpackFn = unsafe fn(*const u8, *mut f32, usize);
 
 /// Takes a block apart. `$p` is where it lies, `$o` where its vectors go; both move on.
 macro_rules! block_unpack {
+    (q8_0 $p:ident -> $o:ident) => {
+        block_unpack! { halves 1, $p -> $o }
+        each!(g in 8 { tile!(VSTORE $o, (1 + g), tile!(VWORDS $p.wrapping_add((2 + 4 * g) * LANES))); });
+        block_unpack! { next $p, 34 -> $o, 9 }
+    };
+    (q4_0 $p:ident -> $o:ident) => {
+        block_unpack! { halves 1, $p -> $o }
+        block_unpack! { nibbles $p, 2 -> $o, 1 }
+        block_unpack! { next $p, 18 -> $o, 9 }
+    };
     (q4_1 $p:ident -> $o:ident) => {
         block_unpack! { halves 2, $p -> $o }
         block_unpack! { nibbles $p, 4 -> $o, 2 }
@@ -165,7 +175,12 @@ macro_rules! block_unpack {
             tile!(VSTORE $o, (10 * g + 1), tile!(VMUL block_step! { unsigned minima[g / 4], g % 4 }, least));
         });
     };
+    (pairs $o:ident, 9) => { tile!(PAIR_WORDS $o.wrapping_add(LANES)); };
+    (pairs $o:ident, 10) => { tile!(PAIR_WORDS $o.wrapping_add(2 * LANES)); };
+    (pairs $o:ident, 80) => { each!(g in 8 { tile!(PAIR_WORDS $o.wrapping_add((10 * g + 2) * LANES)); }); };
+    (pairs $o:ident, 96) => { each!(g in 8 { tile!(PAIR_WORDS $o.wrapping_add((12 * g + 4) * LANES)); }); };
     (next $p:ident, $bytes:tt -> $o:ident, $vectors:tt) => {
+        block_unpack! { pairs $o, $vectors }
         $p = $p.wrapping_add($bytes * LANES);
         $o = $o.wrapping_add($vectors * LANES);
     };
