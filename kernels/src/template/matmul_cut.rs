@@ -222,9 +222,11 @@ fn by_width(p: &MatmulParams, kernels: &[MatmulKernel]) -> Vec<(u64, usize, usiz
             last.1
         });
         let total = total.fold(0, u64::saturating_add);
-        list.push((total, width, costs(width).0.into_iter().max().unwrap_or(1)));
+        let rows = costs(width).0.into_iter().max().unwrap_or(1);
+        // Into its place at once: a sort takes 5 KB of code, for a handful.
+        let at = list.partition_point(|&(other, ..)| other <= total);
+        list.insert(at, (total, width, rows));
     }
-    list.sort_by_key(|&(total, ..)| total);
     let best = list[0].0;
     list.retain(|&(total, ..)| total <= best + best / 2);
     // The results of short reductions are what takes the time: they leave faster in long rows. The
