@@ -117,6 +117,7 @@ impl KvCache {
     /// Moves to large pages: walking through a long cache in small ones takes a little longer, while in a
     /// short one most of a large page would be cleared for nothing. Stays where it is if there is no memory
     /// for that. No run may use the cache meanwhile.
+    #[cfg(feature = "llm")]
     pub(crate) fn use_large_pages(&self) {
         let mut memory = self.lock();
         let Ok(mut large) = AlignedBytes::zeroed(memory.len()) else { return };
