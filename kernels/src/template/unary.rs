@@ -117,19 +117,26 @@ pub enum UnaryOp {
 impl UnaryOp {
     /// The function of an activation; `None` for [`Activation::None`].
     pub fn from_activation(activation: Activation) -> Option<Self> {
+        Self::each_activation(activation, |op| op)
+    }
+
+    /// Calls `f` with the operation of an activation; from a place of its own for each, so that a build
+    /// which asks for kernels there contains those of activations, and no others.
+    #[inline(always)]
+    fn each_activation<R>(activation: Activation, f: impl Fn(Self) -> R) -> Option<R> {
         Some(match activation {
             Activation::None => return None,
-            Activation::Relu => Self::Relu,
-            Activation::Clip { min, max } => Self::Clip { min, max },
-            Activation::LeakyRelu { alpha } => Self::LeakyRelu { alpha },
-            Activation::Sigmoid => Self::Sigmoid,
-            Activation::Tanh => Self::Tanh,
-            Activation::HardSigmoid { alpha, beta } => Self::HardSigmoid { alpha, beta },
-            Activation::HardSwish => Self::HardSwish,
-            Activation::Silu => Self::Silu,
-            Activation::Gelu => Self::Gelu,
-            Activation::GeluTanh => Self::GeluTanh,
-            Activation::Elu { alpha } => Self::Elu { alpha },
+            Activation::Relu => f(Self::Relu),
+            Activation::Clip { min, max } => f(Self::Clip { min, max }),
+            Activation::LeakyRelu { alpha } => f(Self::LeakyRelu { alpha }),
+            Activation::Sigmoid => f(Self::Sigmoid),
+            Activation::Tanh => f(Self::Tanh),
+            Activation::HardSigmoid { alpha, beta } => f(Self::HardSigmoid { alpha, beta }),
+            Activation::HardSwish => f(Self::HardSwish),
+            Activation::Silu => f(Self::Silu),
+            Activation::Gelu => f(Self::Gelu),
+            Activation::GeluTanh => f(Self::GeluTanh),
+            Activation::Elu { alpha } => f(Self::Elu { alpha }),
         })
     }
 
@@ -296,8 +303,11 @@ pub(crate) fn post_kernel(
     isa: Isa,
     activation: Activation,
 ) -> Result<Option<UnaryKernel>, KernelError> {
-    let op = UnaryOp::from_activation(activation).filter(|_| activation.in_tile().is_none());
-    op.map(|op| UnaryKernel::new(isa, op)).transpose()
+    if activation.in_tile().is_some() {
+        return Ok(None);
+    }
+    isa.require()?;
+    Ok(UnaryOp::each_activation(activation, |op| kernel(isa, op)))
 }
 
 macro_rules! unary_row {
@@ -314,6 +324,7 @@ macro_rules! unary_kernels {
     ($feat:tt $l:tt $isa_name:ident; $($name:ident $variant:ident x $u:tt |$x:ident, $a:ident, $b:ident| $body:expr;)*) => {
         $(unary_kernel! { $name $feat $l $u |$x, $a, $b| $body })*
 
+        #[inline(always)]
         pub(super) fn kernel(op: UnaryOp) -> (UnaryFn, &'static str) {
             match op {
                 $(UnaryOp::$variant { .. } => (
@@ -359,6 +370,7 @@ macro_rules! unary_kernel {
 tilewright_intrinsics::for_each_tile!(unary_row);
 
 /// The kernel of a function for an instruction set that the caller has found available.
+#[inline(always)]
 pub(crate) fn kernel(isa: Isa, op: UnaryOp) -> UnaryKernel {
     let params = op.params();
     let isa = isa.serving(Dtype::F32);
