@@ -114,30 +114,29 @@ pub enum UnaryOp {
     },
 }
 
+/// `$body` for the operation `$op` of an activation: a place of its own for each, so that a build which asks
+/// for kernels there contains those of activations, and no others.
+macro_rules! each_activation {
+    ($activation:expr, $op:ident => $body:expr) => {
+        each_activation! { @ $activation, $op => $body;
+            Relu, Clip { min, max }, LeakyRelu { alpha }, Sigmoid, Tanh, HardSigmoid { alpha, beta },
+            HardSwish, Silu, Gelu, GeluTanh, Elu { alpha } }
+    };
+    (@ $activation:expr, $op:ident => $body:expr; $($name:ident $({ $($field:ident),* })?),*) => {
+        match $activation {
+            Activation::None => None,
+            $(Activation::$name $({ $($field),* })? => {
+                let $op = UnaryOp::$name $({ $($field),* })?;
+                Some($body)
+            })*
+        }
+    };
+}
+
 impl UnaryOp {
     /// The function of an activation; `None` for [`Activation::None`].
     pub fn from_activation(activation: Activation) -> Option<Self> {
-        Self::each_activation(activation, |op| op)
-    }
-
-    /// Calls `f` with the operation of an activation; from a place of its own for each, so that a build
-    /// which asks for kernels there contains those of activations, and no others.
-    #[inline(always)]
-    fn each_activation<R>(activation: Activation, f: impl Fn(Self) -> R) -> Option<R> {
-        Some(match activation {
-            Activation::None => return None,
-            Activation::Relu => f(Self::Relu),
-            Activation::Clip { min, max } => f(Self::Clip { min, max }),
-            Activation::LeakyRelu { alpha } => f(Self::LeakyRelu { alpha }),
-            Activation::Sigmoid => f(Self::Sigmoid),
-            Activation::Tanh => f(Self::Tanh),
-            Activation::HardSigmoid { alpha, beta } => f(Self::HardSigmoid { alpha, beta }),
-            Activation::HardSwish => f(Self::HardSwish),
-            Activation::Silu => f(Self::Silu),
-            Activation::Gelu => f(Self::Gelu),
-            Activation::GeluTanh => f(Self::GeluTanh),
-            Activation::Elu { alpha } => f(Self::Elu { alpha }),
-        })
+        each_activation!(activation, op => op)
     }
 
     /// The two parameters of the kernel.
@@ -307,7 +306,7 @@ pub(crate) fn post_kernel(
         return Ok(None);
     }
     isa.require()?;
-    Ok(UnaryOp::each_activation(activation, |op| kernel(isa, op)))
+    Ok(each_activation!(activation, op => kernel(isa, op)))
 }
 
 macro_rules! unary_row {
