@@ -45,6 +45,7 @@ mod conv_pack;
 pub mod conv_params;
 #[cfg(any(feature = "alloc", test))]
 pub mod conv_pool;
+#[cfg(any(feature = "alloc", test))]
 mod conv_product;
 #[cfg(any(feature = "alloc", test))]
 mod conv_reference;
