@@ -75,7 +75,7 @@ impl ConvPlan {
     /// operand would not fit the address space, [`KernelError::IsaUnavailable`].
     pub fn new(isa: Isa, params: &ConvParams) -> Result<Self, KernelError> {
         let (x_len, y_len) = check(isa, params)?;
-        if Product::supports(params) {
+        if Product::supports(isa, params) {
             let product = Product::new(isa, params, None)?;
             let implementation = Implementation::Product(Box::new(product));
             return Self::with(isa, params, implementation, x_len, y_len);
@@ -99,7 +99,7 @@ impl ConvPlan {
     /// As [`new`](Self::new).
     pub fn candidates(isa: Isa, params: &ConvParams) -> Result<Vec<Choice>, KernelError> {
         check(isa, params)?;
-        if Product::supports(params) {
+        if Product::supports(isa, params) {
             return Product::candidates(isa, params);
         }
         let kernels = kernels(isa);
@@ -388,7 +388,7 @@ fn check(isa: Isa, p: &ConvParams) -> Result<(usize, usize), KernelError> {
 
 /// The implementation of a choice. Sizes that it does not have in exactly this form do not fit.
 fn implement(isa: Isa, p: &ConvParams, choice: &Choice) -> Result<Implementation, KernelError> {
-    if Product::supports(p) {
+    if Product::supports(isa, p) {
         let product = Product::new(isa, p, Some(choice))?;
         return Ok(Implementation::Product(Box::new(product)));
     }

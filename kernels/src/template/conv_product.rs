@@ -3,7 +3,8 @@
 //! [`ConvPlan`](super::conv::ConvPlan).
 
 use super::conv::{ConvParams, InputLayout, Operands};
-use super::matmul::{MatmulForm, MatmulParams, MatmulPlan};
+use super::matmul::{MatmulForm, MatmulParams, MatmulPlan, kernels};
+use super::matmul_cut::has_blocks;
 use crate::{C_BLOCK, Choice, Isa, KernelError};
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -16,9 +17,10 @@ pub(crate) struct Product {
 }
 
 impl Product {
-    /// Whether a convolution is one.
-    pub(crate) fn supports(p: &ConvParams) -> bool {
-        p.kernel == [1, 1]
+    /// Whether a convolution is one that an instruction set has tiles for.
+    pub(crate) fn supports(isa: Isa, p: &ConvParams) -> bool {
+        has_blocks(kernels(isa))
+            && p.kernel == [1, 1]
             && p.stride == [1, 1]
             && p.pads == [0; 4]
             && p.groups == 1

@@ -11,7 +11,7 @@
 //! `matmul_cut` has the rules, `matmul_run` the loops, `matmul_tile` the microkernels.
 
 use super::layout::{self, LayoutKernels};
-use super::matmul_cut::{Tiling, candidates, exists, near};
+use super::matmul_cut::{Tiling, candidates, exists, has_blocks, near};
 use super::matmul_tile::MatmulKernel;
 use super::unary::{UnaryKernel, post_kernel};
 use crate::epilogue::TileActivation;
@@ -326,6 +326,10 @@ impl MatmulPlan {
 fn check(isa: Isa, p: &MatmulParams) -> Result<[usize; 3], KernelError> {
     isa.require()?;
     p.check()?;
+    if p.blocked() && !has_blocks(kernels(isa)) {
+        let what = "blocks, on an instruction set without tiles of 16 columns";
+        return Err(KernelError::Unsupported { op: OP, what });
+    }
     let matrix = |rows: usize, stride: usize, width: usize, batch: usize| {
         let one = checked_len(OP, &[rows - 1, stride])?.checked_add(width);
         let all = checked_len(OP, &[p.batch - 1, batch])?;

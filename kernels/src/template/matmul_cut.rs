@@ -125,6 +125,11 @@ fn find(kernels: &[MatmulKernel], rows: usize, columns: usize) -> usize {
     kernels.iter().position(fits).unwrap_or(0)
 }
 
+/// Whether kernels can write whole blocks of columns.
+pub(crate) fn has_blocks(kernels: &[MatmulKernel]) -> bool {
+    kernels.iter().any(|k| k.info.c_ob.is_multiple_of(C_BLOCK))
+}
+
 /// Whether there is a kernel of this tile size for a product.
 pub(crate) fn exists(
     p: &MatmulParams,

@@ -204,6 +204,9 @@ fn epilogues(isa: Isa) {
 }
 
 fn blocked(isa: Isa) {
+    if !super::matmul_cut::has_blocks(kernels(isa)) {
+        return;
+    }
     let p = |m: usize, k: usize, n: usize| MatmulParams {
         a_row: m * 16,
         c_row: m * 16,
