@@ -79,9 +79,10 @@ impl MatmulPlan {
         unsafe { self.run_units(&operands, units) };
     }
 
-    /// Units are ordered by product, part of the rows, panel; with a plain B (or a larger one than A in
-    /// blocks) by product, panel, part of the rows, so that threads pack (or read) different parts of it. Of a range this takes the largest
-    /// rectangles, since the packed forms of A and B are made once for each.
+    /// Units are ordered by product, part of the rows, panel; with a plain B (or, of blocks, one larger
+    /// than A) by product, panel, part of the rows, so that threads pack (or read) different parts of it.
+    /// Of a range this takes the largest rectangles, since the packed forms of A and B are made once for
+    /// each.
     ///
     /// # Safety
     ///
