@@ -6,6 +6,8 @@
 #[doc(hidden)]
 #[macro_export]
 macro_rules! tile_default {
+    ($m:ident VSTREAM $p:expr, $i:expr, $x:expr) => { $crate::$m!(VSTORE $p, $i, $x) };
+    ($m:ident VSTREAMED) => {};
     ($m:ident DEF $t:ident [$r:tt x $w:tt x $v:tt]) => {
         let mut $t = [[$crate::$m!(VZERO); $v]; $r * $w]; };
     ($m:ident ZERO $t:ident [$r:tt x $w:tt x $v:tt]) => {

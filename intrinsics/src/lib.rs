@@ -19,6 +19,7 @@
 //! | `VZERO`, `VSET x` | all lanes 0; all lanes `x` |
 //! | `VLOAD p, i`, `VSTORE p, i, x` | vector `i` of the array at `p`, any alignment |
 //! | `VLOAD_TAIL p, n`, `VSTORE_TAIL p, n, x` | the first `n <= LANES` elements at `p`; loaded lanes from `n` on are 0; no byte beyond is touched |
+//! | `VSTREAM p, i, x`, `VSTREAMED` | as `VSTORE`, past the caches if the machine can do that, at a multiple of a vector's size; all of these before any later store (by default `VSTORE`, and nothing) |
 //! | `VSPLAT p, i` | element `i` of the array at `p` in all lanes |
 //! | `VPREFETCH p, i` | hint that element `i` will be read soon; never faults |
 //! | `VFMA a, b, c` | `a * b + c`, rounded once (scalar: twice) |

@@ -18,6 +18,10 @@ macro_rules! tile_avx2_f32 {
         unsafe { $crate::arch::_mm256_storeu_ps($p.wrapping_add($i * 8), $x) } };
     (VSTORE_TAIL $p:expr, $n:expr, $x:expr) => {
         unsafe { $crate::arch::_mm256_maskstore_ps($p, $crate::tile_avx2_f32!(VMASK $n), $x) } };
+    // SAFETY: the verb's caller owns the elements and has aligned them; a fence touches nothing.
+    (VSTREAM $p:expr, $i:expr, $x:expr) => {
+        unsafe { $crate::arch::_mm256_stream_ps($p.wrapping_add($i * 8), $x) } };
+    (VSTREAMED) => { unsafe { $crate::arch::_mm_sfence() } };
     // SAFETY: a prefetch is a hint and may name any address.
     (VPREFETCH $p:expr, $i:expr) => { unsafe {
         $crate::arch::_mm_prefetch::<{ $crate::arch::_MM_HINT_T0 }>($p.wrapping_add($i).cast()) } };

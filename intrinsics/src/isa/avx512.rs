@@ -18,6 +18,10 @@ macro_rules! tile_avx512_f32 {
         unsafe { $crate::arch::_mm512_storeu_ps($p.wrapping_add($i * 16), $x) } };
     (VSTORE_TAIL $p:expr, $n:expr, $x:expr) => {
         unsafe { $crate::arch::_mm512_mask_storeu_ps($p, ((1u32 << $n) - 1) as u16, $x) } };
+    // SAFETY: the verb's caller owns the elements and has aligned them; a fence touches nothing.
+    (VSTREAM $p:expr, $i:expr, $x:expr) => {
+        unsafe { $crate::arch::_mm512_stream_ps($p.wrapping_add($i * 16), $x) } };
+    (VSTREAMED) => { unsafe { $crate::arch::_mm_sfence() } };
     // SAFETY: a prefetch is a hint and may name any address.
     (VPREFETCH $p:expr, $i:expr) => { unsafe {
         $crate::arch::_mm_prefetch::<{ $crate::arch::_MM_HINT_T0 }>($p.wrapping_add($i).cast()) } };

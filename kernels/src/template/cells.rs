@@ -3,7 +3,8 @@
 //!
 //! `[rows, k]` becomes `[k / cell, height, cell]`: a cell is what one row has of a column. Each row is
 //! divided by a number of its own first. Eight rows are written at a time, so that what a column gets
-//! is whole cache lines.
+//! is whole cache lines, which large results send past the caches: read before they are written, those lines would
+//! cost as much again.
 
 use crate::error::{check_len, checked_len};
 use crate::{Dtype, Isa, KernelError};
@@ -68,6 +69,9 @@ pub struct CellsParams {
     pub cell: usize,
     /// What elements become.
     pub form: CellForm,
+    /// Whether what is written goes past the caches, for results that are larger than those, or that something
+    /// else than the CPU reads. Only where whole groups of rows begin at a multiple of 64 bytes.
+    pub past_caches: bool,
 }
 
 /// A conversion ready to run. Its units are groups of eight rows.
@@ -75,7 +79,15 @@ pub struct CellsParams {
 /// ```
 /// use tilewright_kernels::{CellForm, CellsParams, CellsPlan, Isa};
 ///
-/// let params = CellsParams { rows: 1, k: 2, padded: 32, height: 1, cell: 8, form: CellForm::I8 };
+/// let params = CellsParams {
+///     rows: 1,
+///     k: 2,
+///     padded: 32,
+///     height: 1,
+///     cell: 8,
+///     form: CellForm::I8,
+///     past_caches: false,
+/// };
 /// let plan = CellsPlan::new(Isa::Scalar, &params)?;
 /// let (mut out, mut scales) = ([0u8; 32], [0.0]);
 /// plan.compute(&[1.0, -0.5], 2, &mut out, &mut scales)?;
@@ -98,7 +110,7 @@ impl CellsPlan {
     /// [`KernelError::InvalidParam`], [`KernelError::TooLarge`], [`KernelError::IsaUnavailable`].
     pub fn new(isa: Isa, params: &CellsParams) -> Result<Self, KernelError> {
         isa.require()?;
-        let &CellsParams { rows, k, padded, height, cell, form } = params;
+        let &CellsParams { rows, k, padded, height, cell, form, .. } = params;
         let invalid = |param, expected| Err(KernelError::InvalidParam { op: OP, param, expected });
         if rows > height {
             return invalid("rows", "at most the height");
@@ -171,16 +183,21 @@ impl CellsPlan {
         scales: *mut f32,
         unit: usize,
     ) -> PackArgs {
-        let CellsParams { rows, k, padded, height, cell, form } = self.params;
+        let CellsParams { rows, k, padded, height, cell, form, past_caches } = self.params;
         let first = unit * GROUP;
+        let rows = GROUP.min(rows - first);
+        let out = out.wrapping_add(form.bytes(first * cell));
+        let column = form.bytes(height * cell);
+        let lines = out.addr().is_multiple_of(LINE) && column.is_multiple_of(LINE);
         PackArgs {
             x: x.wrapping_add(first * stride),
             stride,
-            rows: GROUP.min(rows - first),
+            rows,
             k,
             padded,
-            out: out.wrapping_add(form.bytes(first * cell)),
-            column: form.bytes(height * cell),
+            out,
+            column,
+            past_caches: past_caches && rows == GROUP && lines,
             scales: scales.wrapping_add(first),
             sums: core::ptr::null_mut(),
             sizes: core::ptr::null_mut(),
@@ -264,6 +281,8 @@ struct PackArgs {
     out: *mut u8,
     /// Bytes between two columns.
     column: usize,
+    /// Whether there is a whole group of rows, at whole lines, which go past the caches.
+    past_caches: bool,
     scales: *mut f32,
     /// Per element of a row of the result, what is added to; null where nothing is.
     sums: *mut f32,
@@ -289,9 +308,12 @@ struct CellsKernel {
     nibbles: [[PackFn; 2]; 2],
 }
 
-/// Elements as they are converted.
+/// Bytes of a line of caches. A column of a group has one at least.
+const LINE: usize = 64;
+
+/// Elements as they are converted, and what columns get of them from a group of rows.
 #[repr(align(64))]
-struct Line([u8; 2 * STEP]);
+struct Lines<const BYTES: usize>([u8; BYTES]);
 
 /// A power of two that brings elements of this size near 1.
 fn power_of_two(most: f32) -> f32 {
@@ -369,24 +391,42 @@ macro_rules! cells_row {
                 if nothing.iter().all(|x| *x == 0.0) { most } else { f32::NAN }
             }
 
-            /// Converts [`STEP`] elements.
+            /// Converts [`STEP`] elements to cells `apart` bytes apart. Gives integers as floats too, and halves as they
+            /// were.
             $(#[target_feature(enable = $f)])*
-            unsafe fn convert<const FORM: u8>(x: *const f32, factor: f32, to: *mut u8) {
+            unsafe fn convert<const CELL: usize, const FORM: u8>(
+                x: *const f32,
+                factor: f32,
+                to: *mut u8,
+                apart: usize,
+            ) -> [tile!(VTYPE); STEP / L] {
                 let factors = tile!(VSET factor);
                 let most = if FORM == I4 { 7.0 } else { 127.0 };
                 let (low, high) = (tile!(VSET -most), tile!(VSET most));
-                for j in 0..STEP / L {
+                let mut values = [tile!(VZERO); STEP / L];
+                for (j, value) in values.iter_mut().enumerate() {
+                    let to = to.wrapping_add(place::<CELL, FORM>(j, apart));
                     let v = tile!(VMUL tile!(VLOAD x, j), factors);
                     if FORM != F16 {
-                        let v = tile!(VMIN tile!(VMAX tile!(VROUND v), low), high);
-                        let to = to.wrapping_add(j * L);
-                        tile!(VSTORE8 to, v);
+                        *value = tile!(VMIN tile!(VMAX tile!(VROUND v), low), high);
+                        tile!(VSTORE8 to, *value);
                     } else {
-                        let to = to.cast::<u16>().wrapping_add(j * L);
+                        *value = v;
+                        let to = to.cast::<u16>();
                         tile!(VSTORE16 to, v);
                     }
                 }
+                values
             }
+
+            /// Where the elements of vector `j` go in cells that are `apart` bytes apart.
+            const fn place<const CELL: usize, const FORM: u8>(j: usize, apart: usize) -> usize {
+                let at = j * VECTOR[FORM as usize];
+                at / CELL * apart + at % CELL
+            }
+
+            /// Bytes that a vector becomes, of each form before nibbles are put together.
+            const VECTOR: [usize; 3] = [2 * L, L, L];
 
             $(#[target_feature(enable = $f)])*
             unsafe fn pack<const CELL: usize, const FORM: u8, const SUMS: bool>(
@@ -398,6 +438,8 @@ macro_rules! cells_row {
                     _ => CellForm::I4,
                 };
                 let bytes = form.bytes(STEP);
+                // Whether each vector's elements are of one cell: smaller cells are cut out of a line.
+                let whole = FORM != I4 && CELL.is_multiple_of(VECTOR[FORM as usize]);
                 let (mut factors, mut losses) = ([0.0f32; GROUP], [0.0f32; GROUP]);
                 for r in 0..a.rows {
                     // SAFETY: a row of the caller's.
@@ -408,22 +450,27 @@ macro_rules! cells_row {
                     // SAFETY: the caller has a place for each row.
                     unsafe { *a.scales.add(r) = scale };
                 }
-                // Signed bytes as floats: 2^23 + 128 with one in its lowest bits, less as much.
-                let mask = tile!(VSET f32::from_bits(0x4b00_0080));
-                let zero = tile!(VSET 8_388_736.0);
-                let (mut changed, mut squares) = (tile!(VZERO), tile!(VZERO));
-                let mut line = Line([0; 2 * STEP]);
+                let mut changed = [tile!(VZERO); STEP / L];
+                let mut squares = [tile!(VZERO); STEP / L];
+                let mut line = Lines([0; 2 * STEP]);
                 let line = line.0.as_mut_ptr();
+                let mut columns = Lines([0; 2 * STEP * GROUP]);
+                let columns = columns.0.as_mut_ptr();
                 let mut rest = [0.0f32; STEP];
                 for at in (0..a.padded).step_by(STEP) {
                     let out = a.out.wrapping_add(form.bytes(at) / CELL * a.column);
+                    let (to, apart) =
+                        if a.past_caches { (columns, GROUP * CELL) } else { (out, a.column) };
                     let mut sums = [tile!(VZERO); STEP / L];
                     let mut sizes = [tile!(VZERO); STEP / L];
                     for r in 0..a.rows {
                         let x = a.x.wrapping_add(r * a.stride + at);
-                        // The rows after these are read while these are written.
-                        tile!(VPREFETCH x, GROUP * a.stride);
-                        tile!(VPREFETCH x, GROUP * a.stride + STEP / 2);
+                        // The rows after these are read while these are written, which takes longer through the
+                        // caches than past them.
+                        if !a.past_caches {
+                            tile!(VPREFETCH x, GROUP * a.stride);
+                            tile!(VPREFETCH x, GROUP * a.stride + STEP / 2);
+                        }
                         let x = if at + STEP <= a.k {
                             x
                         } else {
@@ -433,25 +480,29 @@ macro_rules! cells_row {
                             unsafe { rest.as_mut_ptr().copy_from_nonoverlapping(x, n) };
                             rest.as_ptr()
                         };
-                        // SAFETY: the elements are there; the line has room for what they become.
-                        unsafe { convert::<FORM>(x, factors[r], line) };
+                        let to = to.wrapping_add(r * CELL);
+                        let (to_cells, cells_apart) = if whole { (to, apart) } else { (line, CELL) };
+                        // SAFETY: the elements are there; the line has room for what they become, and so have the
+                        // cells of this row.
+                        let values =
+                            unsafe { convert::<CELL, FORM>(x, factors[r], to_cells, cells_apart) };
                         if SUMS {
                             let less = tile!(VSET losses[r]);
-                            for j in 0..STEP / L {
+                            for (j, &value) in values.iter().enumerate() {
                                 let v = if FORM == F16 {
-                                    let p = line.cast::<u16>().wrapping_add(j * L);
+                                    let at = place::<CELL, FORM>(j, cells_apart);
+                                    let p = to_cells.wrapping_add(at).cast::<u16>();
                                     tile!(VLOAD16 p)
                                 } else {
-                                    let p = line.wrapping_add(j * L);
-                                    tile!(VLOAD8 p, mask, zero)
+                                    value
                                 };
                                 sums[j] = tile!(VADD sums[j], v);
                                 sizes[j] = tile!(VADD sizes[j], tile!(VABS v));
                                 if FORM != F16 {
                                     let given = tile!(VLOAD x, j);
                                     let lost = tile!(VFMA v, less, given);
-                                    changed = tile!(VFMA lost, lost, changed);
-                                    squares = tile!(VFMA given, given, squares);
+                                    changed[j] = tile!(VFMA lost, lost, changed[j]);
+                                    squares[j] = tile!(VFMA given, given, squares[j]);
                                 }
                             }
                         }
@@ -464,11 +515,20 @@ macro_rules! cells_row {
                                 }
                             }
                         }
-                        for c in 0..bytes / CELL {
+                        for c in 0..if whole { 0 } else { bytes / CELL } {
                             // SAFETY: the cells of this row, in columns that exist.
                             unsafe {
                                 let cell = line.add(c * CELL).cast::<[u8; CELL]>().read();
-                                out.add(c * a.column + r * CELL).cast::<[u8; CELL]>().write(cell);
+                                to.add(c * apart).cast::<[u8; CELL]>().write(cell);
+                            }
+                        }
+                    }
+                    if a.past_caches {
+                        for c in 0..bytes / CELL {
+                            let from = columns.wrapping_add(c * GROUP * CELL).cast::<f32>();
+                            let to = out.wrapping_add(c * a.column).cast::<f32>();
+                            for j in 0..GROUP * CELL / (4 * L) {
+                                tile!(VSTREAM to, j, tile!(VLOAD from, j));
                             }
                         }
                     }
@@ -483,11 +543,20 @@ macro_rules! cells_row {
                         }
                     }
                 }
-                let (mut lost, mut all) = ([0.0f32; L], [0.0f32; L]);
-                let (l, s) = (lost.as_mut_ptr(), all.as_mut_ptr());
-                tile!(VSTORE l, 0, changed);
-                tile!(VSTORE s, 0, squares);
-                [lost, all].map(|lanes| lanes.iter().map(|x| f64::from(*x)).sum())
+                if a.past_caches {
+                    tile!(VSTREAMED);
+                }
+                let total = |parts: &[tile!(VTYPE)]| {
+                    let mut lanes = [0.0f32; L];
+                    let mut all = 0.0;
+                    for part in parts {
+                        let to = lanes.as_mut_ptr();
+                        tile!(VSTORE to, 0, *part);
+                        all += lanes.iter().map(|x| f64::from(*x)).sum::<f64>();
+                    }
+                    all
+                };
+                [total(&changed), total(&squares)]
             }
         }
     };

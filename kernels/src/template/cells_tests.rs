@@ -24,7 +24,7 @@ fn reference(form: CellForm, x: f32, scale: f32) -> (f64, u16) {
 }
 
 fn check(isa: Isa, params: &CellsParams, place: Place) {
-    let &CellsParams { rows, k, padded, height, cell, form } = params;
+    let &CellsParams { rows, k, padded, height, cell, form, .. } = params;
     let stride = k + 3;
     let count = if rows == 0 { 0 } else { (rows - 1) * stride + k };
     let mut x = Numbers::new((rows * 64 + k) as u64).floats(count);
@@ -122,8 +122,11 @@ fn all(isa: Isa) {
         let (some, few) = if cfg!(miri) { (1, 2) } else { (heights.len(), lengths.len()) };
         for (rows, height) in heights.into_iter().take(some) {
             for (k, padded) in lengths.into_iter().take(few) {
-                let params = CellsParams { rows, k, padded, height, cell, form };
+                let past_caches = false;
+                let params = CellsParams { rows, k, padded, height, cell, form, past_caches };
                 check(isa, &params, Place::ALL[(i + rows) % 3]);
+                let past = CellsParams { past_caches: true, ..params };
+                [Place::Aligned, Place::Misaligned].into_iter().for_each(|p| check(isa, &past, p));
             }
         }
     }
@@ -150,7 +153,9 @@ fn what_is_not_finite_has_no_scale() {
     for isa in Isa::available() {
         for (form, bad) in [(CellForm::F16, f32::NAN), (CellForm::I8, f32::INFINITY)] {
             for at in [0, 16, 33, 66] {
-                let params = CellsParams { rows: 2, k: 67, padded: 96, height: 2, cell: 32, form };
+                let (rows, past_caches) = (2, false);
+                let (k, padded, height, cell) = (67, 96, 2, 32);
+                let params = CellsParams { rows, k, padded, height, cell, form, past_caches };
                 let plan = CellsPlan::new(isa, &params).unwrap();
                 let mut x = [1.0; 134];
                 x[67 + at] = bad;
@@ -164,7 +169,9 @@ fn what_is_not_finite_has_no_scale() {
 
 #[test]
 fn wrong_parameters() {
-    let good = CellsParams { rows: 2, k: 30, padded: 32, height: 2, cell: 8, form: CellForm::F16 };
+    let (rows, height, k, padded, cell) = (2, 2, 30, 32, 8);
+    let (form, past_caches) = (CellForm::F16, false);
+    let good = CellsParams { rows, k, padded, height, cell, form, past_caches };
     for bad in [
         CellsParams { rows: 3, ..good },
         CellsParams { k: 33, ..good },

@@ -1,10 +1,12 @@
 //! The thread that owns a core: contexts, memory and packed weights live and end with it.
 
 use core::ops::Range;
+use core::time::Duration;
 use std::collections::HashMap;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
+use std::time::Instant;
 
 use super::chip::{Chip, Numbers};
 use super::pack::{PackedA, PackedB, pack_b, unpack_c, wrong_row};
@@ -100,7 +102,7 @@ impl Owner {
                 }
             };
             let _ = ready.send(Ok(core.allocators[0].versions()));
-            while let Ok(job) = work.recv() {
+            while let Some(job) = soon(&work).or_else(|| work.recv().ok()) {
                 let outcome = core.product(&job);
                 // The activations are the caller's again before it hears of the result.
                 let reply = job.reply.clone();
@@ -138,6 +140,22 @@ impl Drop for Owner {
         if let Some(thread) = self.thread.take() {
             // A panic there has been answered for by the missing reply.
             let _ = thread.join();
+        }
+    }
+}
+
+/// How long a thread that waits for a product looks for it before it sleeps. Products of a layer follow each other
+/// closely, and to be woken takes longer than this where cores sleep deeply, or are somebody else's meanwhile.
+const LOOKED_FOR: Duration = Duration::from_micros(20);
+
+/// A message that comes soon. Others may use the core meanwhile.
+fn soon<T>(from: &Receiver<T>) -> Option<T> {
+    let begin = Instant::now();
+    loop {
+        match from.try_recv() {
+            Ok(message) => return Some(message),
+            Err(TryRecvError::Empty) if begin.elapsed() < LOOKED_FOR => thread::yield_now(),
+            Err(_) => return None,
         }
     }
 }

@@ -12,9 +12,13 @@ use tilewright_kernels::{CellsParams, CellsPlan, Isa, KernelError};
 use super::chip::{Blocks, Numbers};
 use super::{RknnError, Rows};
 use crate::backend::cpu::{Job, Pool};
+use crate::tensor::AlignedBytes;
 
 /// Bytes of activations from which on threads share the packing: handing it out costs some microseconds.
 const SHARED: usize = 256 << 10;
+
+/// Bytes of packed activations from which on they go past the caches: no core has as much of its own.
+const PAST_CACHES: usize = 2 << 20;
 
 /// Most buffers of activations that are kept: one per segment of K.
 const SPARE: usize = 16;
@@ -27,13 +31,13 @@ const SUMMED: usize = 64;
 pub(super) struct Packer {
     isa: Isa,
     pool: Pool,
-    spare: Vec<Vec<u8>>,
+    spare: Vec<AlignedBytes>,
 }
 
 /// Activations of one segment of K.
 pub(super) struct PackedA {
     /// In the native layout, rows past the last are zeros.
-    pub(super) bytes: Vec<u8>,
+    pub(super) bytes: AlignedBytes,
     /// What each row of the result is multiplied by.
     pub(super) scales: Vec<f32>,
     /// Rows of the layout, elements of a cell, and what they are.
@@ -66,9 +70,11 @@ impl Packer {
 
     /// Takes memory back.
     pub(super) fn reuse(&mut self, packed: PackedA) {
-        if self.spare.len() < SPARE {
-            self.spare.push(packed.bytes);
+        if self.spare.len() == SPARE {
+            // Of sizes that are asked for no more, perhaps.
+            self.spare.swap_remove(0);
         }
+        self.spare.push(packed.bytes);
     }
 
     /// Packs rows `x`, of `width` elements each, of which those in `k` are taken, zeros behind `width`.
@@ -95,11 +101,16 @@ impl Packer {
                 height: bucket,
                 cell,
                 form: numbers.form(),
+                past_caches: numbers.bytes(k.len() * bucket) >= PAST_CACHES,
             },
         )
         .map_err(failed)?;
-        let mut bytes = self.spare.pop().unwrap_or_default();
-        bytes.resize(plan.out_len(), 0);
+        let fits = self.spare.iter().position(|spare| spare.len() == plan.out_len());
+        let mut bytes = match fits {
+            Some(i) => self.spare.swap_remove(i),
+            None => AlignedBytes::zeroed(plan.out_len())
+                .map_err(|_| RknnError::Memory { needed: plan.out_len() })?,
+        };
         let mut scales = vec![0f32; rows];
         if taken.is_empty() {
             bytes.fill(0);
@@ -203,6 +214,8 @@ pub(super) fn pack_b(
                 height: sn,
                 cell: sk,
                 form: numbers.form(),
+                // The NPU reads them, and the CPU does not.
+                past_caches: true,
             },
         )
         .map_err(failed)?;

@@ -9,6 +9,7 @@ use std::time::Instant;
 use super::chip::{Chip, Numbers};
 use super::pack::{Packer, pack_b};
 use super::{RknnError, Rows};
+use crate::tensor::AlignedBytes;
 use tilewright_kernels::Isa;
 
 /// Rows of A, elements that are summed, columns of B.
@@ -97,7 +98,9 @@ pub fn pack_rates(chip: &str, numbers: Numbers, threads: usize) -> Result<PackRa
     drop((x, packed));
     // Each operand by one thread, as cores have one each.
     let source = floats(N * K);
-    let mut packed = vec![vec![0u8; numbers.bytes(N * K)]; OPERANDS];
+    let one = numbers.bytes(N * K);
+    let memory = || AlignedBytes::zeroed(one).map_err(|_| RknnError::Memory { needed: one });
+    let mut packed = (0..OPERANDS).map(|_| memory()).collect::<Result<Vec<_>, _>>()?;
     let b = fastest(|| {
         shared(threads, source.iter().zip(&mut packed), |(from, to)| {
             pack_b(isa, &Floats(black_box(from)), &(0..K), &(0..N), numbers, blocks, to).map(drop)
