@@ -10,6 +10,10 @@ use alloc::vec::Vec;
 /// Bytes that transformed input and products of a block of tiles may take, to share 1 MiB with weights.
 const BLOCK_BYTES: usize = 640 << 10;
 
+/// The same where weights come from memory: each block reads all of them, and what a block has is read from a
+/// larger cache in the meantime.
+const LARGE_BLOCK_BYTES: usize = 4 << 20;
+
 /// Packed weights above this come from memory, not from a cache.
 const CACHED_BYTES: f64 = 40e6;
 
@@ -71,7 +75,8 @@ pub(crate) fn candidates(isa: Isa, p: &ConvParams, kernels: &[ConvKernel]) -> Ve
         let widest = pieces.iter().map(|p| p.0).max().unwrap_or(1);
         let channels = p.c_in.next_multiple_of(C_BLOCK);
         let bytes = (m + 2) * (m + 2) * (channels + width) * 4;
-        let most = (BLOCK_BYTES / bytes).max(widest).min(tiles);
+        let room = if from_memory(p, m) { LARGE_BLOCK_BYTES } else { BLOCK_BYTES };
+        let most = (room / bytes).max(widest).min(tiles);
         let ends = cut_ends(most, &pieces);
         let estimate = |block: usize| estimate(isa, p, m, tiles, block, width, &ends);
         // The best division of all tiles into a number of blocks near the least possible one, and
@@ -105,6 +110,12 @@ pub(crate) fn blocked_plane(channels: usize, pixels: usize) -> usize {
     channels.next_multiple_of(C_BLOCK) * pixels
 }
 
+/// Whether weights for tiles of `m x m` outputs are more than caches hold.
+fn from_memory(p: &ConvParams, m: usize) -> bool {
+    let positions = ((m + 2) * (m + 2)) as f64;
+    positions * (p.c_in as f64) * (p.c_out as f64) * 4.0 > CACHED_BYTES
+}
+
 /// The time of a plan in twentieths of a cycle.
 fn estimate(
     isa: Isa,
@@ -120,7 +131,7 @@ fn estimate(
     let (c_blocks, k_blocks) = (p.c_in.div_ceil(C_BLOCK) as f64, p.c_out.div_ceil(C_BLOCK));
     let transforms = tiles as f64 * parts * (c_blocks * input + k_blocks as f64 * output) * 20.0;
     let positions = ((m + 2) * (m + 2)) as f64;
-    let from_memory = positions * (p.c_in as f64) * (p.c_out as f64) * 4.0 > CACHED_BYTES;
+    let from_memory = from_memory(p, m);
     let multiply = |size: usize| {
         let (mut calls, mut tiles, mut rest, mut last) = (0, 0, size, 0);
         while rest > 0 {
