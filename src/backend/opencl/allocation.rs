@@ -120,8 +120,9 @@ impl OpenClDevice {
             driver += answer(requests, from_driver)?;
             locks += answer(requests, locked)?;
         }
-        // A few of these are enough: they take long.
-        let few = rounds.div_ceil(20);
+        // These take longer: as many rounds as write some 256 MiB.
+        let written: usize = requests.iter().map(bytes).sum();
+        let few = ((256 << 20) / written.max(1)).clamp(1, rounds.max(1));
         for _ in 0..few {
             used += answer(requests, written_from_driver)?;
             reused += answer(requests, written_from_pool)?;

@@ -154,7 +154,7 @@ struct Class {
 }
 
 /// The class of a size: the next multiple of an eighth of the power of two below it, and of `align`, a power of
-/// two that has eighths itself. There is no division here: it would take longer than the rest of a request.
+/// two that has eighths itself.
 fn class(bytes: usize, align: usize) -> Option<Class> {
     let bytes = bytes.max(1);
     let step = (1usize << bytes.ilog2() >> CLASSES.ilog2()).max(align);
