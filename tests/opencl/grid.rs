@@ -1,7 +1,7 @@
 //! Every operator that has kernels, at sizes around those of tiles and vectors.
 
 use half::f16;
-use tilewright::backend::opencl::Options;
+use tilewright::backend::opencl::{Options, Vendor, WEIGHT_FORMATS};
 use tilewright::graph::ops::attention::{Attention, Rows};
 use tilewright::graph::ops::best::Best;
 use tilewright::graph::ops::binary::Binary;
@@ -360,22 +360,8 @@ pub(super) fn weights(dtype: DType, n: usize, k: usize) -> Tensor {
     Tensor::from_bytes(dtype, &[n, k], &bytes).unwrap()
 }
 
-const FORMATS: [DType; 11] = [
-    DType::F32,
-    DType::F16,
-    DType::BF16,
-    DType::Q8_0,
-    DType::Q4_0,
-    DType::Q4_1,
-    DType::Q5_0,
-    DType::Q5_1,
-    DType::Q4_K,
-    DType::Q5_K,
-    DType::Q6_K,
-];
-
 fn weights_by_rows(device: &Arc<OpenClDevice>) {
-    for dtype in FORMATS {
+    for dtype in WEIGHT_FORMATS {
         let block = dtype.block_elems();
         let lengths = match (block, full()) {
             (1, false) => vec![1, 31, 64, 172],
@@ -478,22 +464,27 @@ fn products_with_what_is_around_them() {
     }
 }
 
+/// Every row of the table of shapes: work-items that share sums, short vectors.
 #[test]
 fn shapes_of_kernels_for_other_devices() {
-    // As GPUs have them: work-items that share sums, short vectors.
-    let Some(device) = open(Options { lanes: Some(8), vector: Some(4), ..options() }) else {
-        return;
-    };
-    weights_by_rows(&device);
-    layers(&device);
-    for n in sizes() {
-        let norm = Norm { op: NormOp::Layer, axis: 1, epsilon: 1e-5, by_parts: false };
-        let src = [tensor(&[4, n], 2), tensor(&[n], 3), tensor(&[n], 4)];
-        check(&device, &format!("norm {n}"), 1e-4, &src, &op(norm));
-        let src = [tensor(&[9, 20], 1), tensor(&[20, n], 2)];
-        check(&device, &format!("matmul {n}"), 1e-5, &src, &op(MatMul::default()));
+    for vendor in [Vendor::Nvidia, Vendor::Amd, Vendor::Intel, Vendor::Adreno, Vendor::Mali] {
+        let options = Options { shaped_for: Some(vendor), ..options() };
+        let Some(device) = open(options) else { return };
+        let all = vendor == Vendor::Mali || full();
+        if all {
+            weights_by_rows(&device);
+            windows::convolutions(&device, if full() { 400 } else { 24 });
+        }
+        layers(&device);
+        for n in if all { sizes() } else { vec![3, 33] } {
+            let norm = Norm { op: NormOp::Layer, axis: 1, epsilon: 1e-5, by_parts: false };
+            let src = [tensor(&[4, n], 2), tensor(&[n], 3), tensor(&[n], 4)];
+            check(&device, &format!("{vendor:?} norm {n}"), 1e-4, &src, &op(norm));
+            let src = [tensor(&[9, 20], 1), tensor(&[20, n], 2)];
+            let what = format!("{vendor:?} matmul {n}");
+            check(&device, &what, 1e-5, &src, &op(MatMul::default()));
+        }
     }
-    windows::convolutions(&device, if full() { 400 } else { 24 });
 }
 
 #[test]

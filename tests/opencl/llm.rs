@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use half::f16;
+use tilewright::backend::opencl::Vendor;
 use tilewright::graph::Device;
 use tilewright::llm::{GenerateOptions, Llm, LlmOptions, SamplerOptions, Session};
 use tilewright::tensor::block::quantize_q8_0;
@@ -256,6 +257,20 @@ fn architectures_and_types_choose_the_tokens_of_the_cpu() {
     // Random weights leave some tokens nearly equal; most runs must not meet any.
     assert!(all <= 4, "{all} of 512 tokens are others");
     assert_eq!(device.fallbacks().on_cpu, [], "the CPU computes part of a model");
+}
+
+#[test]
+fn kernels_shaped_for_gpus_choose_the_tokens_of_the_cpu() {
+    for vendor in [Vendor::Nvidia, Vendor::Mali] {
+        let options = Options { shaped_for: Some(vendor), ..options() };
+        let Some(device) = open(options) else { return };
+        for (arch, kind) in [("llama", Kind::Q8_0), ("gemma2", Kind::F16)] {
+            let bytes = model(arch, kind);
+            let load = |options| Llm::from_bytes(bytes.clone(), options).unwrap();
+            let ties = compare(&device, &load, &format!("{vendor:?} {arch} {kind:?}"));
+            assert!(ties <= 2, "{vendor:?} {arch} {kind:?}: {ties} of 32 tokens are others");
+        }
+    }
 }
 
 #[test]

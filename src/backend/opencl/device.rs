@@ -114,43 +114,57 @@ impl DeviceInfo {
         format!("{}: {} [{}; {}]", self.index, self.name, self.kind, self.platform)
     }
 
-    /// How kernels are shaped for this device.
-    pub(super) fn shape(&self) -> Shape {
-        let cpu = Shape {
-            vec: 16,
-            w_ob: 8,
-            c_v: 2,
-            rows: [4, 4],
-            columns: 8,
-            lanes: 1,
-            items: [1; 2],
-            unroll: 4,
-        };
-        let gpu = Shape {
-            vec: 4,
-            w_ob: 8,
-            c_v: 1,
-            rows: [2, 2],
-            columns: 2,
-            lanes: 32,
-            items: [1; 2],
-            unroll: 4,
-        };
-        let shape = match (self.kind, self.vendor) {
-            ("cpu", _) => {
+    /// How kernels are shaped for this device, or as for GPUs of another vendor.
+    pub(super) fn shape(&self, vendor: Option<Vendor>) -> Shape {
+        let of_gpu = |vendor| GPUS.iter().find(|(v, _)| *v == vendor).map_or(GPU, |(_, s)| *s);
+        let shape = match (vendor, self.kind) {
+            (None, "cpu") => {
                 let vec = self.vector.clamp(4, 16).next_power_of_two() as usize;
-                Shape { vec, ..cpu }
+                Shape { vec, ..CPU }
             }
-            // Vectors of scalars cost nothing there, and registers are few.
-            (_, Vendor::Nvidia) => Shape { w_ob: 4, ..gpu },
-            (_, Vendor::Mali) => Shape { w_ob: 4, lanes: 16, unroll: 2, ..gpu },
-            (_, Vendor::Adreno) => Shape { lanes: 64, ..gpu },
-            (_, Vendor::Intel) => Shape { lanes: 16, ..gpu },
-            _ => gpu,
+            (asked, _) => of_gpu(asked.unwrap_or(self.vendor)),
         };
-        shape.shared_by(shape.lanes, self.work_group)
+        shape.within(self.work_group)
     }
 }
+
+/// Processors: vectors as long as theirs, one work-item per tile.
+const CPU: Shape = Shape {
+    vec: 16,
+    w_ob: 8,
+    c_v: 2,
+    rows: [4, 4],
+    columns: 8,
+    lanes: 1,
+    items: [1; 2],
+    unroll: 4,
+};
+
+/// GPUs of which nothing else is known.
+const GPU: Shape = Shape {
+    vec: 4,
+    w_ob: 8,
+    c_v: 1,
+    rows: [2, 2],
+    columns: 2,
+    lanes: 32,
+    items: [1; 2],
+    unroll: 4,
+};
+
+/// What is different with GPUs of a vendor. Work-items that share a sum are as many as run in step there.
+const GPUS: [(Vendor, Shape); 5] = [
+    // Vectors of scalars cost nothing, and registers are few.
+    (Vendor::Nvidia, Shape { w_ob: 4, ..GPU }),
+    // 64 in step, on newer ones 32 or 64.
+    (Vendor::Amd, Shape { lanes: 64, ..GPU }),
+    // 8, 16 or 32, as their compiler chooses.
+    (Vendor::Intel, Shape { lanes: 16, ..GPU }),
+    // 64 or 128.
+    (Vendor::Adreno, Shape { lanes: 64, ..GPU }),
+    // Up to 16; a kernel that needs more than half of the registers halves how many run.
+    (Vendor::Mali, Shape { w_ob: 4, lanes: 16, unroll: 2, ..GPU }),
+];
 
 /// Shapes of kernels: the row of an instruction set, for a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -174,10 +188,10 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// This shape with so many work-items that share a sum, of groups of `most` at most.
-    pub(super) fn shared_by(self, lanes: usize, most: u64) -> Self {
+    /// This shape on a device whose groups have at most so many work-items.
+    fn within(self, most: u64) -> Self {
         let most = usize::try_from(most).unwrap_or(usize::MAX).max(1);
-        let lanes = lanes.min(1 << most.ilog2());
+        let lanes = self.lanes.min(1 << most.ilog2());
         // A processor computes tiles one after the other: work-items side by side would be a loop in which
         // nothing stays in registers.
         let items = if lanes == 1 { [1, 16] } else { [4.min(most / lanes), 1] };

@@ -3,7 +3,8 @@
 //! Products that read the same rows become one call, so do the two halves of a gated unit with its gate, and
 //! a product with the sum behind it. A norm before them is computed by the kernels of all that read it,
 //! where there are few rows: what a work-group then does once more costs less than a kernel of its own.
-//! Queries and keys are turned by the kernel that puts keys and values into their cache.
+//! Queries and keys are turned by the kernel that puts keys and values into their cache; of one row, it computes
+//! the attention too, and on processors the products before.
 
 use std::collections::{HashMap, HashSet};
 
@@ -55,6 +56,8 @@ pub(super) struct Turned {
     /// Rotations of queries and keys.
     pub(super) ropes: [TensorId; 2],
     pub(super) table: TensorId,
+    /// The products that queries, keys and values are, if one kernel computes all of it.
+    pub(super) products: Option<Group>,
 }
 
 /// The groups of a graph.
@@ -141,7 +144,23 @@ impl Finder<'_> {
         let fits = all.iter().all(|&t| ops::fits(&self.cx.record(t).info()));
         let known = [q, k].iter().all(|&t| self.cx.record(t).value().is_none());
         let takes = attention::takes(op.cache.shape());
-        (alone && same && fits && known && takes).then_some(Turned { ropes: [q, k], table })
+        let made = Turned { ropes: [q, k], table, products: None };
+        (alone && same && fits && known && takes).then_some(made)
+    }
+
+    /// Whether one kernel computes attention and these products, which are its queries, keys and values.
+    fn layer(&self, id: TensorId, turned: &Turned, group: &Group, shared: &Shared) -> bool {
+        let Op::KvAttention(op) = self.cx.record(id).op() else { return false };
+        let ([q, k], v) = (turned.ropes, self.src(id)[2]);
+        let read = [(self.src(q)[0], q), (self.src(k)[0], k), (v, id)];
+        let same = group.products == read.map(|(product, _)| product);
+        let alone = read.iter().all(|&(product, by)| self.user(product) == Some(by));
+        let (x, dtype, _) = self.kind(group.products[0]);
+        let dims = self.cx.dims(x);
+        let prepares = dims[0] == 1 && matmul::prepares(shared, 1, dims[1]);
+        let something = group.norm.is_some() || !dtype.is_plain();
+        let takes = attention::takes_layer(shared, op.cache.shape());
+        same && alone && prepares && something && group.sum.is_none() && takes
     }
 
     /// The norm of whole rows that a tensor is, if all who read it are products that can compute it.
@@ -177,8 +196,12 @@ pub(super) fn find(
     // Where the last group that others may join is computed.
     let mut open: HashMap<(TensorId, DType, usize), TensorId> = HashMap::new();
     for &id in order {
-        if let Some(turned) = finder.turned(id) {
+        if let Some(mut turned) = finder.turned(id) {
             fused.members.extend(turned.ropes);
+            let first = finder.src(turned.ropes[0])[0];
+            if fused.groups.get(&first).is_some_and(|g| finder.layer(id, &turned, g, shared)) {
+                turned.products = fused.groups.remove(&first);
+            }
             fused.turned.insert(id, turned);
         }
         if fused.members.contains(&id) || !finder.is_product(id) {

@@ -9,6 +9,7 @@
 //! `programs.rs` the built kernels, `cl/` the kernels themselves: tiles as on the CPU, with the verbs as
 //! macros. `ops/` says with which arguments they compute an operator.
 
+mod allocation;
 mod device;
 mod error;
 mod fuse;
@@ -27,14 +28,15 @@ use core::fmt;
 use core::time::Duration;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
 
 use crate::graph::{
     Choices, Context as Graph, Device as GraphDevice, GraphError, Host, Program, TensorId,
 };
 
+pub use allocation::{AllocationTimes, Request};
 pub use device::{DeviceInfo, Vendor};
 pub use error::OpenClError;
+pub use ops::matmul::WEIGHT_FORMATS;
 pub use pool::PoolStats;
 pub use sys::Faults;
 pub use trial::{Bench, Trial};
@@ -57,10 +59,8 @@ pub struct Options {
     pub memory_limit: Option<usize>,
     /// Folder for built kernels; `None` for no such folder.
     pub cache: Option<PathBuf>,
-    /// Work-items that share a sum; `None` for what suits the device.
-    pub lanes: Option<usize>,
-    /// Elements of a vector; `None` for what suits the device.
-    pub vector: Option<usize>,
+    /// The vendor for whose GPUs kernels are shaped; `None` for what suits the device.
+    pub shaped_for: Option<Vendor>,
     /// Whether one kernel computes products with the norm, the gate and the sum around them.
     pub fuse: bool,
     /// Whether a device that shares the memory of the host reads large constants where they lie there,
@@ -86,8 +86,7 @@ impl Default for Options {
             device: None,
             memory_limit: None,
             cache: programs::default_folder(),
-            lanes: None,
-            vector: None,
+            shaped_for: None,
             fuse: true,
             lend: true,
             record: true,
@@ -276,12 +275,7 @@ impl OpenClDevice {
         let log = Log(options.log);
         let programs =
             Programs::new(identity.clone(), &options.compiler, options.cache.clone(), log);
-        let mut shape = info.shape();
-        if let Some(lanes) = options.lanes.filter(|l| l.is_power_of_two()) {
-            shape = shape.shared_by(lanes, info.work_group);
-        }
-        let vector = options.vector.filter(|&v| v.is_power_of_two() && v <= 16);
-        shape.vec = vector.unwrap_or(shape.vec);
+        let shape = info.shape(options.shaped_for);
         let (weights, counts) = (Kept::default(), Mutex::default());
         let lend = options.lend && info.unified_memory;
         // The times of single kernels are not known of what was recorded.
@@ -322,35 +316,6 @@ impl OpenClDevice {
     /// Gives memory back to the device that nobody uses; gives the number of bytes.
     pub fn trim(&self) -> usize {
         self.shared.pool.trim()
-    }
-
-    /// How long it takes to get memory of a size and to give it back, so many times: from the pool; from the
-    /// driver; and from the driver until the memory is there, as drivers may find it only when it is first
-    /// used (what the use itself takes is subtracted).
-    ///
-    /// # Errors
-    /// Too little memory.
-    pub fn allocation_times(
-        &self,
-        bytes: usize,
-        rounds: usize,
-    ) -> Result<[Duration; 3], OpenClError> {
-        let Shared { pool, queue, context, .. } = &*self.shared;
-        let time = |work: &dyn Fn() -> Result<(), OpenClError>| {
-            // The first time is another.
-            work()?;
-            let begin = Instant::now();
-            (0..rounds).try_for_each(|_| work())?;
-            Ok(begin.elapsed())
-        };
-        let touch = |memory: &Mem| queue.submit(|s| s.write_now(memory, bytes - 1, &[0]));
-        let there = pool.take(bytes)?;
-        let use_alone = time(&|| touch(there.memory()))?;
-        drop(there);
-        let pooled = time(&|| pool.take(bytes).map(drop))?;
-        let driver = time(&|| Mem::new(context, bytes).map(drop))?;
-        let used = time(&|| touch(&Mem::new(context, bytes)?))?;
-        Ok([pooled, driver, used.saturating_sub(use_alone)])
     }
 
     /// What the device has done so far.

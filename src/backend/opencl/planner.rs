@@ -6,12 +6,16 @@ use std::sync::Arc;
 use super::Shared;
 use super::fuse::{Group, Turned};
 use super::ops::matmul::{self, Together};
-use super::ops::{self, Lower};
+use super::ops::{self, Lower, attention};
 use super::program::{OnHost, Place};
 use super::weights::Constant;
 use crate::backend::cpu::{Executor, Span};
-use crate::graph::{Choices, Context, GraphError, Host, Info, TensorId};
+use crate::graph::ops::kv_attention::KvAttention;
+use crate::graph::{Choices, Context, GraphError, Host, Info, Op, TensorId};
 use crate::tensor::{Shape, ShapeError, Tensor};
+
+/// Most bytes of an input that is sent in one piece with others: a command costs as much as some ten thousand.
+const TOGETHER: usize = 4 << 10;
 
 pub(super) fn overflow(cx: &Context, id: TensorId) -> GraphError {
     let dims = cx.record(id).shape().dims();
@@ -46,9 +50,11 @@ pub(super) struct Planner<'a> {
     pub(super) inputs: HashMap<TensorId, usize>,
     /// Results of early steps.
     pub(super) early: HashMap<TensorId, usize>,
-    /// Spans of results, inputs and early results on the device.
-    pub(super) span_of: HashMap<TensorId, usize>,
+    /// Spans of results, inputs and early results on the device, and where in them those begin.
+    pub(super) span_of: HashMap<TensorId, (usize, usize)>,
     pub(super) spans: Vec<Span>,
+    /// The span of what is sent in one piece, and how many bytes that are.
+    pub(super) sent: Option<(usize, usize)>,
     pub(super) constants: HashMap<TensorId, Constant>,
 }
 
@@ -79,17 +85,35 @@ impl Planner<'_> {
             }
             return Ok(());
         }
-        if let Some(&span) = self.span_of.get(&root) {
+        if let Some(&(span, _)) = self.span_of.get(&root) {
             self.spans[span].last = self.spans[span].last.max(now);
             return Ok(());
         }
         // Sent before the first step.
-        let first =
-            if self.inputs.contains_key(&root) || self.early.contains_key(&root) { 0 } else { now };
+        let sent = self.inputs.contains_key(&root) || self.early.contains_key(&root);
         let bytes = record.info().stored_bytes().ok_or_else(|| overflow(self.cx, root))?;
-        self.span_of.insert(root, self.spans.len());
-        self.spans.push(self.span(bytes, first, now));
+        let own = self.span(bytes, if sent { 0 } else { now }, now);
+        if !sent || bytes > TOGETHER {
+            self.span_of.insert(root, (self.spans.len(), 0));
+            self.spans.push(own);
+            return Ok(());
+        }
+        let (span, end) = *self.sent.get_or_insert((self.spans.len(), 0));
+        if span == self.spans.len() {
+            self.spans.push(own);
+        }
+        let at = end.next_multiple_of(record.dtype().block_bytes());
+        let all = self.span(at + bytes, 0, now.max(self.spans[span].last));
+        self.spans[span] = all;
+        self.sent = Some((span, at + bytes));
+        self.span_of.insert(root, (span, at));
         Ok(())
+    }
+
+    /// Where the result, input or early result is, once spans have places.
+    pub(super) fn offset(&self, offsets: &[usize], id: TensorId) -> usize {
+        let (span, inside) = self.span_of[&id];
+        offsets[span] + inside
     }
 
     /// A span whose size is a multiple of what parts of the device's memory are aligned to.
@@ -156,14 +180,42 @@ impl Planner<'_> {
         Ports { src, dst: group.results() }
     }
 
-    /// Operands of attention with its rotations: as its own, but before they are turned, and the table.
+    /// Operands of attention with its rotations: as its own, but before they are turned, and the table. With
+    /// the products before, those of the products, positions and the table.
     pub(super) fn turned_ports(&self, id: TensorId, turned: &Turned) -> Ports {
-        let mut src = self.cx.record(id).src().to_vec();
-        for (operand, rope) in src.iter_mut().zip(turned.ropes) {
-            *operand = self.cx.record(rope).src()[0];
-        }
+        let own = self.cx.record(id).src();
+        let mut src = match &turned.products {
+            Some(group) => self.ports(group.products[0], Some(group)).src,
+            None => turned.ropes.iter().map(|&r| self.cx.record(r).src()[0]).collect(),
+        };
+        src.extend(if turned.products.is_some() { &own[3..4] } else { &own[2..] });
         src.push(turned.table);
         Ports { src, dst: vec![id] }
+    }
+
+    /// What lowering a group is told of it.
+    fn together(&self, group: &Group) -> Together {
+        Together {
+            matrices: group.products.len(),
+            bias: self.cx.record(group.products[0]).src().len() > 2,
+            norm: group.norm.map(|(_, epsilon)| epsilon),
+            gate: group.gate.map(|(_, op)| op),
+            sum: group.sum.is_some(),
+        }
+    }
+
+    /// Attention with what was found before it.
+    pub(super) fn lower_turned(
+        &self,
+        op: &KvAttention,
+        turned: &Turned,
+        ports: &Ports,
+    ) -> Result<Option<ops::Lowered>, GraphError> {
+        let Op::Rope(rope) = self.cx.record(turned.ropes[0]).op() else { return Ok(None) };
+        self.lower(ports, |cx| match &turned.products {
+            Some(group) => attention::layer(&self.together(group), op, rope, cx),
+            None => attention::turned(op, rope, cx),
+        })
     }
 
     pub(super) fn lower_group(
@@ -171,13 +223,7 @@ impl Planner<'_> {
         group: &Group,
         ports: &Ports,
     ) -> Result<Option<ops::Lowered>, GraphError> {
-        let op = Together {
-            matrices: group.products.len(),
-            bias: self.cx.record(group.products[0]).src().len() > 2,
-            norm: group.norm.map(|(_, epsilon)| epsilon),
-            gate: group.gate.map(|(_, op)| op),
-            sum: group.sum.is_some(),
-        };
+        let op = self.together(group);
         self.lower(ports, |cx| matmul::together(&op, cx))
     }
 }

@@ -100,6 +100,8 @@ struct Part<S: Source> {
     slab: usize,
     at: usize,
     bytes: usize,
+    /// Where it waits; `None` for a part of no class, too large for its size to be rounded up.
+    bin: Option<usize>,
 }
 
 /// A part in use, which goes back to its pool in the end.
@@ -135,27 +137,31 @@ impl<S: Source> Drop for Region<S> {
             inner.stats.used -= part.bytes;
             inner.stats.requested -= self.requested;
             inner.stats.parts -= 1;
-            match number(part.bytes, self.pool.align) {
-                Some(class) => inner.bins[class].push(part),
-                // Of no class: too large for it to be rounded up.
+            match part.bin {
+                Some(bin) => inner.bins[bin].push(part),
                 None => inner.join(part),
             }
         }
     }
 }
 
-/// The class of a size: the next multiple of an eighth of the power of two below it, and of `align`.
-fn class(bytes: usize, align: usize) -> Option<usize> {
-    let bytes = bytes.max(1);
-    let step = (1usize << bytes.ilog2()) / CLASSES;
-    bytes.checked_next_multiple_of(step.max(1))?.checked_next_multiple_of(align)
+/// A size that parts may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Class {
+    bytes: usize,
+    /// The number of its bin.
+    number: usize,
 }
 
-/// The number of the class whose parts have so many bytes, if one has.
-fn number(size: usize, align: usize) -> Option<usize> {
-    let power = size.ilog2();
-    let eighth = (size << CLASSES.ilog2() >> power) % CLASSES;
-    (class(size, align) == Some(size)).then_some(power as usize * CLASSES + eighth)
+/// The class of a size: the next multiple of an eighth of the power of two below it, and of `align`, a power of
+/// two that has eighths itself.
+fn class(bytes: usize, align: usize) -> Option<Class> {
+    let bytes = bytes.max(1);
+    let step = (1usize << bytes.ilog2() >> CLASSES.ilog2()).max(align);
+    let bytes = bytes.checked_add(step - 1)? & !(step - 1);
+    let power = bytes.ilog2();
+    let eighth = (bytes >> (power - CLASSES.ilog2())) % CLASSES;
+    Some(Class { bytes, number: power as usize * CLASSES + eighth })
 }
 
 impl<S: Source> Pool<S> {
@@ -169,7 +175,8 @@ impl<S: Source> Pool<S> {
             bins: (0..usize::BITS as usize * CLASSES).map(|_| Vec::new()).collect(),
             stats: PoolStats::default(),
         };
-        Arc::new(Self { source, align: align.max(1), most_slab, limit, inner: Mutex::new(inner) })
+        let align = align.max(CLASSES);
+        Arc::new(Self { source, align, most_slab, limit, inner: Mutex::new(inner) })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner<S>> {
@@ -192,19 +199,19 @@ impl<S: Source> Pool<S> {
             used: inner.stats.used,
             limit: self.limit.min(self.most_slab.max(inner.stats.used)),
         };
-        let size = match class(bytes, self.align) {
-            // The rounding alone is no reason to refuse.
-            Some(size) if size > self.most_slab => bytes.checked_next_multiple_of(self.align),
-            size => size,
-        };
-        let size = size.filter(|&size| size <= self.most_slab).ok_or_else(|| too_much(&inner))?;
+        let class = class(bytes, self.align).filter(|class| class.bytes <= self.most_slab);
+        // The rounding alone is no reason to refuse.
+        let exact = || bytes.checked_next_multiple_of(self.align).filter(|&b| b <= self.most_slab);
+        let size = class.map(|class| class.bytes).or_else(exact);
+        let size = size.ok_or_else(|| too_much(&inner))?;
+        let bin = class.map(|class| class.number);
         inner.stats.requests += 1;
-        let part = match number(size, self.align).and_then(|class| inner.bins[class].pop()) {
+        let part = match bin.and_then(|bin| inner.bins[bin].pop()) {
             Some(part) => {
                 inner.stats.hits += 1;
                 part
             }
-            None => self.carve(&mut inner, size)?.ok_or_else(|| too_much(&inner))?,
+            None => self.carve(&mut inner, size, bin)?.ok_or_else(|| too_much(&inner))?,
         };
         let stats = &mut inner.stats;
         stats.used += size;
@@ -216,7 +223,13 @@ impl<S: Source> Pool<S> {
     }
 
     /// A new part of so many bytes; `None` if the limit forbids it.
-    fn carve(&self, inner: &mut Inner<S>, size: usize) -> Result<Option<Part<S>>, OpenClError> {
+    #[cold]
+    fn carve(
+        &self,
+        inner: &mut Inner<S>,
+        size: usize,
+        bin: Option<usize>,
+    ) -> Result<Option<Part<S>>, OpenClError> {
         if inner.smallest(size).is_none() {
             inner.empty_bins();
         }
@@ -233,7 +246,7 @@ impl<S: Source> Pool<S> {
             home.free.insert(at + size, have - size);
             inner.free.insert((have - size, slab, at + size));
         }
-        Ok(Some(Part { memory, slab, at, bytes: size }))
+        Ok(Some(Part { memory, slab, at, bytes: size, bin }))
     }
 
     /// A new slab for a part of `size` bytes; `false` if the limit forbids it.
@@ -297,7 +310,7 @@ impl<S: Source> Inner<S> {
     }
 
     /// Joins a part with its free neighbours.
-    fn join(&mut self, Part { memory, slab, mut at, mut bytes }: Part<S>) {
+    fn join(&mut self, Part { memory, slab, mut at, mut bytes, .. }: Part<S>) {
         drop(memory);
         let home = self.slabs.get_mut(&slab).expect("parts are in slabs");
         if let Some((&before, &have)) = home.free.range(..at).next_back()

@@ -1,5 +1,6 @@
 //! The pool against a model of a device, which notices parts that overlap and memory that leaks.
 
+use super::super::allocation::Request;
 use super::*;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use proptest::prelude::*;
@@ -76,9 +77,12 @@ fn pool(limit: usize) -> (Arc<Model>, Arc<Pool<Arc<Model>>>) {
 #[test]
 fn classes_waste_at_most_an_eighth() {
     for bytes in (1..5000).chain([1 << 20, (1 << 20) + 1, (3 << 20) - 7, 123_456_789]) {
-        let class = class(bytes, ALIGN).unwrap();
-        assert!(class >= bytes && class.is_multiple_of(ALIGN));
-        assert!(class - bytes < ALIGN || (class - bytes) * 8 <= bytes, "{bytes} {class}");
+        let found = class(bytes, ALIGN).unwrap();
+        let size = found.bytes;
+        assert!(size >= bytes && size.is_multiple_of(ALIGN));
+        assert!(size - bytes < ALIGN || (size - bytes) * 8 <= bytes, "{bytes} {size}");
+        assert_eq!(class(size, ALIGN), Some(found), "parts of a bin have one size");
+        assert_ne!(class(size + 1, ALIGN).unwrap().number, found.number, "{size}");
     }
     assert_eq!(class(usize::MAX - 3, ALIGN), None);
 }
@@ -235,25 +239,32 @@ proptest! {
 
 #[test]
 fn little_is_unused_in_a_recorded_run() {
-    let text = include_str!("../../../tests/data/opencl_pool.txt");
+    let requests = include_str!("../../../tests/data/opencl_pool.txt");
+    let requests = Request::list(requests).expect("it is a list of requests");
     let (model, pool) = pool(usize::MAX);
-    let mut held: HashMap<&str, Region<Arc<Model>>> = HashMap::new();
-    let mut requests = 0;
-    for line in text.lines().filter(|line| !line.starts_with('#')) {
-        let mut words = line.split(' ');
-        match (words.next(), words.next(), words.next()) {
-            (Some("+"), Some(name), Some(bytes)) => {
-                requests += 1;
-                held.insert(name, pool.take(bytes.parse().unwrap()).unwrap());
+    let mut held: HashMap<usize, Region<Arc<Model>>> = HashMap::new();
+    for request in &requests {
+        match *request {
+            Request::Take(number, bytes) => {
+                held.insert(number, pool.take(bytes).unwrap());
             }
-            (Some("-"), Some(name), None) => assert!(held.remove(name).is_some(), "{line}"),
-            _ => panic!("{line}"),
+            Request::Give(number) => drop(held.remove(&number)),
         }
     }
     let stats = pool.stats();
-    assert!(requests > 100, "{requests}");
+    assert!(requests.len() > 200, "{}", requests.len());
     assert!(stats.fragmentation() < 0.15, "{:.3} {stats:?}", stats.fragmentation());
     drop(held);
     pool.trim();
     assert_eq!(model.bytes.load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn lists_of_requests_are_read_or_refused() {
+    let list = Request::list("# what\n+ 7 100\n- 7\n+ 7 5\n");
+    let expected = [Request::Take(7, 100), Request::Give(7), Request::Take(7, 5)];
+    assert_eq!(list.as_deref(), Some(&expected[..]));
+    for wrong in ["- 1", "+ 1", "+ 1 x", "+ 1 2\n+ 1 2", "* 1 2", "+ 1 2 3"] {
+        assert_eq!(Request::list(wrong), None, "{wrong}");
+    }
 }

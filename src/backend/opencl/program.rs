@@ -4,8 +4,8 @@ use core::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use super::fuse::{self, Fused, Group, Turned};
-use super::ops::{self, Arg, Call, Check, attention};
+use super::fuse::{self, Fused, Group};
+use super::ops::{self, Arg, Call, Check};
 use super::planner::{Planner, Ports, overflow, root};
 use super::sys::{Launch, Recorded, Value};
 use super::weights::Constant;
@@ -59,6 +59,8 @@ pub(super) struct Planned {
     pub(super) early: Vec<(usize, OnHost)>,
     /// Inputs, and results of early steps, that kernels read: where they go on the device.
     pub(super) uploads: Vec<(Place, usize, usize)>,
+    /// Small ones of them.
+    pub(super) sent: Option<Sent>,
     pub(super) checks: Vec<(usize, Check)>,
     pub(super) outputs: Vec<Place>,
     pub(super) arena: Region,
@@ -67,7 +69,23 @@ pub(super) struct Planned {
     /// What steps read beside constants as they are: packed ones, and caches.
     pub(super) keep: Vec<Arc<dyn Any + Send + Sync>>,
     /// Computes what the device does not. Held by the run in progress: the memory is used by one at a time.
-    pub(super) host: Mutex<Executor>,
+    pub(super) host: Mutex<Working>,
+}
+
+/// Small inputs, which are sent by one command.
+pub(super) struct Sent {
+    /// Where they go on the device.
+    pub(super) at: usize,
+    pub(super) bytes: usize,
+    /// What, at which byte of them, and how many bytes.
+    pub(super) parts: Vec<(Place, usize, usize)>,
+}
+
+/// What a run works with on the host.
+pub(super) struct Working {
+    pub(super) executor: Executor,
+    /// The bytes of [`Sent`].
+    pub(super) sent: Vec<u8>,
 }
 
 /// An operation that was lowered, before anything has a place.
@@ -97,6 +115,7 @@ impl Planned {
             early: HashMap::new(),
             span_of: HashMap::new(),
             spans: Vec::new(),
+            sent: None,
             constants: HashMap::new(),
         };
         let is_step = |id: &TensorId| {
@@ -126,9 +145,8 @@ impl Planned {
             };
             let lowered = match (group, rotations, record.op()) {
                 (Some(group), ..) => planner.lower_group(group, &ports),
-                (None, Some(Turned { ropes: [rope, _], .. }), Op::KvAttention(op)) => {
-                    let Op::Rope(rope) = cx.record(*rope).op() else { continue };
-                    planner.lower(&ports, |cx| attention::turned(op, rope, cx))
+                (None, Some(turned), Op::KvAttention(op)) => {
+                    planner.lower_turned(op, turned, &ports)
                 }
                 _ => planner.lower(&ports, |cx| ops::lower(record.op(), cx)),
             };
@@ -143,7 +161,8 @@ impl Planned {
             });
             let mut mine = group.map_or_else(|| vec![id], Group::members);
             if let Some(turned) = rotations {
-                mine.splice(0..0, turned.ropes);
+                let products = turned.products.iter().flat_map(Group::members);
+                mine.splice(0..0, products.chain(turned.ropes));
             }
             let node = node(cx, &mine, &ports.src, &node_of, lowered.as_ref());
             node_of.extend(mine.iter().map(|&id| (id, nodes.len())));
@@ -240,18 +259,26 @@ impl Planned {
             });
             bound.collect::<Result<Vec<_>, GraphError>>().map_err(|e| e.at("opencl"))?
         };
-        let uploads = planner.span_of.iter().filter_map(|(&id, &span)| {
-            let place = match planner.find(id).1 {
-                place @ (Place::Input(..) | Place::Early(..)) => place,
-                _ => return None,
+        let mut uploads = Vec::new();
+        let mut sent =
+            planner.sent.map(|(span, bytes)| Sent { at: offsets[span], bytes, parts: Vec::new() });
+        for (&id, &(span, inside)) in &planner.span_of {
+            let place = planner.find(id).1;
+            let bytes = cx.record(id).info().stored_bytes();
+            let (Place::Input(..) | Place::Early(..), Some(bytes)) = (&place, bytes) else {
+                continue;
             };
-            Some((place, offsets[span], cx.record(id).info().stored_bytes()?))
-        });
-        let uploads: Vec<_> = uploads.collect();
+            match &mut sent {
+                Some(sent) if planner.sent.is_some_and(|(of, _)| of == span) => {
+                    sent.parts.push((place, inside, bytes));
+                }
+                _ => uploads.push((place, offsets[span], bytes)),
+            }
+        }
         let on_device = |id: TensorId| {
             let (root, found) = planner.find(id);
             match found {
-                Place::Device(offset) => Place::Device(offsets[planner.span_of[&root]] + offset),
+                Place::Device(offset) => Place::Device(planner.offset(&offsets, root) + offset),
                 other => other,
             }
         };
@@ -268,6 +295,7 @@ impl Planned {
         let recorded = recorded(shared, &steps);
         let only_early = !steps.iter().any(|(_, s)| matches!(s, Step::Host(..)));
         let threads = if only_early { 1 } else { host.threads };
+        let bytes = vec![0; sent.as_ref().map_or(0, |sent| sent.bytes)];
         Ok(Self {
             shared: shared.clone(),
             inputs: leaves.iter().map(described).collect(),
@@ -277,13 +305,14 @@ impl Planned {
             steps,
             early,
             uploads,
+            sent,
             checks,
             outputs: outputs_at,
             arena,
             constants: planner.constants,
             values,
             keep,
-            host: Mutex::new(Executor::new(host.isa, threads)?),
+            host: Mutex::new(Working { executor: Executor::new(host.isa, threads)?, sent: bytes }),
         })
     }
 }
@@ -397,7 +426,7 @@ struct Binder<'a> {
 
 impl Binder<'_> {
     fn offset_of(&self, id: TensorId) -> usize {
-        self.offsets[self.planner.span_of[&id]]
+        self.planner.offset(self.offsets, id)
     }
 
     fn operand(&self, id: TensorId) -> Value {
@@ -430,6 +459,7 @@ impl Binder<'_> {
             Arg::Int(v) => Value::Int(v),
             Arg::Float(v) => Value::Float(v),
             Arg::Local(bytes) => Value::Local(bytes),
+            Arg::Numbers(bytes) => Value::Numbers(bytes),
         };
         #[allow(unsafe_code, reason = "kernels take memory; the duties are below")]
         // SAFETY: `ops` made the sizes among the arguments from the shapes of the operands and of the

@@ -15,15 +15,20 @@ use super::{Log, OpenClError};
 /// A file of kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Family {
-    /// The name of the file.
+    /// The name of the file, the last one of several.
     pub(super) file: &'static str,
     source: &'static str,
 }
 
 macro_rules! families {
-    ($($name:ident = $file:literal;)*) => { $(
-        pub(super) const $name: Family =
-            Family { file: $file, source: include_str!(concat!("cl/", $file)) };
+    ($($name:ident = $file:literal $(after $($before:literal),+)?;)*) => { $(
+        pub(super) const $name: Family = Family {
+            file: $file,
+            source: concat!(
+                $($(include_str!(concat!("cl/", $before)),)+)?
+                include_str!(concat!("cl/", $file))
+            ),
+        };
     )* };
 }
 
@@ -35,6 +40,7 @@ families! {
     CONV = "conv.cl";
     WEIGHTS = "weights.cl";
     ATTENTION = "attention.cl";
+    NEXT = "next.cl" after "weights.cl", "attention.cl";
     BYTES = "bytes.cl";
     BEST = "best.cl";
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::ops::Check;
-use super::program::{OnHost, Place, Planned, Step};
+use super::program::{OnHost, Place, Planned, Sent, Step, Working};
 use super::sys::Submission;
 use super::weights::Constant;
 use super::{OpenClError, lock};
@@ -34,7 +34,8 @@ impl Program for Planned {
         mut times: Option<&mut [Duration]>,
     ) -> Result<(), GraphError> {
         self.check(inputs)?;
-        let mut executor = lock(&self.host);
+        let mut working = lock(&self.host);
+        let Working { executor, sent } = &mut *working;
         let mut early: Vec<Tensor> = Vec::with_capacity(self.early.len());
         for (node, step) in &self.early {
             let begin = Instant::now();
@@ -42,7 +43,7 @@ impl Program for Planned {
                 step.operands.iter().map(|(p, info)| Self::known(p, info, inputs, &early));
             let operands: Vec<Tensor> = operands.collect::<Result<_, _>>()?;
             let name = &self.nodes[*node].name;
-            let result = Self::compute(&mut executor, step, &operands).map_err(|e| e.at(name))?;
+            let result = Self::compute(executor, step, &operands).map_err(|e| e.at(name))?;
             early.push(result);
             if let Some(times) = &mut times {
                 times[*node] += begin.elapsed();
@@ -55,14 +56,21 @@ impl Program for Planned {
         }
         let early = &early;
         let memory = self.arena.memory();
+        let known = |place: &Place, bytes: usize| match place {
+            Place::Early(i, _) => &early[*i].bytes()[..bytes],
+            Place::Input(i, _) => &inputs[*i].bytes()[..bytes],
+            Place::Device(_) | Place::Constant(..) => unreachable!("it is not sent"),
+        };
+        for (place, at, bytes) in self.sent.iter().flat_map(|sent| &sent.parts) {
+            sent[*at..][..*bytes].copy_from_slice(known(place, *bytes));
+        }
+        let sent = &*sent;
         let submitted = self.shared.queue.submit(|s| {
+            if let Some(Sent { at, .. }) = &self.sent {
+                s.write(memory, *at, sent)?;
+            }
             for (place, at, bytes) in &self.uploads {
-                let from = match place {
-                    Place::Input(i, _) => inputs[*i].bytes(),
-                    Place::Early(i, _) => early[*i].bytes(),
-                    Place::Device(_) | Place::Constant(..) => continue,
-                };
-                s.write(memory, *at, &from[..*bytes])?;
+                s.write(memory, *at, known(place, *bytes))?;
             }
             let recorded = self.recorded.as_ref().filter(|_| times.is_none());
             if let Some(recorded) = recorded {
@@ -76,7 +84,7 @@ impl Program for Planned {
                         launches.iter().try_for_each(|launch| s.launch(launch))?;
                     }
                     Step::Host(step, at) => {
-                        let outcome = self.host_step(s, &mut executor, step, *at, inputs, early);
+                        let outcome = self.host_step(s, executor, step, *at, inputs, early);
                         if let Err(e) = outcome? {
                             failed = Some(e.at(&self.nodes[*node].name));
                             return Ok(());

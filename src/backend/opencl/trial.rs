@@ -163,6 +163,7 @@ impl Bench {
             Arg::Int(v) => Value::Int(v),
             Arg::Float(v) => Value::Float(v),
             Arg::Local(bytes) => Value::Local(bytes),
+            Arg::Numbers(bytes) => Value::Numbers(bytes),
             // Not touched, but something must be there.
             _ => Value::Memory(self.operands.scale.memory().clone(), 0),
         };

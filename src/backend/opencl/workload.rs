@@ -279,7 +279,7 @@ fn extents<const N: usize>(text: &str, least: usize) -> Option<[usize; N]> {
 impl Rows {
     fn parse(words: &[&str]) -> Option<Self> {
         let (&[name, sizes], flags) = words.split_first_chunk::<2>()?;
-        let dtype = super::ops::matmul::FORMATS
+        let dtype = super::ops::matmul::WEIGHT_FORMATS
             .into_iter()
             .find(|d| d.name().eq_ignore_ascii_case(name))?;
         let (front, k) = sizes.rsplit_once('x')?;

@@ -8,11 +8,18 @@
 #define KEPT4(p, i) vload_half4(i, (__global const half *)(p))
 #define KEEP(v, p, i) vstore_half_rte(v, i, (__global half *)(p))
 typedef ushort kept;
+float as_kept(float v)
+{
+    kept bits;
+    vstore_half_rte(v, 0, (half *)&bits);
+    return vload_half(0, (const half *)&bits);
+}
 #else
 #define KEPT(p, i) (p)[i]
 #define KEPT4(p, i) vload4(i, p)
 #define KEEP(v, p, i) (p)[i] = (v)
 typedef float kept;
+#define as_kept(v) (v)
 #endif
 
 #define BLOCK 16
@@ -60,32 +67,38 @@ __kernel void turn_and_keep(IN(float, q), IN(float, k), IN(float, v), IN(int, po
     bool is_key = head >= heads;
     head -= is_key ? heads : 0;
     __global const float *x = is_key ? k + ((long)row * kv_heads + head) * KEY : q + ((long)row * heads + head) * KEY;
-    int first = p + pairs, second = p + pairs;
-    float a = x[first], b = a;
-    if (p < pairs) {
-        first = half_split ? p : 2 * p;
-        second = half_split ? p + pairs : 2 * p + 1;
-        float c = table[row * rotated + p], s = table[row * rotated + pairs + p];
-        float u = x[first], w = x[second];
-        a = u * c - w * s;
-        b = u * s + w * c;
-    }
+    pair t = turn(x, table + row * rotated, p, pairs, half_split);
     if (is_key) {
         long to = ((long)head * capacity + at) * KEY;
-        KEEP(a, keys, to + first);
-        KEEP(b, keys, to + second);
+        KEEP(t.a, keys, to + t.first);
+        KEEP(t.b, keys, to + t.second);
     } else {
         turned += ((long)row * heads + head) * KEY;
-        turned[first] = a;
-        turned[second] = b;
+        turned[t.first] = t.a;
+        turned[t.second] = t.b;
     }
 }
 
-// What is attended to: head h of a row, positions first to end - 1 of a plane of keys and of values whose
-// rows are `key_row` and `value_row` elements apart; mask, if there is one, holds a number per position.
-void attend(__global const float *q, __global const kept *keys, __global const kept *values,
-    __global const float *mask, int has_mask, __global float *y, int first, int end, int key_row,
-    int value_row, float scale, float cap)
+// The product of query and key, of which each is somewhere else.
+#define DOT(score, q, KEY4, KEY1) \
+    float score; \
+    { \
+        float4 dot4 = (float4)(0.0f); \
+        int i = 0; \
+        for (; i + 4 <= KEY; i += 4) \
+            dot4 = fma(vload4(0, (q) + i), KEY4, dot4); \
+        score = (dot4.x + dot4.y) + (dot4.z + dot4.w); \
+        for (; i < KEY; i++) \
+            score += (q)[i] * (KEY1); \
+    }
+
+// What is attended to: the head `q`, positions first to end - 1 of a plane of keys and of values whose rows
+// are `key_row` and `value_row` elements apart. Key and value of the last position are `last_key` and
+// `last_value`, if `last` is that position, and not in the planes yet. A mask, if there is one, holds a number
+// per position.
+void attend(const float *q, __global const kept *keys, __global const kept *values, __global const float *mask,
+    int has_mask, __global float *y, int first, int end, int key_row, int value_row, float scale, float cap,
+    int last, const float *last_key, const float *last_value)
 {
     float sums[VALUE];
     for (int i = 0; i < VALUE; i++)
@@ -96,21 +109,22 @@ void attend(__global const float *q, __global const kept *keys, __global const k
         float s[BLOCK];
         float top = most;
         for (int b = 0; b < count; b++) {
-            __global const kept *key = keys + (long)(block + b) * key_row;
-            float4 dot4 = (float4)(0.0f);
-            int i = 0;
-            for (; i + 4 <= KEY; i += 4)
-                dot4 = fma(vload4(0, q + i), KEPT4(key + i, 0), dot4);
-            float score = (dot4.x + dot4.y) + (dot4.z + dot4.w);
-            for (; i < KEY; i++)
-                score += q[i] * KEPT(key, i);
-            score *= scale;
+            float one;
+            if (block + b == last) {
+                DOT(dot, q, vload4(0, last_key + i), last_key[i]);
+                one = dot;
+            } else {
+                __global const kept *key = keys + (long)(block + b) * key_row;
+                DOT(dot, q, KEPT4(key + i, 0), KEPT(key, i));
+                one = dot;
+            }
+            one *= scale;
             if (cap > 0.0f)
-                score = cap * tanh(score / cap);
+                one = cap * tanh(one / cap);
             if (has_mask)
-                score += mask[block + b];
-            s[b] = score;
-            top = fmax(top, score);
+                one += mask[block + b];
+            s[b] = one;
+            top = fmax(top, one);
         }
         // All masked so far: nothing to add, and no difference of infinities.
         if (top == -INFINITY)
@@ -123,6 +137,11 @@ void attend(__global const float *q, __global const kept *keys, __global const k
         for (int b = 0; b < count; b++) {
             float weight = exp(s[b] - top);
             total += weight;
+            if (block + b == last) {
+                for (int i = 0; i < VALUE; i++)
+                    sums[i] = fma(weight, last_value[i], sums[i]);
+                continue;
+            }
             __global const kept *value = values + (long)(block + b) * value_row;
             for (int i = 0; i < VALUE; i++)
                 sums[i] = fma(weight, KEPT(value, i), sums[i]);
@@ -132,6 +151,12 @@ void attend(__global const float *q, __global const kept *keys, __global const k
     for (int i = 0; i < VALUE; i++)
         y[i] = sums[i] * inverse;
 }
+
+// A head that is read often.
+#define OWN(query, q) \
+    float query[KEY]; \
+    for (int i = 0; i < KEY; i++) \
+        query[i] = (q)[i]
 
 // Causal attention over a cache; window 0: all positions.
 __kernel void attention_cached(IN(float, q), IN(int, positions), IN(kept, keys), IN(kept, values),
@@ -148,8 +173,64 @@ __kernel void attention_cached(IN(float, q), IN(int, positions), IN(kept, keys),
     int position = clamp(positions[row], 0, capacity - 1);
     int first = window ? max(position + 1 - window, 0) : 0;
     long at = (long)row * heads + head, plane = (long)(head / (heads / kv_heads)) * capacity;
-    attend(q + at * KEY, keys + plane * KEY, values + plane * VALUE, q, 0, y + at * VALUE, first,
-        position + 1, KEY, VALUE, scale, cap);
+    OWN(query, q + at * KEY);
+    attend(query, keys + plane * KEY, values + plane * VALUE, q, 0, y + at * VALUE, first, position + 1, KEY,
+        VALUE, scale, cap, -1, query, query);
+}
+
+// One head of a new row: query and key of the position turn, key and value go into the planes of the cache if
+// `keeps`. Nobody reads them there in the same kernel.
+void attend_next(__global const float *q, __global const float *k, __global const float *v,
+    __global const float *table, int pairs, int half_split, bool keeps, __global kept *keys,
+    __global kept *values, __global float *y, int position, int window, float scale, float cap)
+{
+    float query[KEY], key[KEY], value[VALUE];
+    for (int p = 0; p < KEY - pairs; p++) {
+        pair t = turn(q, table, p, pairs, half_split);
+        query[t.first] = t.a;
+        query[t.second] = t.b;
+        t = turn(k, table, p, pairs, half_split);
+        key[t.first] = as_kept(t.a);
+        key[t.second] = as_kept(t.b);
+    }
+    for (int i = 0; i < VALUE; i++)
+        value[i] = as_kept(v[i]);
+    if (keeps) {
+        for (int i = 0; i < KEY; i++)
+            KEEP(key[i], keys, (long)position * KEY + i);
+        for (int i = 0; i < VALUE; i++)
+            KEEP(value[i], values, (long)position * VALUE + i);
+    }
+    attend(query, keys, values, q, 0, y, window ? max(position + 1 - window, 0) : 0, position + 1, KEY, VALUE, scale,
+        cap, position, key, value);
+}
+
+// `turn_and_keep` and `attention_cached` of one row: a work-item has one head.
+typedef struct {
+    ulong q, k, v, positions, table, keys, values, y;
+    int heads, kv_heads, capacity, rotated, half_split, window;
+    float scale, cap;
+} attention_next_numbers;
+
+__kernel void attention_next(OF(const float, q), OF(const float, k), OF(const float, v),
+    OF(const int, positions), OF(const float, table), OF(kept, keys), OF(kept, values), OF(float, y),
+    attention_next_numbers of)
+{
+    OPEN_OF(const float, q);
+    OPEN_OF(const float, k);
+    OPEN_OF(const float, v);
+    OPEN_OF(const int, positions);
+    OPEN_OF(const float, table);
+    OPEN_OF(kept, keys);
+    OPEN_OF(kept, values);
+    OPEN_OF(float, y);
+    int head = get_global_id(0), sharing = of.heads / of.kv_heads, kv_head = head / sharing;
+    if (head >= of.heads)
+        return;
+    long plane = (long)kv_head * of.capacity;
+    attend_next(q + (long)head * KEY, k + (long)kv_head * KEY, v + (long)kv_head * VALUE, table, of.rotated / 2,
+        of.half_split, head % sharing == 0, keys + plane * KEY, values + plane * VALUE, y + (long)head * VALUE,
+        clamp(positions[0], 0, of.capacity - 1), of.window, of.scale, of.cap);
 }
 
 #ifndef HALF_CACHE
@@ -167,9 +248,10 @@ __kernel void attention_plain(IN(float, q), IN(float, k), IN(float, v), IN(float
     int head = get_global_id(0), row = get_global_id(1), batch = get_global_id(2);
     if (head >= heads || row >= queries)
         return;
-    attend(q + (long)batch * q_batch + (long)head * q_head + (long)row * q_row,
-        k + (long)batch * k_batch + (long)head * k_head, v + (long)batch * v_batch + (long)head * v_head,
+    OWN(query, q + (long)batch * q_batch + (long)head * q_head + (long)row * q_row);
+    attend(query, k + (long)batch * k_batch + (long)head * k_head, v + (long)batch * v_batch + (long)head * v_head,
         mask + (long)batch * m_batch + (long)head * m_head + (long)row * m_row, has_mask,
-        y + (((long)batch * queries + row) * heads + head) * VALUE, 0, keys, k_row, v_row, scale, 0.0f);
+        y + (((long)batch * queries + row) * heads + head) * VALUE, 0, keys, k_row, v_row, scale, 0.0f,
+        -1, query, query);
 }
 #endif

@@ -12,6 +12,12 @@
 #define OPEN_IN(T, x) __global const T *x = (__global const T *)((__global const char *)x##_memory + x##_at)
 #define OPEN_OUT(T, x) __global T *x = (__global T *)((__global char *)x##_memory + x##_at)
 
+// Kernels of which a token needs many have one structure with all their numbers, as drivers take time for
+// each argument: it is the last argument, `of`, and begins with the bytes at which the operands begin, in
+// their order. OF declares such an operand, OPEN_OF gives its pointer.
+#define OF(T, x) __global T *x##_memory
+#define OPEN_OF(T, x) __global T *x = (__global T *)((__global const char *)x##_memory + of.x)
+
 #define JOIN_(a, b) a##b
 #define JOIN(a, b) JOIN_(a, b)
 
@@ -85,3 +91,18 @@ FUNCTIONS(floatv, function_v)
         a = rint(a * to_steps) * step; \
         b = rint(b * to_steps) * step; \
     }
+
+// Elements of a head after its rotation: pair `p` of those that turn, or, behind `pairs`, one that does not.
+typedef struct {
+    int first, second;
+    float a, b;
+} pair;
+
+pair turn(__global const float *x, __global const float *table, int p, int pairs, int half_split)
+{
+    if (p >= pairs)
+        return (pair){p + pairs, p + pairs, x[p + pairs], x[p + pairs]};
+    int first = half_split ? p : 2 * p, second = half_split ? p + pairs : 2 * p + 1;
+    float u = x[first], v = x[second], c = table[p], s = table[pairs + p];
+    return (pair){first, second, u * c - v * s, u * s + v * c};
+}

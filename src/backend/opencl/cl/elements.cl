@@ -84,17 +84,10 @@ __kernel void rope(IN(float, x), IN(float, table), OUT(float, y), int rows, int 
     int pairs = rotated / 2;
     if (p >= size - pairs || head >= heads || row >= rows)
         return;
-    x += (row * heads + head) * size;
-    y += (row * heads + head) * size;
-    if (p >= pairs) {
-        y[p + pairs] = x[p + pairs];
-        return;
-    }
-    int first = half_split ? p : 2 * p, second = half_split ? p + pairs : 2 * p + 1;
-    float c = table[row * rotated + p], s = table[row * rotated + pairs + p];
-    float u = x[first], v = x[second];
-    y[first] = u * c - v * s;
-    y[second] = u * s + v * c;
+    int at = (row * heads + head) * size;
+    pair t = turn(x + at, table + row * rotated, p, pairs, half_split);
+    y[at + t.first] = t.a;
+    y[at + t.second] = t.b;
 }
 
 // Groups of 32 become what 8 bits hold of them.

@@ -206,30 +206,38 @@ void prepare(__global const float *from, __global const float *scale, __local fl
 // y[z][m][n] = function(sum_k x[z][m][k] w[z][n][k] + bias[n] + added). Batches as in gemm.cl, strides of w
 // in bytes. Up to three matrices have their products with the same x in one call, each with a result of its
 // own; n1 and n2 are 0 where there are fewer. GATED: there are two, and y = function(of the first) * second.
-__kernel void rows(IN(float, x), IN(uchar, w), IN(uchar, w_1), IN(uchar, w_2), IN(float, bias),
-    IN(float, bias_1), IN(float, bias_2), IN(float, scale), IN(float, added), OUT(float, y),
-    OUT(float, y_1), OUT(float, y_2), __local float *shared, int m, int n, int n1, int n2, int k, int inner,
-    int x_outer, int x_inner, int w_outer, int w_inner, int has_bias, int has_added, int kind, float fa,
-    float fb, float epsilon)
+typedef struct {
+    ulong x, w, w_1, w_2, bias, bias_1, bias_2, scale, added, y, y_1, y_2;
+    int m, n, n1, n2, k, inner, x_outer, x_inner, w_outer, w_inner, has_bias, has_added, kind;
+    float fa, fb, epsilon;
+} rows_numbers;
+
+__kernel void rows(OF(const float, x), OF(const uchar, w), OF(const uchar, w_1), OF(const uchar, w_2),
+    OF(const float, bias), OF(const float, bias_1), OF(const float, bias_2), OF(const float, scale),
+    OF(const float, added), OF(float, y), OF(float, y_1), OF(float, y_2), __local float *shared,
+    rows_numbers of)
 {
-    OPEN_IN(float, x);
-    OPEN_IN(uchar, w);
-    OPEN_IN(uchar, w_1);
-    OPEN_IN(uchar, w_2);
-    OPEN_IN(float, bias);
-    OPEN_IN(float, bias_1);
-    OPEN_IN(float, bias_2);
-    OPEN_IN(float, scale);
-    OPEN_IN(float, added);
-    OPEN_OUT(float, y);
-    OPEN_OUT(float, y_1);
-    OPEN_OUT(float, y_2);
+    OPEN_OF(const float, x);
+    OPEN_OF(const uchar, w);
+    OPEN_OF(const uchar, w_1);
+    OPEN_OF(const uchar, w_2);
+    OPEN_OF(const float, bias);
+    OPEN_OF(const float, bias_1);
+    OPEN_OF(const float, bias_2);
+    OPEN_OF(const float, scale);
+    OPEN_OF(const float, added);
+    OPEN_OF(float, y);
+    OPEN_OF(float, y_1);
+    OPEN_OF(float, y_2);
+    const int m = of.m, n = of.n, n1 = of.n1, n2 = of.n2, k = of.k, inner = of.inner;
+    const int has_bias = of.has_bias, has_added = of.has_added, kind = of.kind;
+    const float fa = of.fa, fb = of.fb;
     int m0 = get_global_id(1) * W_OB, z = get_global_id(2);
-    x += (long)(z / inner) * x_outer + (long)(z % inner) * x_inner;
+    x += (long)(z / inner) * of.x_outer + (long)(z % inner) * of.x_inner;
 #if PREPARE
     __local float *kept = shared + ITEMS_OF_GROUP;
     for (int i = 0; i < W_OB; i++)
-        prepare(x + (long)min(m0 + i, m - 1) * k, scale, kept + i * k, shared, k, epsilon);
+        prepare(x + (long)min(m0 + i, m - 1) * k, scale, kept + i * k, shared, k, of.epsilon);
     barrier(CLK_LOCAL_MEM_FENCE);
 #else
     int xr[W_OB];
@@ -260,7 +268,7 @@ __kernel void rows(IN(float, x), IN(uchar, w), IN(uchar, w_1), IN(uchar, w_2), I
         }
 #endif
         int n0 = tile * C_OB;
-        long shift = (long)(z / inner) * w_outer + (long)(z % inner) * w_inner;
+        long shift = (long)(z / inner) * of.w_outer + (long)(z % inner) * of.w_inner;
         // Rows behind the last one are taken for it, and not stored.
         __global const uchar *row[COLUMNS];
         EACH_COLUMN row[j] = (j < C_OB ? first : second) + shift

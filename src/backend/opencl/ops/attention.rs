@@ -3,8 +3,9 @@
 use core::any::Any;
 use std::sync::Arc;
 
-use super::{Arg, Call, Check, Lower, Lowered, Result, args, ints, spread};
-use crate::backend::opencl::programs::ATTENTION;
+use super::matmul::{self, Together};
+use super::{Arg, Call, Check, Lower, Lowered, Result, args, ints, numbers, spread};
+use crate::backend::opencl::programs::{ATTENTION, NEXT};
 use crate::backend::opencl::{Region, Shared};
 use crate::graph::GraphError;
 use crate::graph::kv_cache::{KvShape, Resident};
@@ -67,10 +68,71 @@ pub(super) fn cached(op: &KvAttention, cx: &Lower<'_>) -> Result {
     over_cache(op, cx, None)
 }
 
+/// Whether one kernel computes what `layer` does: on processors, whose cores all have work then.
+pub(in crate::backend::opencl) fn takes_layer(shared: &Shared, shape: &KvShape) -> bool {
+    let units = usize::try_from(shared.info.units).unwrap_or(usize::MAX).max(1);
+    let busy = shape.heads.is_multiple_of(units) || shape.heads / 4 >= units;
+    shared.shape.lanes == 1 && busy
+}
+
+/// Attention of one row with the products that its queries, keys and values are, and their rotations: operands
+/// are those of the products, positions and the table of angles.
+pub(in crate::backend::opencl) fn layer(
+    products: &Together,
+    op: &KvAttention,
+    rope: &Rope,
+    cx: &Lower<'_>,
+) -> Result {
+    let (shape, [keys, values]) = (*op.cache.shape(), cache(op, cx)?);
+    let Some(first) = matmul::first(products, cx) else { return Ok(None) };
+    let [positions, table] = [cx.src.len() - 2, cx.src.len() - 1];
+    let half_split = usize::from(matches!(rope.style, RopeStyle::Half));
+    let sizes = ints([
+        first.length,
+        first.has_bias.into(),
+        op.heads,
+        shape.heads,
+        shape.capacity,
+        cx.src[table].dims[1],
+        half_split,
+        op.window.unwrap_or(0).min(shape.capacity),
+    ]);
+    let Some(sizes) = sizes else { return Ok(None) };
+    let floats = [first.epsilon, op.scale, op.softcap.unwrap_or(0.0)].map(Arg::Float);
+    let args = args![
+        first.operands,
+        [Arg::Src(positions), Arg::Src(table)],
+        [0, 1, 2].map(Arg::Temp),
+        [Arg::Memory(keys), Arg::Memory(values)],
+        [Arg::Dst, Arg::Local(first.local)],
+        numbers(args![sizes, floats]),
+    ];
+    let definitions = format!("{} {}", first.definitions, definitions(&shape));
+    let (global, local) = ([shape.heads, 1, 1], Some([1; 3]));
+    let call = Call { family: NEXT, definitions, kernel: "next_layer", args, global, local };
+    let made = [op.heads * shape.key_size, shape.heads * shape.key_size];
+    let made = [made[0], made[1], shape.heads * shape.value_size];
+    let temps = made.map(|elements| elements * size_of::<f32>()).to_vec();
+    Ok(Some(Lowered { temps, ..over(op, call.into()) }))
+}
+
 /// Attention whose queries and keys are turned before: operands are queries, keys, values, positions and the
 /// table of angles.
 pub(in crate::backend::opencl) fn turned(op: &KvAttention, rope: &Rope, cx: &Lower<'_>) -> Result {
     over_cache(op, cx, Some(rope))
+}
+
+/// Keys and values of an operation on this device.
+fn cache(op: &KvAttention, cx: &Lower<'_>) -> core::result::Result<[Arc<Region>; 2], GraphError> {
+    let made =
+        op.cache.resident(|| Ok(Arc::new(DeviceCache::new(cx.shared, op.cache.shape())?)))?;
+    let cache = made.as_any().downcast_ref::<DeviceCache>();
+    let cache = cache.filter(|c| Arc::ptr_eq(&c.shared, cx.shared));
+    let what = || GraphError::Unsupported {
+        op: "kv_attention",
+        what: "a cache that another device keeps".to_owned(),
+    };
+    cache.map(|c| [c.keys.clone(), c.values.clone()]).ok_or_else(what)
 }
 
 fn over_cache(op: &KvAttention, cx: &Lower<'_>, rope: Option<&Rope>) -> Result {
@@ -78,61 +140,74 @@ fn over_cache(op: &KvAttention, cx: &Lower<'_>, rope: Option<&Rope>) -> Result {
     if !takes(&shape) {
         return Ok(None);
     }
-    let half = if shape.dtype == DType::F16 { " -DHALF_CACHE" } else { "" };
-    let made = op.cache.resident(|| Ok(Arc::new(DeviceCache::new(cx.shared, &shape)?)))?;
-    let cache = made.as_any().downcast_ref::<DeviceCache>();
-    let Some(cache) = cache.filter(|c| Arc::ptr_eq(&c.shared, cx.shared)) else {
-        let what = "a cache that another device keeps".to_owned();
-        return Err(GraphError::Unsupported { op: "kv_attention", what });
+    let [keys, values] = cache(op, cx)?;
+    let (rows, [heads, kv_heads]) = (cx.dst.dims[0], [op.heads, shape.heads]);
+    let definitions = format!("-DVEC=4 {}", definitions(&shape));
+    let call = |kernel, args, (global, local)| {
+        let definitions = definitions.clone();
+        Call { family: ATTENTION, definitions, kernel, args, global, local }
     };
-    let (keys, values) = (cache.keys.clone(), cache.values.clone());
-    let rows = cx.dst.dims[0];
-    let definitions =
-        format!("-DVEC=4 -DKEY={} -DVALUE={}{half}", shape.key_size, shape.value_size);
-    let mut calls = Vec::new();
-    let mut temps = Vec::new();
-    let queries = match rope {
-        Some(rope) => {
-            let rotated = cx.src[4].dims[1];
-            let sizes = ints([rows, op.heads, shape.heads, shape.capacity, rotated]);
+    let keys = || Arg::Memory(keys.clone());
+    let values = || Arg::Memory(values.clone());
+    let window = op.window.unwrap_or(0).min(shape.capacity);
+    let scales = || [Arg::Float(op.scale), Arg::Float(op.softcap.unwrap_or(0.0))];
+    let (mut calls, mut temps) = (Vec::new(), Vec::new());
+    let rotation = rope.map(|rope| {
+        let half_split = matches!(rope.style, RopeStyle::Half);
+        (cx.src[4].dims[1], half_split)
+    });
+    match rotation {
+        // Nobody but this row reads what it puts into the cache.
+        Some((rotated, half_split)) if rows == 1 => {
+            let sizes = ints([heads, kv_heads, shape.capacity, rotated, half_split.into(), window]);
             let Some(sizes) = sizes else { return Ok(None) };
             let operands = [0, 1, 2, 3, 4].map(Arg::Src);
-            let caches = [Arg::Memory(keys.clone()), Arg::Memory(values.clone())];
-            let half_split = Arg::Int(matches!(rope.style, RopeStyle::Half).into());
-            let args = args![operands, [Arg::Temp(0)], caches, sizes, [half_split]];
+            let numbers = numbers(args![sizes, scales()]);
+            let args = args![operands, [keys(), values(), Arg::Dst], numbers];
+            calls.push(call("attention_next", args, spread([heads, 1, 1], 1)));
+        }
+        Some((rotated, half_split)) => {
+            let sizes = ints([rows, heads, kv_heads, shape.capacity, rotated, half_split.into()]);
+            let Some(sizes) = sizes else { return Ok(None) };
+            let operands = [0, 1, 2, 3, 4].map(Arg::Src);
+            let args = args![operands, [Arg::Temp(0), keys(), values()], sizes];
             let elements = (shape.key_size - rotated / 2).max(shape.value_size);
-            let (global, local) = spread([elements, op.heads + 2 * shape.heads, rows], GROUP);
-            let (definitions, kernel) = (definitions.clone(), "turn_and_keep");
-            calls.push(Call { family: ATTENTION, definitions, kernel, args, global, local });
-            temps.push(rows * op.heads * shape.key_size * size_of::<f32>());
-            Arg::Temp(0)
+            let items = spread([elements, heads + 2 * kv_heads, rows], GROUP);
+            calls.push(call("turn_and_keep", args, items));
+            temps.push(rows * heads * shape.key_size * size_of::<f32>());
         }
         None => {
-            let sizes = |size| ints([rows, shape.heads, size, shape.capacity]);
-            let parts = [(1, shape.key_size, keys.clone()), (2, shape.value_size, values.clone())];
-            for (operand, size, memory) in parts {
-                let Some(sizes) = sizes(size) else { return Ok(None) };
-                let args = args![[Arg::Src(operand), Arg::Src(3), Arg::Memory(memory)], sizes];
-                let (global, local) = spread([size, shape.heads, rows], GROUP);
-                let (definitions, kernel) = (definitions.clone(), "keep");
-                calls.push(Call { family: ATTENTION, definitions, kernel, args, global, local });
+            for (operand, size, memory) in
+                [(1, shape.key_size, keys()), (2, shape.value_size, values())]
+            {
+                let sizes = ints([rows, kv_heads, size, shape.capacity]);
+                let Some(sizes) = sizes else { return Ok(None) };
+                let args = args![[Arg::Src(operand), Arg::Src(3), memory], sizes];
+                calls.push(call("keep", args, spread([size, kv_heads, rows], GROUP)));
             }
-            Arg::Src(0)
         }
-    };
-    let window = op.window.unwrap_or(0).min(shape.capacity);
-    let Some(sizes) = ints([rows, op.heads, shape.heads, shape.capacity, window]) else {
-        return Ok(None);
-    };
-    let operands = [queries, Arg::Src(3), Arg::Memory(keys), Arg::Memory(values), Arg::Dst];
-    let numbers = [Arg::Float(op.scale), Arg::Float(op.softcap.unwrap_or(0.0))];
-    let args = args![operands, sizes, numbers];
-    let (global, local) = spread([op.heads, rows, 1], 1);
-    let kernel = "attention_cached";
-    calls.push(Call { family: ATTENTION, definitions, kernel, args, global, local });
-    let check = Some(Check { operand: 3, limit: shape.capacity, op: "kv_attention" });
-    let keep: Vec<Arc<dyn Any + Send + Sync>> = vec![op.cache.clone()];
-    Ok(Some(Lowered { check, keep, temps, ..calls.into() }))
+    }
+    if rotation.is_none() || rows > 1 {
+        let sizes = ints([rows, heads, kv_heads, shape.capacity, window]);
+        let Some(sizes) = sizes else { return Ok(None) };
+        let queries = if rotation.is_some() { Arg::Temp(0) } else { Arg::Src(0) };
+        let args = args![[queries, Arg::Src(3), keys(), values(), Arg::Dst], sizes, scales()];
+        calls.push(call("attention_cached", args, spread([heads, rows, 1], 1)));
+    }
+    Ok(Some(Lowered { temps, ..over(op, calls.into()) }))
+}
+
+/// The definitions of kernels over such a cache.
+fn definitions(shape: &KvShape) -> String {
+    let half = if shape.dtype == DType::F16 { " -DHALF_CACHE" } else { "" };
+    format!("-DKEY={} -DVALUE={}{half}", shape.key_size, shape.value_size)
+}
+
+/// Kernels over the cache of an operation, which they keep.
+fn over(op: &KvAttention, calls: Lowered) -> Lowered {
+    let limit = op.cache.shape().capacity;
+    let check = Some(Check { operand: 3, limit, op: "kv_attention" });
+    Lowered { check, keep: vec![op.cache.clone()], ..calls }
 }
 
 pub(super) fn plain(op: &Attention, cx: &Lower<'_>) -> Result {

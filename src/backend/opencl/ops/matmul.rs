@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::elements::{self, joined};
-use super::{Arg, Call, Check, Lower, Lowered, Result, args, codes, ints, spread};
+use super::{Arg, Call, Check, Lower, Lowered, Result, args, codes, ints, numbers, spread};
 use crate::backend::opencl::programs::{ELEMENTS, GEMM, WEIGHTS};
 use crate::backend::opencl::trial::Operands;
 use crate::backend::opencl::workload::{self, Kind, Workload};
@@ -114,6 +114,18 @@ impl Rows {
         }
     }
 
+    /// The definitions of kernels for them.
+    fn definitions(&self, way: &Way) -> Option<String> {
+        let Way { tile: [w_ob, c_ob], lanes, items: [items, turns], .. } = *way;
+        let Self { prepare, gated, .. } = *self;
+        Some(format!(
+            "-DVEC=4 -DFORMAT={} -DW_OB={w_ob} -DC_OB={c_ob} -DLANES={lanes} -DITEMS={items} \
+             -DTILES={turns} -DPREPARE={prepare} -DGATED={}",
+            format(self.dtype, self.k)?,
+            usize::from(gated)
+        ))
+    }
+
     /// How a table knows them.
     fn sizes(&self) -> workload::Rows {
         let Self { dtype, batch, m, n, k, prepare, gated, .. } = *self;
@@ -133,6 +145,7 @@ fn rows_by(way: &Way, x: Arg, p: Rows) -> Option<Call> {
     let sizes = ints([p.m, n, n1, n2, p.k, p.inner])?;
     let [x_steps, w_steps] = [ints(p.x_steps)?, ints(p.w_steps)?];
     let shared = Arg::Local(p.sizes().local_bytes(way)?);
+    let definitions = p.definitions(way)?;
     let args = args![
         [x],
         p.weights,
@@ -140,20 +153,15 @@ fn rows_by(way: &Way, x: Arg, p: Rows) -> Option<Call> {
         [p.scale, p.added],
         p.results,
         [shared],
-        sizes,
-        x_steps,
-        w_steps,
-        [Arg::Int(p.has_bias.into()), Arg::Int(p.has_added.into())],
-        p.activation,
-        [Arg::Float(p.epsilon)],
+        numbers(args![
+            sizes,
+            x_steps,
+            w_steps,
+            [Arg::Int(p.has_bias.into()), Arg::Int(p.has_added.into())],
+            p.activation,
+            [Arg::Float(p.epsilon)],
+        ]),
     ];
-    let definitions = format!(
-        "-DVEC=4 -DFORMAT={} -DW_OB={w_ob} -DC_OB={c_ob} -DLANES={lanes} -DITEMS={items} \
-         -DTILES={turns} -DPREPARE={} -DGATED={}",
-        format(p.dtype, p.k)?,
-        p.prepare,
-        usize::from(p.gated)
-    );
     let tiles: usize = p.n.iter().map(|n| n.div_ceil(c_ob)).sum();
     let groups = tiles.div_ceil(items * turns);
     let global = [groups * items * lanes, p.m.div_ceil(w_ob), p.batch];
@@ -181,10 +189,11 @@ pub(in crate::backend::opencl) struct Together {
     pub(in crate::backend::opencl) sum: bool,
 }
 
-pub(in crate::backend::opencl) fn together(op: &Together, cx: &Lower<'_>) -> Result {
-    let (&[m, k], dtype) = (&cx.src[0].dims[..], cx.src[1].dtype) else { return Ok(None) };
+/// The products, before it is said how activations are rounded.
+fn products(op: &Together, cx: &Lower<'_>) -> Option<Rows> {
+    let (&[m, k], dtype) = (&cx.src[0].dims[..], cx.src[1].dtype) else { return None };
     if k == 0 || format(dtype, k).is_none() {
-        return Ok(None);
+        return None;
     }
     let n = |i: usize| if i < op.matrices { cx.src[1 + i].dims[0] } else { 0 };
     let function = op.gate.map_or(0, elements::gate);
@@ -215,6 +224,12 @@ pub(in crate::backend::opencl) fn together(op: &Together, cx: &Lower<'_>) -> Res
             (product.n[i], product.results[i]) = (n(i), Arg::Other(i));
         }
     }
+    Some(product)
+}
+
+pub(in crate::backend::opencl) fn together(op: &Together, cx: &Lower<'_>) -> Result {
+    let Some(mut product) = products(op, cx) else { return Ok(None) };
+    let Rows { dtype, m, k, .. } = product;
     // Weights in blocks meet activations of 8 bits, as on the CPU, so that both give the same tokens.
     if dtype.is_plain() {
         return Ok(rows(cx, Arg::Src(0), product).map(Lowered::from));
@@ -238,8 +253,39 @@ pub(in crate::backend::opencl) fn together(op: &Together, cx: &Lower<'_>) -> Res
     Ok(Some(Lowered { calls: vec![round, product], temps, ..Lowered::default() }))
 }
 
-/// Formats of weights; their places are the kernels' numbers of them.
-pub(in crate::backend::opencl) const FORMATS: [DType; 11] = [
+/// Products of one row as a kernel has them that goes on with their results: see `cl/next.cl`.
+pub(super) struct First {
+    pub(super) definitions: String,
+    /// The row, matrices, biases and the norm's scale.
+    pub(super) operands: Vec<Arg>,
+    /// Bytes of a work-group's memory.
+    pub(super) local: usize,
+    pub(super) length: usize,
+    pub(super) has_bias: bool,
+    pub(super) epsilon: f32,
+}
+
+/// Queries, keys and values of one row, for processors; `None` if there is nothing to prepare.
+pub(super) fn first(op: &Together, cx: &Lower<'_>) -> Option<First> {
+    let mut product = products(op, cx)?;
+    if !product.dtype.is_plain() {
+        product.prepare |= ROUND;
+    }
+    let alone = product.m == 1 && op.matrices == 3 && op.gate.is_none() && !op.sum;
+    if product.prepare == 0 || !alone || !prepares(cx.shared, 1, product.k) {
+        return None;
+    }
+    // The columns of a tile as they are for the products alone.
+    let alone = cx.way(Kind::Rows(product.sizes()));
+    let way = Way { tile: [1, alone.tile[1]], lanes: 1, items: [1; 2], ..alone };
+    let (definitions, local) = (product.definitions(&way)?, product.sizes().local_bytes(&way)?);
+    let Rows { k: length, has_bias, epsilon, weights, biases, scale, .. } = product;
+    let operands = args![[Arg::Src(0)], weights, biases, [scale]];
+    Some(First { definitions, operands, local, length, has_bias, epsilon })
+}
+
+/// Formats of weights by rows that kernels compute with; their places are the kernels' numbers of them.
+pub const WEIGHT_FORMATS: [DType; 11] = [
     DType::F32,
     DType::F16,
     DType::BF16,
@@ -255,7 +301,7 @@ pub(in crate::backend::opencl) const FORMATS: [DType; 11] = [
 
 /// The kernels' number of a format of weights with rows of `k` elements.
 pub(in crate::backend::opencl) fn format(dtype: DType, k: usize) -> Option<usize> {
-    let number = FORMATS.iter().position(|&known| known == dtype)?;
+    let number = WEIGHT_FORMATS.iter().position(|&known| known == dtype)?;
     k.is_multiple_of(dtype.block_elems()).then_some(number)
 }
 

@@ -39,6 +39,9 @@ pub(super) enum Arg {
     Float(f32),
     /// Bytes of the work-group's memory.
     Local(usize),
+    /// The last argument of kernels that have all numbers in one structure: those behind the places of their
+    /// operands.
+    Numbers(Vec<u8>),
 }
 
 /// One kernel with its arguments.
@@ -142,6 +145,16 @@ fn ints<const N: usize>(sizes: [usize; N]) -> Option<[Arg; N]> {
         return None;
     }
     Some(sizes.map(|s| Arg::Int(s as i32)))
+}
+
+/// Numbers of 32 bits as the structure of a kernel has them.
+fn numbers(all: Vec<Arg>) -> [Arg; 1] {
+    let bytes = all.into_iter().flat_map(|arg| match arg {
+        Arg::Int(v) => v.to_ne_bytes(),
+        Arg::Float(v) => v.to_ne_bytes(),
+        _ => unreachable!("operands stand before the structure"),
+    });
+    [Arg::Numbers(bytes.collect())]
 }
 
 /// Arguments out of groups of them.

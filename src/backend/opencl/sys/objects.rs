@@ -314,6 +314,9 @@ pub(in super::super) enum Value {
     Float(f32),
     /// So many bytes of the work-group's memory.
     Local(usize),
+    /// One structure of where the operands before it begin, which then are one argument each, and of these
+    /// numbers.
+    Numbers(Vec<u8>),
 }
 
 /// A kernel with its arguments, over so many work-items.
@@ -353,12 +356,23 @@ impl Launch {
             check("clSetKernelArg", code)
         };
         let mut memory = Vec::new();
+        let together = values.iter().any(|value| matches!(value, Value::Numbers(_)));
+        let mut places: Vec<u8> = Vec::new();
         for value in values {
             match value {
                 Value::Memory(mem, at) => {
                     set(size_of::<Handle>(), (&raw const mem.raw.handle).cast())?;
-                    set(size_of::<u64>(), (&raw const at).cast())?;
+                    match together {
+                        true => places.extend(at.to_ne_bytes()),
+                        false => set(size_of::<u64>(), (&raw const at).cast())?,
+                    }
                     memory.push(mem);
+                }
+                Value::Numbers(numbers) => {
+                    places.extend(numbers);
+                    // As C has it, for a structure that begins with numbers of 64 bits.
+                    places.resize(places.len().next_multiple_of(size_of::<u64>()), 0);
+                    set(places.len(), places.as_ptr().cast())?;
                 }
                 Value::Int(v) => set(size_of::<i32>(), (&raw const v).cast())?,
                 Value::Float(v) => set(size_of::<f32>(), (&raw const v).cast())?,

@@ -5,12 +5,12 @@ use core::marker::PhantomData;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use super::objects::{Context, Event, Launch, Mem, RawQueue};
 use super::recorded::Recorded;
 use super::{Api, Device, FALSE, Handle, QUEUE_PROFILING, TRUE, check};
-use crate::backend::opencl::OpenClError;
+use crate::backend::opencl::{OpenClError, lock};
 
 /// The commands of a device, done in order. One thread submits at a time.
 pub(in super::super) struct Queue {
@@ -26,7 +26,12 @@ pub(in super::super) struct Queue {
     /// Nanoseconds that kernels have taken, if that is asked of the device.
     busy: AtomicU64,
     timed: bool,
+    /// Kernels that are done, and whose time is not among that yet: to ask for it takes time itself.
+    done: Mutex<Vec<Event>>,
 }
+
+/// Most kernels that are done whose time was not asked for.
+const MOST_DONE: usize = 1 << 14;
 
 /// The host's side of a transfer.
 enum Host<'a> {
@@ -47,13 +52,20 @@ impl Queue {
             unsafe { (api.create_queue)(context.handle, device.device, properties, code) }
         })?;
         let [waits, kernels, read, written, busy] = [0; 5].map(AtomicU64::new);
-        Ok(Self { raw, turn: Mutex::new(()), waits, kernels, read, written, busy, timed })
+        let (turn, done) = (Mutex::default(), Mutex::default());
+        Ok(Self { raw, turn, waits, kernels, read, written, busy, timed, done })
     }
 
     /// Times that the host has waited, kernels submitted, bytes read, bytes sent, and nanoseconds of kernels.
     pub(in super::super) fn counts(&self) -> [u64; 5] {
+        self.add_times(&mut lock(&self.done));
         let all = [&self.waits, &self.kernels, &self.read, &self.written, &self.busy];
         all.map(|count| count.load(Ordering::Relaxed))
+    }
+
+    fn add_times(&self, done: &mut Vec<Event>) {
+        let busy: Duration = done.drain(..).map(|event| event.time()).sum();
+        self.busy.fetch_add(busy.as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// Submits what `work` asks for, and waits until all of it is done, or has failed.
@@ -61,7 +73,7 @@ impl Queue {
         &'env self,
         work: impl FnOnce(&mut Submission<'env>) -> Result<R, OpenClError>,
     ) -> Result<R, OpenClError> {
-        let _turn: MutexGuard<'_, ()> = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = lock(&self.turn);
         let mut submission =
             Submission { queue: self, open: false, events: Vec::new(), borrows: PhantomData };
         let result = work(&mut submission);
@@ -265,9 +277,11 @@ impl<'env> Submission<'env> {
         // SAFETY: the queue lives.
         let code = unsafe { (raw.api.finish_queue)(raw.handle) };
         self.open = false;
-        let events = core::mem::take(&mut self.events);
-        let busy: Duration = events.iter().map(Event::time).sum();
-        self.queue.busy.fetch_add(busy.as_nanos() as u64, Ordering::Relaxed);
+        let mut done = lock(&self.queue.done);
+        done.append(&mut self.events);
+        if done.len() > MOST_DONE {
+            self.queue.add_times(&mut done);
+        }
         gate?;
         check("clFinish", code)
     }
