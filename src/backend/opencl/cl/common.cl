@@ -31,6 +31,17 @@ typedef JOIN(float, VEC) floatv;
 #define VSTORE(v, p) JOIN(vstore, VEC)(v, 0, p)
 #endif
 
+// Lanes `low` to `high` of a vector, of which others may store the rest.
+#define STORE(v, p, low, high) \
+    if ((low) <= 0 && (high) >= VEC) { \
+        VSTORE(v, p); \
+    } else { \
+        float s_[VEC]; \
+        VSTORE(v, s_); \
+        for (int l_ = max(low, 0); l_ < min(high, VEC); l_++) \
+            (p)[l_] = s_[l_]; \
+    }
+
 // Functions of one number, by the code that the host gives (src/backend/opencl/ops/codes.rs); 0 is none.
 #define FUNCTIONS(T, NAME) \
     T NAME##_sigmoid(T x) { return 1.0f / (1.0f + exp(-x)); } \

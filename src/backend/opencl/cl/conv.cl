@@ -30,6 +30,21 @@ floatv pixels(__global const float *p, int x, int step, int width, float outside
 }
 
 #define EACH_CHANNEL _Pragma("unroll") for (int i = 0; i < C_OB; i++)
+#define DEF floatv t[C_OB]
+#define ZERO EACH_CHANNEL t[i] = (floatv)(0.0f)
+#define LOAD(row, x) floatv v = pixels(row, x, stride_w, w, 0.0f)
+#define COMPUTE(weights) EACH_CHANNEL t[i] = fma((floatv)((weights)[i]), v, t[i])
+
+// The first `left` pixels at p, and zeros.
+floatv pixels_of(__global const float *p, int left)
+{
+    if (left >= VEC)
+        return VLOAD(p);
+    float s[VEC];
+    for (int i = 0; i < VEC; i++)
+        s[i] = i < left ? p[i] : 0.0f;
+    return VLOAD(s);
+}
 
 // Weights in panels [ceil(k / C_OB)][c][f_h][f_w][C_OB], per group.
 __kernel void conv(IN(float, x), IN(float, weights), IN(float, bias), IN(float, added), OUT(float, y),
@@ -52,8 +67,8 @@ __kernel void conv(IN(float, x), IN(float, weights), IN(float, bias), IN(float, 
         return;
     x += (long)(n * groups + group) * c * h * w;
     weights += (long)(group * panels + panel) * c * f_h * f_w * C_OB;
-    floatv t[C_OB];
-    EACH_CHANNEL t[i] = (floatv)(0.0f);
+    DEF;
+    ZERO;
     int x0 = ow * stride_w - left;
     for (int ic = 0; ic < c; ic++) {
         for (int fh = 0; fh < f_h; fh++) {
@@ -64,8 +79,8 @@ __kernel void conv(IN(float, x), IN(float, weights), IN(float, bias), IN(float, 
             }
             __global const float *p = x + (ic * h + row) * w;
             for (int fw = 0; fw < f_w; fw++) {
-                floatv v = pixels(p, x0 + fw * dilation_w, stride_w, w, 0.0f);
-                EACH_CHANNEL t[i] = fma((floatv)(weights[i]), v, t[i]);
+                LOAD(p, x0 + fw * dilation_w);
+                COMPUTE(weights);
                 weights += C_OB;
             }
         }
@@ -78,16 +93,10 @@ __kernel void conv(IN(float, x), IN(float, weights), IN(float, bias), IN(float, 
             floatv v = t[i];
             if (has_bias)
                 v += (floatv)(bias[channel]);
-            if (ow + VEC <= o_w) {
-                if (has_added)
-                    v += VLOAD(added + at);
-                VSTORE(function_v(v, kind, fa, fb), y + at);
-            } else {
-                float s[VEC];
-                VSTORE(v, s);
-                for (int l = 0; ow + l < o_w; l++)
-                    y[at + l] = function1(s[l] + (has_added ? added[at + l] : 0.0f), kind, fa, fb);
-            }
+            if (has_added)
+                v += pixels_of(added + at, o_w - ow);
+            v = function_v(v, kind, fa, fb);
+            STORE(v, y + at, 0, o_w - ow);
         }
     }
 }
@@ -148,14 +157,7 @@ __kernel void windows(IN(float, x), OUT(float, y), int images, int c, int h, int
     if (row >= 0 && row < h)
         v = pixels(x + ((long)plane * h + row) * w, ow * stride_w - left + fw * dilation_w, stride_w, w, 0.0f);
     y += ((long)rest * o_h + oh) * o_w + ow;
-    if (ow + VEC <= o_w) {
-        VSTORE(v, y);
-    } else {
-        float s[VEC];
-        VSTORE(v, s);
-        for (int l = 0; ow + l < o_w; l++)
-            y[l] = s[l];
-    }
+    STORE(v, y, 0, o_w - ow);
 }
 
 // kind: 0 maximum, 1 mean of the cells inside, 2 mean of the cells inside the padded input. bottom and

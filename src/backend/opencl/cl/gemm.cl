@@ -13,10 +13,12 @@
 #else
 #define ELEMENT(i, k) a##_row[i][k]
 #endif
+#define LOAD(k) \
+    floatv v[C_V]; \
+    EACH_VECTOR v[j] = VLOAD(b + (long)(k) * n_total + j * VEC)
 #define COMPUTE(k) \
     { \
-        floatv v[C_V]; \
-        EACH_VECTOR v[j] = VLOAD(b + (long)(k) * n_total + j * VEC); \
+        LOAD(k); \
         EACH_ROW { \
             floatv s = (floatv)(ELEMENT(i, k)); \
             EACH_VECTOR t[i][j] = fma(s, v[j], t[i][j]); \
@@ -71,15 +73,7 @@ __kernel void gemm(IN(float, a), IN(float, b), IN(float, bias), IN(float, added)
                 if (has_added)
                     v += VLOAD(added + at + j * VEC);
                 v = function_v(v, kind, fa, fb);
-                if (n0 == first) {
-                    VSTORE(v, y + at + j * VEC);
-                } else {
-                    float s[VEC];
-                    VSTORE(v, s);
-                    for (int l = 0; l < VEC; l++)
-                        if (n0 + j * VEC + l >= first)
-                            y[at + j * VEC + l] = s[l];
-                }
+                STORE(v, y + at + j * VEC, first - n0 - j * VEC, VEC);
             }
         }
     }

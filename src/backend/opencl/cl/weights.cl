@@ -4,7 +4,7 @@
 // its own chunks; ITEMS, tiles of a work-group at a time; TILES, how often; PREPARE, what happens to
 // activations first.
 //
-// A chunk is 32 elements of a row: WEIGHTS(row, chunk) gives them as w0 and w1.
+// A chunk is 32 elements of a row: LOAD(row, chunk) gives them as w0 and w1.
 
 #define HALF(p, at) vload_half(0, (__global const half *)((p) + (at)))
 #define LOW(v) convert_float16((v) & (uchar16)(15))
@@ -19,47 +19,47 @@ int16 bits_of(uint word, uint first)
 
 #if FORMAT == 0 // f32
 #define ELEMENT_BYTES 4
-#define WEIGHTS(row, c) \
+#define LOAD(row, c) \
     float16 w0 = vload16(0, (__global const float *)(row) + 32 * (c)); \
     float16 w1 = vload16(1, (__global const float *)(row) + 32 * (c))
 #define ONE(row, i) ((__global const float *)(row))[i]
 #elif FORMAT == 1 // f16
 #define ELEMENT_BYTES 2
-#define WEIGHTS(row, c) \
+#define LOAD(row, c) \
     float16 w0 = vload_half16(0, (__global const half *)(row) + 32 * (c)); \
     float16 w1 = vload_half16(1, (__global const half *)(row) + 32 * (c))
 #define ONE(row, i) vload_half(i, (__global const half *)(row))
 #elif FORMAT == 2 // bf16
 #define ELEMENT_BYTES 2
 #define WIDE(v) as_float16(convert_uint16(v) << (uint16)(16))
-#define WEIGHTS(row, c) \
+#define LOAD(row, c) \
     float16 w0 = WIDE(vload16(0, (__global const ushort *)(row) + 32 * (c))); \
     float16 w1 = WIDE(vload16(1, (__global const ushort *)(row) + 32 * (c)))
 #define ONE(row, i) as_float((uint)((__global const ushort *)(row))[i] << 16)
 #elif FORMAT == 3 // q8_0
 #define CHUNK_BYTES 34
-#define WEIGHTS(row, c) \
+#define LOAD(row, c) \
     __global const uchar *p = (row) + 34 * (c); \
     float d = HALF(p, 0); \
     float16 w0 = d * convert_float16(vload16(0, (__global const char *)p + 2)); \
     float16 w1 = d * convert_float16(vload16(0, (__global const char *)p + 18))
 #elif FORMAT == 4 // q4_0
 #define CHUNK_BYTES 18
-#define WEIGHTS(row, c) \
+#define LOAD(row, c) \
     __global const uchar *p = (row) + 18 * (c); \
     float d = HALF(p, 0); \
     uchar16 q = vload16(0, p + 2); \
     float16 w0 = d * (LOW(q) - 8.0f), w1 = d * (HIGH(q) - 8.0f)
 #elif FORMAT == 5 // q4_1
 #define CHUNK_BYTES 20
-#define WEIGHTS(row, c) \
+#define LOAD(row, c) \
     __global const uchar *p = (row) + 20 * (c); \
     float d = HALF(p, 0), m = HALF(p, 2); \
     uchar16 q = vload16(0, p + 4); \
     float16 w0 = d * LOW(q) + m, w1 = d * HIGH(q) + m
 #elif FORMAT == 6 // q5_0
 #define CHUNK_BYTES 22
-#define WEIGHTS(row, c) \
+#define LOAD(row, c) \
     __global const uchar *p = (row) + 22 * (c); \
     float d = HALF(p, 0); \
     uint high = p[2] | (uint)p[3] << 8 | (uint)p[4] << 16 | (uint)p[5] << 24; \
@@ -68,7 +68,7 @@ int16 bits_of(uint word, uint first)
     float16 w1 = d * (HIGH(q) + 16.0f * convert_float16(bits_of(high, 16)) - 16.0f)
 #elif FORMAT == 7 // q5_1
 #define CHUNK_BYTES 24
-#define WEIGHTS(row, c) \
+#define LOAD(row, c) \
     __global const uchar *p = (row) + 24 * (c); \
     float d = HALF(p, 0), m = HALF(p, 2); \
     uint high = p[4] | (uint)p[5] << 8 | (uint)p[6] << 16 | (uint)p[7] << 24; \
@@ -88,7 +88,7 @@ int16 bits_of(uint word, uint first)
 #define FIFTH1 FIFTH(16)
 #define NIBBLES 48
 #endif
-#define WEIGHTS(row, c) \
+#define LOAD(row, c) \
     __global const uchar *p = (row) + SUPER_BYTES * ((c) / 8); \
     int g = (c) % 8; \
     uchar scale, least; \
@@ -106,7 +106,7 @@ int16 bits_of(uint word, uint first)
     float16 w1 = d * (LOW(q1 >> down) + FIFTH1) - m
 #elif FORMAT == 10 // q6_k
 #define SUPER_BYTES 210
-#define WEIGHTS(row, c) \
+#define LOAD(row, c) \
     __global const uchar *p = (row) + 210 * ((c) / 8); \
     int g = (c) % 8, part = g / 4, quarter = g % 4; \
     float d = HALF(p, 208); \
@@ -141,7 +141,7 @@ int16 bits_of(uint word, uint first)
 #endif
 #define COMPUTE(c) \
     EACH_COLUMN { \
-        WEIGHTS(row[j], c); \
+        LOAD(row[j], c); \
         EACH_ROW { \
             t[i][j] = fma(vload16(0, ACTIVATIONS(i) + 32 * (c)), w0, t[i][j]); \
             t[i][j] = fma(vload16(1, ACTIVATIONS(i) + 32 * (c)), w1, t[i][j]); \
@@ -330,7 +330,7 @@ __kernel void embedding(IN(uchar, w), IN(int, ids), OUT(float, y), int n, int k)
     __global const uchar *row = w + (long)clamp(ids[i], 0, n - 1) * ROW_BYTES(k);
     y += (long)i * k;
     if (c < chunks) {
-        WEIGHTS(row, c);
+        LOAD(row, c);
         vstore16(w0, 0, y + 32 * c);
         vstore16(w1, 1, y + 32 * c);
     }
