@@ -76,8 +76,8 @@ pub(crate) fn place(spans: &[Span]) -> Option<(Vec<usize>, usize)> {
 pub(crate) fn bound(spans: &[Span]) -> Option<usize> {
     // What ends at a step is still there when what begins at the step is, too.
     let event = |i: usize| {
-        let span = &spans[i / 2];
-        (if i % 2 == 0 { span.first } else { span.last }, i % 2 == 1)
+        let (span, ends) = (&spans[i / 2], i % 2 == 1);
+        (if ends { span.last } else { span.first }, ends)
     };
     let mut events: Vec<usize> = (0..2 * spans.len()).collect();
     sort(&mut events, &mut |a, b| event(a).cmp(&event(b)));
