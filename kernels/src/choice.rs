@@ -47,6 +47,18 @@ pub struct Choice {
     pub block: usize,
 }
 
+/// Sorts the few items that a plan chooses among: stable, and much smaller than the sort for many.
+#[cfg(any(feature = "alloc", test))]
+pub(crate) fn sort_few<T>(items: &mut [T], before: impl Fn(&T, &T) -> bool) {
+    for end in 1..items.len() {
+        let mut at = end;
+        while at > 0 && before(&items[at], &items[at - 1]) {
+            items.swap(at, at - 1);
+            at -= 1;
+        }
+    }
+}
+
 impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [rows, w_ob, c_ob] = self.tile;

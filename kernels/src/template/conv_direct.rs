@@ -11,6 +11,7 @@ use super::conv_geometry::{KTile, Phase, TileBound, k_tiles, phases, seen, width
 use super::conv_pack;
 use super::conv_tile::{ConvKernel, TileArgs, TileShape};
 use super::unary::UnaryKernel;
+use crate::choice::sort_few;
 use crate::{Algorithm, C_BLOCK, Choice, Isa};
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -321,7 +322,7 @@ pub(crate) fn candidates(
 
 /// Puts the fastest first.
 pub(super) fn by_time(list: &mut [(f64, Choice)]) {
-    list.sort_by(|a, b| a.0.total_cmp(&b.0));
+    sort_few(list, |a, b| a.0.total_cmp(&b.0).is_lt());
 }
 
 impl Direct {

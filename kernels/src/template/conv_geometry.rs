@@ -8,6 +8,7 @@
 use super::conv::{ConvParams, InputLayout};
 use super::conv_tile::{ConvKernel, Run, TileShape};
 use crate::C_BLOCK;
+use crate::choice::sort_few;
 use crate::epilogue::TileActivation;
 use alloc::{vec, vec::Vec};
 use core::ops::Range;
@@ -163,7 +164,7 @@ impl Tiling {
 /// The widths of the kernels' tiles in output channels, widest first.
 pub(crate) fn widths(kernels: &[ConvKernel]) -> Vec<usize> {
     let mut widths: Vec<usize> = kernels.iter().map(|k| k.info.c_ob).collect();
-    widths.sort_unstable_by(|a, b| b.cmp(a));
+    sort_few(&mut widths, |a, b| a > b);
     widths.dedup();
     widths
 }
@@ -226,7 +227,9 @@ fn taps(p: &ConvParams, axis: usize, phase: usize) -> Vec<(usize, isize)> {
             (distance % stride == 0).then_some((r, distance / stride))
         })
         .collect();
-    taps.sort_unstable_by_key(|&(_, offset)| offset);
+    if p.transposed {
+        taps.reverse();
+    }
     taps
 }
 

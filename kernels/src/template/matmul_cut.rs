@@ -4,6 +4,7 @@ use super::conv_geometry::cut;
 use super::dot_division::{cost, near_cost};
 use super::matmul::{MatmulForm, MatmulParams};
 use super::matmul_tile::MatmulKernel;
+use crate::choice::sort_few;
 use crate::{Algorithm, C_BLOCK, Choice, KernelInfo};
 use alloc::{vec, vec::Vec};
 use core::ops::Range;
@@ -145,7 +146,7 @@ pub(crate) fn exists(
 fn widths(p: &MatmulParams, kernels: &[MatmulKernel]) -> Vec<usize> {
     let mut widths: Vec<usize> = kernels.iter().map(|k| k.info.c_ob).collect();
     widths.retain(|width| !p.blocked() || width.is_multiple_of(C_BLOCK));
-    widths.sort_unstable_by(|a, b| b.cmp(a));
+    sort_few(&mut widths, |a, b| a > b);
     widths.dedup();
     widths
 }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
+use super::memory;
 use super::reference::Reference;
 use crate::graph::{
     Choices, ConstCache, Context, Device, GraphError, Info, LowerCx, Step, TensorId,
@@ -40,17 +41,18 @@ pub(super) fn lower_all(
         let src = cx.record(id).src().iter();
         src.filter_map(|&s| cx.constant_value(s)).map(|t| t.bytes().len()).sum::<usize>()
     };
-    let steps = order.iter().copied().filter(is_step).enumerate();
-    let mut work: Vec<(usize, TensorId, usize)> =
-        steps.map(|(i, id)| (i, id, constants(id))).collect();
-    let all: usize = work.iter().map(|(_, _, bytes)| bytes).sum();
+    let steps = order.iter().copied().filter(is_step);
+    let steps: Vec<(TensorId, usize)> = steps.map(|id| (id, constants(id))).collect();
+    let all: usize = steps.iter().map(|(_, bytes)| bytes).sum();
     // The largest first, so that no thread is left with one when the others are done.
-    work.sort_by_key(|&(i, _, bytes)| (core::cmp::Reverse(bytes), i));
+    let mut work: Vec<usize> = (0..steps.len()).collect();
+    memory::sort(&mut work, &mut |a, b| steps[b].1.cmp(&steps[a].1));
     let mut slots = Vec::with_capacity(work.len());
     slots.resize_with(work.len(), || None);
     let (next, done) = (AtomicUsize::new(0), Mutex::new(slots));
     let share = || {
-        while let Some(&(i, id, _)) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
+        while let Some(&i) = work.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let id = steps[i].0;
             let made = lower(cx, id, isa, threads, choices, device);
             let made = made.map_err(|e| e.at(cx.record(id).name()));
             done.lock().unwrap_or_else(PoisonError::into_inner)[i] = Some((id, made));

@@ -1,6 +1,6 @@
 //! Offsets of intermediate tensors in one arena, and how much memory there is.
 
-use core::cmp::Reverse;
+use core::cmp::{Ordering, Reverse};
 use std::fs;
 
 /// Alignment of every tensor in the arena.
@@ -40,7 +40,8 @@ pub(crate) fn place(spans: &[Span]) -> Option<(Vec<usize>, usize)> {
     let mut best: Option<(Vec<usize>, usize)> = None;
     let mut best_order = Vec::new();
     for key in keys {
-        order.sort_by_key(|&i| (Reverse(key(&spans[i])), Reverse(spans[i].bytes), spans[i].first));
+        let rank = |i: usize| (Reverse(key(&spans[i])), Reverse(spans[i].bytes), spans[i].first);
+        sort(&mut order, &mut |a, b| rank(a).cmp(&rank(b)));
         let found = in_order(spans, &order)?;
         if best.as_ref().is_none_or(|b| found.1 < b.1) {
             best = Some(found);
@@ -74,18 +75,25 @@ pub(crate) fn place(spans: &[Span]) -> Option<(Vec<usize>, usize)> {
 /// The largest sum of the bytes of spans that are alive at one time: no arena is smaller.
 pub(crate) fn bound(spans: &[Span]) -> Option<usize> {
     // What ends at a step is still there when what begins at the step is, too.
-    let mut events: Vec<(usize, bool, usize)> = Vec::with_capacity(2 * spans.len());
-    for span in spans {
-        events.push((span.first, false, span.bytes));
-        events.push((span.last, true, span.bytes));
-    }
-    events.sort_unstable();
+    let event = |i: usize| {
+        let (span, ends) = (&spans[i / 2], i % 2 == 1);
+        (if ends { span.last } else { span.first }, ends)
+    };
+    let mut events: Vec<usize> = (0..2 * spans.len()).collect();
+    sort(&mut events, &mut |a, b| event(a).cmp(&event(b)));
     let (mut now, mut most) = (0usize, 0);
-    for (_, ends, bytes) in events {
+    for i in events {
+        let ((_, ends), bytes) = (event(i), spans[i / 2].bytes);
         now = if ends { now - bytes } else { now.checked_add(bytes)? };
         most = most.max(now);
     }
     Some(most)
+}
+
+/// Sorts indices of anything; equal ones stay in their order. One sort for all of them is a tenth of one for
+/// each type.
+pub(super) fn sort(indices: &mut [usize], compare: &mut dyn FnMut(usize, usize) -> Ordering) {
+    indices.sort_by(|&a, &b| compare(a, b));
 }
 
 /// As [`place`], in the order given.

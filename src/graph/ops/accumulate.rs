@@ -44,7 +44,7 @@ impl Operator for Accumulate {
             for lane in 0..outer * inner {
                 let first = lane / inner * extent * inner + lane % inner;
                 // Floats are kept in f64 and rounded once per element.
-                let (mut float, mut int) = if self.product { (1.0, 1) } else { (0.0, 0i128) };
+                let (mut float, mut int) = if self.product { (1.0, 1) } else { (0.0, 0i64) };
                 for step in 0..extent {
                     let step = if self.reverse { extent - 1 - step } else { step };
                     let at = first + step * inner;
@@ -52,7 +52,7 @@ impl Operator for Accumulate {
                     if self.product {
                         float *= x[at].to_float();
                         // Low bits are all that counts.
-                        int = i128::from((int as i64).wrapping_mul(x[at].to_int() as i64));
+                        int = int.wrapping_mul(x[at].to_int());
                     } else {
                         float += x[at].to_float();
                         int = int.wrapping_add(x[at].to_int());

@@ -81,6 +81,20 @@ fn apply(op: BinaryOp, a: f64, b: f64) -> f64 {
     }
 }
 
+/// The function of integers, of which the low bits count; `None` if there is none.
+fn apply_int(op: BinaryOp, a: i64, b: i64) -> Option<i64> {
+    match op {
+        BinaryOp::Add => Some(a.wrapping_add(b)),
+        BinaryOp::Sub => Some(a.wrapping_sub(b)),
+        BinaryOp::Mul => Some(a.wrapping_mul(b)),
+        BinaryOp::Div => (b != 0).then(|| a.wrapping_div(b)),
+        BinaryOp::Min => Some(a.min(b)),
+        BinaryOp::Max => Some(a.max(b)),
+        BinaryOp::Pow => u32::try_from(b).ok().map(|b| a.wrapping_pow(b)),
+        _ => None,
+    }
+}
+
 impl Operator for Binary {
     fn name(&self) -> &'static str {
         match self.op {
@@ -116,17 +130,13 @@ impl Operator for Binary {
             };
         }
         macro_rules! integers {
-            ($t:ty) => {
-                zip::<$t>(name, src, dst, |a, b| match op {
-                    BinaryOp::Add => Some(a.wrapping_add(b)),
-                    BinaryOp::Sub => Some(a.wrapping_sub(b)),
-                    BinaryOp::Mul => Some(a.wrapping_mul(b)),
-                    BinaryOp::Div => (b != 0).then(|| a.wrapping_div(b)),
-                    BinaryOp::Min => Some(a.min(b)),
-                    BinaryOp::Max => Some(a.max(b)),
-                    BinaryOp::Pow => u32::try_from(b).ok().map(|b| a.wrapping_pow(b)),
-                    _ => None,
-                })
+            ($($t:ty),*) => {
+                match src[0].dtype {
+                    $(<$t>::DTYPE => zip::<$t>(name, src, dst, |a, b| {
+                        Some(apply_int(op, i64::from(a), i64::from(b))? as $t)
+                    }),)*
+                    dtype => Err(GraphError::UnsupportedDType { op: name, dtype }),
+                }
             };
         }
         match src[0].dtype {
@@ -137,15 +147,15 @@ impl Operator for Binary {
             DType::F64 => floats!(f64, |v: f64| v, |v: f64| v),
             DType::F16 => floats!(half::f16, f64::from, half::f16::from_f64),
             DType::BF16 => floats!(half::bf16, f64::from, half::bf16::from_f64),
-            DType::I8 => integers!(i8),
-            DType::U8 => integers!(u8),
-            DType::I16 => integers!(i16),
-            DType::U16 => integers!(u16),
-            DType::I32 => integers!(i32),
-            DType::U32 => integers!(u32),
-            DType::I64 => integers!(i64),
-            DType::U64 => integers!(u64),
-            dtype => Err(GraphError::UnsupportedDType { op: name, dtype }),
+            DType::U64 => zip::<u64>(name, src, dst, |a, b| match op {
+                BinaryOp::Div => a.checked_div(b),
+                BinaryOp::Min => Some(a.min(b)),
+                BinaryOp::Max => Some(a.max(b)),
+                BinaryOp::Pow => Some(a.wrapping_pow(u32::try_from(b).ok()?)),
+                // The same bits as with signs.
+                _ => Some(apply_int(op, a as i64, b as i64)? as u64),
+            }),
+            _ => integers!(i8, u8, i16, u16, i32, u32, i64),
         }
     }
 
@@ -319,6 +329,27 @@ mod tests {
         assert_eq!(ints(BinaryOp::Div, &[-7, i64::MIN], &[2, -1]).unwrap(), [-3, i64::MIN]);
         assert!(ints(BinaryOp::Div, &[1], &[0]).is_err());
         assert!(ints(BinaryOp::Pow, &[2], &[-1]).is_err());
+        let mut cx = Context::new();
+        let a = cx.constant(Tensor::from_slice(&[3], &[i8::MIN, 100, -3]).unwrap()).unwrap();
+        let b = cx.constant(Tensor::from_slice(&[3], &[-1i8, 3, 5]).unwrap()).unwrap();
+        for (op, want) in [
+            (BinaryOp::Div, [i8::MIN, 33, 0]),
+            (BinaryOp::Mul, [i8::MIN, 44, -15]),
+            (BinaryOp::Max, [-1, 100, 5]),
+        ] {
+            let y = cx.op(Binary::new(op), &[a, b]).unwrap();
+            assert_eq!(cx.constant_value(y).unwrap().as_slice::<i8>().unwrap()[..], want);
+        }
+        let a = cx.constant(Tensor::from_slice(&[2], &[u64::MAX, 1]).unwrap()).unwrap();
+        let b = cx.constant(Tensor::from_slice(&[2], &[2u64, 3]).unwrap()).unwrap();
+        for (op, want) in [
+            (BinaryOp::Div, [u64::MAX / 2, 0]),
+            (BinaryOp::Max, [u64::MAX, 3]),
+            (BinaryOp::Mul, [u64::MAX - 1, 3]),
+        ] {
+            let y = cx.op(Binary::new(op), &[a, b]).unwrap();
+            assert_eq!(cx.constant_value(y).unwrap().as_slice::<u64>().unwrap()[..], want);
+        }
     }
 
     #[test]

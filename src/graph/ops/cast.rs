@@ -35,25 +35,99 @@ impl Operator for Cast {
     }
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
-        with_element!(src[0].dtype, OP, S => {
-            let x = src[0].slice::<S>(OP)?;
-            if self.to == DType::Bool {
-                let y = dst.slice::<u8>(OP)?;
-                y.iter_mut().zip(x).for_each(|(y, x)| *y = u8::from(!x.is_zero()));
-                return Ok(());
+        let from = with_element!(src[0].dtype, OP, S => Ok(Source::of::<S>()))?;
+        let to = with_element!(self.to, OP, T => Ok(Target::of::<T>()))?;
+        let to_bool = self.to == DType::Bool;
+        // By way of the widest type of their kind, a few at a time: 36 loops in place of one per pair of types.
+        let (mut floats, mut ints) = ([0.0; AT_ONCE], [0; AT_ONCE]);
+        let sizes = [from.size * AT_ONCE, to.size * AT_ONCE];
+        for (x, y) in src[0].bytes.chunks(sizes[0]).zip(dst.bytes.chunks_mut(sizes[1])) {
+            match from.read {
+                Read::Float(read) => {
+                    let n = read(x, &mut floats);
+                    if to_bool {
+                        y.iter_mut().zip(&floats[..n]).for_each(|(y, &x)| *y = u8::from(x != 0.0));
+                    } else {
+                        (to.floats)(&floats[..n], y);
+                    }
+                }
+                Read::Int(read) => {
+                    let n = read(x, &mut ints);
+                    if to_bool {
+                        y.iter_mut().zip(&ints[..n]).for_each(|(y, &x)| *y = u8::from(x != 0));
+                    } else {
+                        (to.ints)(&ints[..n], y);
+                    }
+                }
+                Read::Unsigned if to_bool => {
+                    let x: &[u64] = bytemuck::cast_slice(x);
+                    y.iter_mut().zip(x).for_each(|(y, &x)| *y = u8::from(x != 0));
+                }
+                Read::Unsigned => (to.unsigned)(bytemuck::cast_slice(x), y),
             }
-            with_element!(self.to, OP, T => {
-                convert::<S, T>(x, dst.slice::<T>(OP)?);
-                Ok(())
-            })
-        })
+        }
+        Ok(())
     }
 }
 
-fn convert<S: Number, T: Number>(x: &[S], y: &mut [T]) {
-    for (y, &x) in y.iter_mut().zip(x) {
-        *y = if S::FLOAT { T::from_float(x.to_float()) } else { T::from_int(x.to_int()) };
+/// Elements that are converted at a time.
+const AT_ONCE: usize = 64;
+
+/// How elements are read, as many as there are bytes of; how many.
+enum Read {
+    Float(fn(&[u8], &mut [f64; AT_ONCE]) -> usize),
+    Int(fn(&[u8], &mut [i64; AT_ONCE]) -> usize),
+    /// As they are: `u64`.
+    Unsigned,
+}
+
+/// A type that is converted from.
+struct Source {
+    size: usize,
+    read: Read,
+}
+
+impl Source {
+    fn of<S: Number>() -> Self {
+        let read = if S::FLOAT {
+            Read::Float(|x, wide| fill::<S, _>(x, wide, S::to_float))
+        } else if S::DTYPE == DType::U64 {
+            Read::Unsigned
+        } else {
+            Read::Int(|x, wide| fill::<S, _>(x, wide, S::to_int))
+        };
+        Self { size: size_of::<S>(), read }
     }
+}
+
+fn fill<S: Number, W>(x: &[u8], wide: &mut [W; AT_ONCE], to: impl Fn(S) -> W) -> usize {
+    let x: &[S] = bytemuck::cast_slice(x);
+    wide.iter_mut().zip(x).for_each(|(wide, &x)| *wide = to(x));
+    x.len()
+}
+
+/// A type that is converted to.
+struct Target {
+    size: usize,
+    floats: fn(&[f64], &mut [u8]),
+    ints: fn(&[i64], &mut [u8]),
+    unsigned: fn(&[u64], &mut [u8]),
+}
+
+impl Target {
+    fn of<T: Number>() -> Self {
+        Self {
+            size: size_of::<T>(),
+            floats: |wide, y| narrow::<T, _>(wide, y, T::from_float),
+            ints: |wide, y| narrow::<T, _>(wide, y, T::from_int),
+            unsigned: |wide, y| narrow::<T, _>(wide, y, T::from_unsigned),
+        }
+    }
+}
+
+fn narrow<T: Number, W: Copy>(wide: &[W], y: &mut [u8], from: impl Fn(W) -> T) {
+    let y: &mut [T] = bytemuck::cast_slice_mut(y);
+    y.iter_mut().zip(wide).for_each(|(y, &wide)| *y = from(wide));
 }
 
 /// Element types as numbers.
@@ -62,29 +136,29 @@ pub(super) trait Number: Element + Pod {
     /// The least integer; 0 for floats.
     const LEAST: Self;
     fn to_float(self) -> f64;
-    fn to_int(self) -> i128;
+    /// The low 64 bits.
+    fn to_int(self) -> i64;
     fn from_float(v: f64) -> Self;
-    fn from_int(v: i128) -> Self;
-    fn is_zero(self) -> bool {
-        if Self::FLOAT { self.to_float() == 0.0 } else { self.to_int() == 0 }
-    }
+    fn from_int(v: i64) -> Self;
+    fn from_unsigned(v: u64) -> Self;
 }
 
 macro_rules! numbers {
-    ($($t:ty: $float:literal, $least:expr, $wide:expr, $int:expr, $from_float:expr, $from_int:expr;)*) => { $(
+    ($($t:ty: $float:literal, $least:expr, $wide:expr, $int:expr, $from_float:expr, $from_int:expr, $from_unsigned:expr;)*) => { $(
         impl Number for $t {
             const FLOAT: bool = $float;
             const LEAST: Self = $least;
             fn to_float(self) -> f64 { $wide(self) }
-            fn to_int(self) -> i128 { $int(self) }
+            fn to_int(self) -> i64 { $int(self) }
             fn from_float(v: f64) -> Self { $from_float(v) }
-            fn from_int(v: i128) -> Self { $from_int(v) }
+            fn from_int(v: i64) -> Self { $from_int(v) }
+            fn from_unsigned(v: u64) -> Self { $from_unsigned(v) }
         }
     )* };
 }
 macro_rules! primitive_numbers {
     ($($t:ty: $float:literal $least:expr),*) => { numbers! { $(
-        $t: $float, $least, |x| x as f64, |x| x as i128, |v| v as $t, |v| v as $t;
+        $t: $float, $least, |x| x as f64, |x| x as i64, |v| v as $t, |v| v as $t, |v| v as $t;
     )* } };
 }
 primitive_numbers! {
@@ -92,8 +166,10 @@ primitive_numbers! {
     u16: false 0, i32: false i32::MIN, u32: false 0, i64: false i64::MIN, u64: false 0
 }
 numbers! {
-    f16: true, f16::ZERO, f64::from, |x: f16| x.to_f64() as i128, f16::from_f64, |v| f16::from_f64(v as f64);
-    bf16: true, bf16::ZERO, f64::from, |x: bf16| x.to_f64() as i128, bf16::from_f64, |v| bf16::from_f64(v as f64);
+    f16: true, f16::ZERO, f64::from, |x: f16| x.to_f64() as i64, f16::from_f64, |v| f16::from_f64(v as f64),
+        |v| f16::from_f64(v as f64);
+    bf16: true, bf16::ZERO, f64::from, |x: bf16| x.to_f64() as i64, bf16::from_f64, |v| bf16::from_f64(v as f64),
+        |v| bf16::from_f64(v as f64);
 }
 
 #[cfg(test)]
@@ -127,6 +203,16 @@ mod tests {
         let x = Tensor::from_slice(&[2], &[0.1f32, 65520.0]).unwrap();
         let y = cast(x, DType::F16);
         assert_eq!(y.as_slice::<f16>().unwrap()[..], [f16::from_f32(0.1), f16::INFINITY]);
+        // Once also where f64 is not enough between, and for more than are converted at a time.
+        let large = vec![(1u64 << 63) + (1 << 39) + 1; 200];
+        let x = Tensor::from_slice(&[200], &large).unwrap();
+        let y = cast(x.clone(), DType::F32);
+        assert!(y.as_slice::<f32>().unwrap().iter().all(|&y| y == 2f32.powi(63) + 2f32.powi(40)));
+        assert_eq!(
+            cast(x.clone(), DType::I64).as_slice::<i64>().unwrap()[199],
+            i64::MIN + (1 << 39) + 1
+        );
+        assert_eq!(cast(x, DType::Bool).bytes(), [1; 200]);
         let flags = Tensor::from_bytes(DType::Bool, &[2], &[0, 1]).unwrap();
         assert_eq!(cast(flags, DType::F32).as_slice::<f32>().unwrap()[..], [0.0, 1.0]);
     }

@@ -53,7 +53,7 @@ impl Operator for Col2Im {
         with_element!(dst.dtype, OP, T => {
             let (x, y) = (src[0].slice::<T>(OP)?, dst.slice::<T>(OP)?);
             // Floats are summed in f64, and integers wrap around.
-            let mut sums = vec![(0.0, 0i128); y.len()];
+            let mut sums = vec![(0.0, 0i64); y.len()];
             let mut at = vec![0; self.image.len()];
             for plane in 0..planes {
                 for block in 0..blocks {
@@ -62,7 +62,7 @@ impl Operator for Col2Im {
                         let value = x[(plane * cells + tap) * blocks + block];
                         let (float, int) = &mut sums[plane * area + cell];
                         *float += value.to_float();
-                        *int += value.to_int();
+                        *int = int.wrapping_add(value.to_int());
                     });
                 }
             }

@@ -53,7 +53,7 @@ pub(super) fn integers(x: &View<'_>, op: &'static str) -> Result<Vec<i64>, Graph
         return Err(GraphError::UnsupportedDType { op, dtype: x.dtype });
     }
     with_element!(x.dtype, op, T => {
-        Ok(x.slice::<T>(op)?.iter().map(|v| v.to_int() as i64).collect())
+        Ok(x.slice::<T>(op)?.iter().map(|v| v.to_int()).collect())
     })
 }
 

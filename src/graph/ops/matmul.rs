@@ -4,6 +4,7 @@ use core::ops::Range;
 use core::ptr;
 use std::sync::Arc;
 
+use bytemuck::{cast_slice, cast_slice_mut};
 use tilewright_kernels::{Activation, Epilogue, MatmulParams, MatmulPlan, Workload};
 
 use super::binary::Broadcast;
@@ -107,13 +108,13 @@ impl Operator for MatMul {
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
         macro_rules! product {
             ($t:ty, $sum:ty, $finish:expr) => {{
-                let bias = if self.bias { Some(src[2].slice::<$t>(OP)?) } else { None };
-                let (a, b) = (src[0].slice::<$t>(OP)?, src[1].slice::<$t>(OP)?);
+                let bias = if self.bias { Some(cast_slice::<_, $t>(src[2].bytes)) } else { None };
+                let (a, b) = (cast_slice::<_, $t>(src[0].bytes), cast_slice::<_, $t>(src[1].bytes));
                 let s = self.sizes(src[0].dims, src[1].dims)?;
                 let (ab, bb) = batches(src[0].dims, src[1].dims, &s.batch);
                 let plane = s.m * s.n;
-                let added = self.residual_operand().map(|i| src[i].slice::<$t>(OP)).transpose()?;
-                for (i, y) in dst.slice::<$t>(OP)?.iter_mut().enumerate() {
+                let added = self.residual_operand().map(|i| cast_slice::<_, $t>(src[i].bytes));
+                for (i, y) in cast_slice_mut::<_, $t>(dst.bytes).iter_mut().enumerate() {
                     let (row, col, p) = (i % plane / s.n, i % s.n, i / plane);
                     let a = &a[(ab.index(p) * s.m + row) * s.k..][..s.k];
                     let b = &b[bb.index(p) * s.k * s.n..][..s.k * s.n];
@@ -136,10 +137,13 @@ impl Operator for MatMul {
             }),
             // Only of f32 there is a residual.
             DType::F64 => product!(f64, f64, |sum: f64, bias: f64, _| sum + bias),
-            DType::I32 => product!(i32, i32, |sum: i32, bias, _| sum.wrapping_add(bias)),
-            DType::I64 => product!(i64, i64, |sum: i64, bias, _| sum.wrapping_add(bias)),
-            DType::U32 => product!(u32, u32, |sum: u32, bias, _| sum.wrapping_add(bias)),
-            DType::U64 => product!(u64, u64, |sum: u64, bias, _| sum.wrapping_add(bias)),
+            // What wraps around has the same bits with and without a sign.
+            DType::I32 | DType::U32 => {
+                product!(i32, i32, |sum: i32, bias, _| sum.wrapping_add(bias))
+            }
+            DType::I64 | DType::U64 => {
+                product!(i64, i64, |sum: i64, bias, _| sum.wrapping_add(bias))
+            }
             dtype => Err(GraphError::UnsupportedDType { op: OP, dtype }),
         }
     }
@@ -224,9 +228,7 @@ macro_rules! multiply_adds {
 multiply_adds! {
     f64: |s, a, b| s + a * b,
     i32: |s: i32, a: i32, b| s.wrapping_add(a.wrapping_mul(b)),
-    i64: |s: i64, a: i64, b| s.wrapping_add(a.wrapping_mul(b)),
-    u32: |s: u32, a: u32, b| s.wrapping_add(a.wrapping_mul(b)),
-    u64: |s: u64, a: u64, b| s.wrapping_add(a.wrapping_mul(b))
+    i64: |s: i64, a: i64, b| s.wrapping_add(a.wrapping_mul(b))
 }
 
 /// A product with a constant `b`, packed ahead.

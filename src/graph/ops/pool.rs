@@ -100,8 +100,20 @@ impl Pool {
         y: &mut [T],
         reduce: impl Fn(&mut dyn Iterator<Item = T>, usize) -> T,
     ) -> Result<(), GraphError> {
+        self.each(xdims, y.len(), &mut |i, taps, counted| {
+            y[i] = reduce(&mut taps.map(|at| x[at]), counted);
+        })
+    }
+
+    /// Calls `f` for each output, with the positions of its inputs and how many taps count in an average.
+    fn each(
+        &self,
+        xdims: &[usize],
+        outputs: usize,
+        f: &mut dyn FnMut(usize, &mut dyn Iterator<Item = usize>, usize),
+    ) -> Result<(), GraphError> {
         let ([h, w], [oh, ow]) = (spatial(xdims), self.output(xdims)?);
-        for (i, y) in y.iter_mut().enumerate() {
+        for i in 0..outputs {
             let (ox, oy, plane) = (i % ow, i / ow % oh, i / (ow * oh));
             let (rows, padded_rows) = self.cells(0, oy, h);
             let (cols, padded_cols) = self.cells(1, ox, w);
@@ -109,9 +121,9 @@ impl Pool {
                 PoolKind::Average { include_pad: true } => padded_rows * padded_cols,
                 _ => rows.len() * cols.len(),
             };
-            let mut values =
-                rows.iter().flat_map(|r| cols.iter().map(move |c| x[(plane * h + r) * w + c]));
-            *y = reduce(&mut values, counted);
+            let row = |r: &usize| (plane * h + r) * w;
+            let mut taps = rows.iter().flat_map(|r| cols.iter().map(move |c| row(r) + c));
+            f(i, &mut taps, counted);
         }
         Ok(())
     }

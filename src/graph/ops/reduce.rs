@@ -92,17 +92,14 @@ impl Operator for Reduce {
         }
         macro_rules! int {
             ($t:ty) => {
-                reduce!($t, |v: &[$t]| match op {
-                    ReduceOp::Sum => v.iter().fold(0, |a: $t, &v| a.wrapping_add(v)),
-                    ReduceOp::Prod => v.iter().fold(1, |a: $t, &v| a.wrapping_mul(v)),
-                    ReduceOp::Max => v.iter().copied().max().unwrap_or(<$t>::MIN),
-                    ReduceOp::Min => v.iter().copied().min().unwrap_or(<$t>::MAX),
-                    ReduceOp::SumSquare => {
-                        v.iter().fold(0, |a: $t, &v| a.wrapping_add(v.wrapping_mul(v)))
-                    }
-                    _ => {
-                        let wide: Vec<f64> = v.iter().map(|&v| v as f64).collect();
-                        floats(op, &wide) as $t
+                reduce!($t, |v: &[$t]| {
+                    let wide: Vec<i64> = v.iter().map(|&v| v as i64).collect();
+                    match ints(op, &wide, [<$t>::MIN as i64, <$t>::MAX as i64]) {
+                        Some(v) => v as $t,
+                        None => {
+                            let wide: Vec<f64> = v.iter().map(|&v| v as f64).collect();
+                            floats(op, &wide) as $t
+                        }
                     }
                 })
             };
@@ -135,6 +132,22 @@ impl Operator for Reduce {
         let plan = ReducePlan::new(cx.isa, &self.params(&cx.src[0].dims))?;
         Ok(Some(Box::new(PlanStep(plan))))
     }
+}
+
+/// The reduction of integers that are exact, of which the low bits count; `ends` are the least and the greatest
+/// value of their type.
+fn ints(op: ReduceOp, v: &[i64], ends: [i64; 2]) -> Option<i64> {
+    // Makes numbers of 64 bits without a sign ones that compare as they do.
+    let flip = if ends == [0, -1] { i64::MIN } else { 0 };
+    let key = |v: &i64| v ^ flip;
+    Some(match op {
+        ReduceOp::Sum => v.iter().fold(0, |a: i64, &v| a.wrapping_add(v)),
+        ReduceOp::Prod => v.iter().fold(1, |a: i64, &v| a.wrapping_mul(v)),
+        ReduceOp::Max => v.iter().copied().max_by_key(key).unwrap_or(ends[0]),
+        ReduceOp::Min => v.iter().copied().min_by_key(key).unwrap_or(ends[1]),
+        ReduceOp::SumSquare => v.iter().fold(0, |a: i64, &v| a.wrapping_add(v.wrapping_mul(v))),
+        _ => return None,
+    })
 }
 
 /// The reduction from its definition.
@@ -220,6 +233,16 @@ mod tests {
         assert!(value(ReduceOp::Mean).is_nan());
         let x = Tensor::from_slice(&[3], &[i32::MAX, 1, 1]).unwrap();
         assert_eq!(rows(ReduceOp::Sum, x).as_slice::<i32>().unwrap()[..], [i32::MIN + 1]);
+        let x = Tensor::from_slice(&[3], &[1, u64::MAX, 7]).unwrap();
+        assert_eq!(rows(ReduceOp::Max, x.clone()).as_slice::<u64>().unwrap()[..], [u64::MAX]);
+        assert_eq!(rows(ReduceOp::Min, x.clone()).as_slice::<u64>().unwrap()[..], [1]);
+        assert_eq!(rows(ReduceOp::Prod, x).as_slice::<u64>().unwrap()[..], [u64::MAX - 6]);
+        let none = || Tensor::from_slice::<u64>(&[1, 0], &[]).unwrap();
+        assert_eq!(rows(ReduceOp::Max, none()).as_slice::<u64>().unwrap()[..], [0]);
+        assert_eq!(rows(ReduceOp::Min, none()).as_slice::<u64>().unwrap()[..], [u64::MAX]);
+        let x = Tensor::from_slice(&[2], &[i8::MIN, i8::MIN]).unwrap();
+        assert_eq!(rows(ReduceOp::Sum, x.clone()).as_slice::<i8>().unwrap()[..], [0]);
+        assert_eq!(rows(ReduceOp::L1, x).as_slice::<i8>().unwrap()[..], [i8::MAX]);
         let x = Tensor::from_slice(&[3], &[-5i32, 2, 1]).unwrap();
         assert_eq!(rows(ReduceOp::L1, x.clone()).as_slice::<i32>().unwrap()[..], [8]);
         assert_eq!(rows(ReduceOp::Mean, x).as_slice::<i32>().unwrap()[..], [0]);

@@ -100,7 +100,7 @@ impl TopK {
 /// A number in the order of the elements of a type. What is not a number is the largest.
 pub(super) fn key<T: Number>(x: T) -> u64 {
     if !T::FLOAT {
-        return (x.to_int() - T::LEAST.to_int()) as u64;
+        return x.to_int().wrapping_sub(T::LEAST.to_int()) as u64;
     }
     // Zeros of both signs are one. Negative numbers count down; without a branch, as signs are random.
     let value = x.to_float() + 0.0;

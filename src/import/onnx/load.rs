@@ -159,8 +159,13 @@ impl Loader {
         let body = self.close(id, input_ids, output_ids, nodes)?;
         self.missing.finish()?;
         let wanted = self.wanted;
-        self.constants.retain(|(v, _)| wanted.get(*v).copied().unwrap_or(false));
-        self.constants.sort_by_key(|(v, _)| *v);
+        let mut constants = vec![None; wanted.len()];
+        for (value, tensor) in self.constants {
+            if let (Some(true), Some(place)) = (wanted.get(value), constants.get_mut(value)) {
+                *place = Some(tensor);
+            }
+        }
+        let constants = constants.into_iter().enumerate();
         let shaping = shaping::shaping(&body, &inputs, self.values.len());
         Ok(OnnxModel {
             name: graph.name.unwrap_or_default(),
@@ -171,7 +176,7 @@ impl Loader {
             shaping,
             outputs,
             values: self.values,
-            constants: self.constants,
+            constants: constants.filter_map(|(v, tensor)| Some((v, tensor?))).collect(),
             graph: body,
             scalars: Mutex::default(),
         })
