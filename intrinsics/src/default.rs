@@ -347,7 +347,7 @@ macro_rules! tile_default {
             let x = $crate::$m!(VSPLAT $x, ($g * $c + c));
             $crate::each!(j in $v { $a[c][j] = $crate::$m!($verb $b[j], x, $a[c][j]); });
         }); };
-    ($m:ident VKEEP $x:expr) => { $x };
+    ($m:ident VKEEP $x:expr) => { core::convert::identity($x) };
     ($m:ident PAIRED) => { false };
     ($m:ident PAIR_WORDS $p:expr) => {};
     ($m:ident START $a:ident [$v:tt x $c:tt] <- $x:ident, $at:expr) => {

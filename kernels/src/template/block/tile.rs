@@ -275,7 +275,7 @@ macro_rules! block_kernel {
             each!(i in 4 { f[i][0] = tile!(VADD f[i][0], f[i + 4][0]); });
             let sum = tile!(VADD tile!(VADD f[0][0], f[1][0]), tile!(VADD f[2][0], f[3][0]));
             let mut sum: f32 = tile!(LANES_OF sum).iter().sum();
-            for i in 0..$args.blocks % LANES {
+            for i in 0..$args.blocks - $args.blocks / LANES * LANES {
                 let b = w.wrapping_add($size * i);
                 // SAFETY: both have `blocks` elements.
                 unsafe { sum += *x.wrapping_add(i) * block_step! { one $load b } };
