@@ -328,6 +328,7 @@ macro_rules! tile_default {
     // Lanes of 32 bits, one by one.
     ($m:ident VAND $a:expr, $b:expr) => { $crate::tile_default!($m BITS $a, $b, |a, b| a & b) };
     ($m:ident VOR $a:expr, $b:expr) => { $crate::tile_default!($m BITS $a, $b, |a, b| a | b) };
+    ($m:ident VXOR $a:expr, $b:expr) => { $crate::tile_default!($m BITS $a, $b, |a, b| a ^ b) };
     ($m:ident VSHL $x:expr, $n:expr) => {{ let x = $x; $crate::tile_default!($m BITS x, x, |a, _b| a << $n) }};
     ($m:ident VSHR $x:expr, $n:expr) => {{ let x = $x; $crate::tile_default!($m BITS x, x, |a, _b| a >> $n) }};
     ($m:ident VSETU $n:expr) => { $crate::$m!(VSET f32::from_bits($n)) };
@@ -348,6 +349,7 @@ macro_rules! tile_default {
             let x = $crate::$m!(VSPLAT $x, ($g * $c + c));
             $crate::each!(j in $v { $a[c][j] = $crate::$m!($verb $b[j], x, $a[c][j]); });
         }); };
+    ($m:ident VKEEP $x:expr) => { core::convert::identity($x) };
     ($m:ident PAIRED) => { false };
     ($m:ident PAIR_WORDS $p:expr) => {};
     ($m:ident START $a:ident [$v:tt x $c:tt] <- $x:ident, $at:expr) => {

@@ -57,13 +57,14 @@
 //! | `BIASED` | whether `VDOT` takes bytes of weights as unsigned, so that signed ones are stored plus 128 |
 //! | `VDOT w, x, c` | `c` plus the products of the four bytes of a lane of weights and of activations, which are signed and not -128 |
 //! | `VDOTU w, x, c` | the same for weights from 0 to 127 |
-//! | `DOTS verb a [v x c] += b * x, g` | one of both for `v` vectors of weights `b` and `c` columns, whose words are those from `g * c` on at `x`, added to `a[c][v]` |
+//! | `DOTS verb a [v x c] += b * x, g` | one of both for `v` vectors of weights `b` and `c` columns, whose words are those from `g * c` on at `x`, added to `a[c][v]`; with `VFMA`, floats |
 //! | `PAIRED` | whether `DOTS` takes words of weights as `PAIR_WORDS` leaves them, and those of two steps and two of several columns side by side |
 //! | `PAIR_WORDS p` | brings the eight vectors of words at `p` into the order of `DOTS` |
 //! | `START a [v x c] <- x, i` | declares sums for `DOTS` that begin with the `c` numbers from `i * c` on at `x`; `PAIR a [c x v]` brings them to a vector of rows per column |
 //! | `VWORDS p` | the vector of words at the bytes `p`, any alignment |
 //! | `VLOADB16 p` | `LANES` bf16 at `p`, any alignment, as floats |
-//! | `VAND x, y`, `VOR x, y`, `VSETU n` | bits; all lanes the bits of `n` |
+//! | `VQUADS p, n` | four words at `p`, at `p + n` bytes and so on, side by side, any alignment; not for vectors of one lane |
+//! | `VAND x, y`, `VOR x, y`, `VXOR x, y`, `VSETU n` | bits; all lanes the bits of `n` |
 //! | `VSHL x, n`, `VSHR x, n` | bits moved by the literal `n`, zeros from the other side |
 //! | `VTABLE t, x` | each byte (0 to 15) of `x` becomes that byte of the 16 at `t` |
 //!
@@ -106,6 +107,7 @@
 //! | `VLOAD_PART p, m, n` | elements `m..n` of the `LANES` at `p` in their lanes, 0 in the others, which are not touched |
 //! | `VLOAD16 p`, `VSTORE16 p, x` | the `LANES` IEEE binary16 at `p`, any alignment, as floats; floats as the nearest binary16, ties to even, too large ones infinite |
 //! | `VPAIR16 a, b`, `VROW16 a, b` | rows of words of two bf16 only: words of a lane of `a` and that of `b`; words of neighbouring lanes, those of `a` before those of `b` |
+//! | `VKEEP x` | `x`, computed where it stands in the source, so that it is not loaded for long before |
 //! | `VNEG x`, `VSCALE x, n`, `LANES_OF x` | `-x`; `x * 2^n` for an integer `n` in -250..=250; the lanes as an array |
 //! | `MATH f x` | an elementary function: see `math.rs` |
 //!

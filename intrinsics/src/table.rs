@@ -119,8 +119,8 @@ macro_rules! instruction_sets {
         AvxVnni = avxvnni over Avx2, if all(feature = "avxvnni", target_arch = "x86_64"), ["avx2" "fma" "f16c" "avxvnni"] {
             avxvnni_i8: tile_avxvnni_i8, i8, lanes 8, word U8x4, unroll 4,
             dot [[1 8] [1 4] [2 4] [1 2] [2 2] [3 2] [4 2] [5 2] [6 2] [1 1] [4 1]];
-            avxvnni_block: tile_avxvnni_block, block, lanes 8, tiles [[1 1] [1 4] [2 4]],
-            direct [[1 1] [1 4] [2 4]], floats [[1 1] [1 6] [2 6]], ahead [4096 8192 4096 4096];
+            avxvnni_block: tile_avxvnni_block, block, lanes 8, tiles [[1 1] [1 3] [2 3]],
+            direct [[1 1] [1 3] [2 3]], floats [[1 1] [1 6] [2 6]], ahead [4096 8192 4096 4096];
         }
         /// AVX-512F and BW.
         Avx512 = avx512 over Avx2, if all(feature = "avx512", target_arch = "x86_64"), ["avx512f" "avx512bw"] {

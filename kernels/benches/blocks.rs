@@ -1,13 +1,15 @@
 //! Speed of block-quantised weights on one thread: a single column against a plain loop that reads the
 //! same memory, and many columns against the peak of the dot product, in the same run.
 //!
-//! `cargo bench -p tilewright-kernels --bench blocks [decode|prefill] [FORMAT]... [COLUMNS]` prints one
-//! table per available instruction set, or for the one that `TILEWRIGHT_ISA` names.
+//! `cargo bench -p tilewright-kernels --bench blocks [decode|prefill] [in-place] [FORMAT]... [COLUMNS]` prints
+//! one table per available instruction set, or for the one that `TILEWRIGHT_ISA` names. `in-place`: of weights
+//! in the order of the file.
 
 use core::hint::black_box;
 use std::time::Instant;
 use tilewright_kernels::{
-    BlockFormat, BlockMatmulParams, BlockMatmulPlan, Dtype, Isa, bench_block, bench_dot,
+    BlockFormat, BlockMatmulParams, BlockMatmulPlan, Dtype, Isa, KernelError, bench_block,
+    bench_dot,
 };
 
 /// Bytes of weights: beyond any cache.
@@ -69,9 +71,12 @@ fn read(isa: Isa, memory: &[u8]) {
     bench_block::read(isa, memory).expect("an available instruction set");
 }
 
-fn decode(isa: Isa, format: BlockFormat, m: usize, memory: &mut [u8]) {
+/// A plan for packed weights or for those of a file.
+type Planned = fn(Isa, &BlockMatmulParams) -> Result<BlockMatmulPlan, KernelError>;
+
+fn decode(planned: Planned, isa: Isa, format: BlockFormat, m: usize, memory: &mut [u8]) {
     let params = BlockMatmulParams::new(m, 8192, 2048, format);
-    let plan = BlockMatmulPlan::new(isa, &params).expect("an available instruction set");
+    let plan = planned(isa, &params).expect("an available instruction set");
     let count = fill(&plan, memory);
     let memory = &memory[..count * plan.packed_bytes()];
     let (x, mut words) = operands(&plan);
@@ -102,9 +107,9 @@ fn decode(isa: Isa, format: BlockFormat, m: usize, memory: &mut [u8]) {
     );
 }
 
-fn prefill(isa: Isa, format: BlockFormat, [n, k]: [usize; 2], m: usize, memory: &mut [u8]) {
-    let plan = BlockMatmulPlan::new(isa, &BlockMatmulParams::new(m, n, k, format))
-        .expect("an available instruction set");
+fn prefill(planned: Planned, isa: Isa, params: &BlockMatmulParams, memory: &mut [u8]) {
+    let &BlockMatmulParams { m, n, k, .. } = params;
+    let plan = planned(isa, params).expect("an available instruction set");
     fill(&plan, memory);
     let (x, mut words) = operands(&plan);
     let (one, each) = (plan.packed_bytes(), 4 * 2048 * 2048 / (n * k).min(4 * 2048 * 2048));
@@ -143,6 +148,8 @@ fn main() {
         return;
     }
     let has = |name: &str| args.iter().any(|arg| arg == name);
+    let planned: Planned =
+        if has("in-place") { BlockMatmulPlan::in_place } else { BlockMatmulPlan::new };
     let both = !has("decode") && !has("prefill");
     let named: Vec<_> = BlockFormat::ALL.into_iter().filter(|f| has(f.name())).collect();
     let formats = if named.is_empty() { BlockFormat::ALL.to_vec() } else { named };
@@ -159,12 +166,15 @@ fn main() {
                 if columns.is_empty() { default.to_vec() } else { columns.clone() }
             };
             if both || has("decode") {
-                list(&[1]).into_iter().for_each(|m| decode(isa, format, m, memory.bytes()));
+                list(&[1])
+                    .into_iter()
+                    .for_each(|m| decode(planned, isa, format, m, memory.bytes()));
             }
             if both || has("prefill") {
                 for m in list(&[512]) {
-                    for size in [[2048, 2048], [8192, 2048], [2048, 8192]] {
-                        prefill(isa, format, size, m, memory.bytes());
+                    for [n, k] in [[2048, 2048], [8192, 2048], [2048, 8192]] {
+                        let params = BlockMatmulParams::new(m, n, k, format);
+                        prefill(planned, isa, &params, memory.bytes());
                     }
                 }
             }

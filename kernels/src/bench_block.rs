@@ -51,7 +51,7 @@ fn case(isa: Isa, format: BlockFormat, [m, k, n]: [usize; 3]) -> Result<Case, Ke
     })
 }
 
-/// Packed weights with scales of a usual size: denormal ones would slow the products down.
+/// Weights as the plan takes them, with scales of a usual size: denormal ones would slow the products down.
 pub fn packed(plan: &BlockMatmulPlan) -> Vec<u8> {
     let format = plan.params().format;
     let bytes = plan.params().n * plan.row_bytes();
@@ -62,9 +62,11 @@ pub fn packed(plan: &BlockMatmulPlan) -> Vec<u8> {
         }
     }
     let mut packed = vec![0; plan.packed_bytes()];
-    // Both have the lengths of the plan, which has these panels.
-    let _ = plan.pack(0..plan.panels(), &source, &mut packed);
-    packed
+    // Both have the lengths of the plan, which has these panels: only one that takes the file's order refuses.
+    match plan.pack(0..plan.panels(), &source, &mut packed) {
+        Ok(()) => packed,
+        Err(_) => source,
+    }
 }
 
 macro_rules! read_row {

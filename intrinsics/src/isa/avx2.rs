@@ -104,6 +104,12 @@ macro_rules! tile_avx2_f32 {
             $crate::arch::_mm256_set1_epi32(0x0c08_0400));
         $crate::arch::_mm_unpacklo_epi32(
             $crate::arch::_mm256_castsi256_si128(x), $crate::arch::_mm256_extracti128_si256::<1>(x)) }};
+    // SAFETY: no instruction; the vector passes as it is. Otherwise LLVM loads and computes much at once,
+    // for which there are not enough registers.
+    (VKEEP $x:expr) => {{
+        let mut x = $x;
+        unsafe { core::arch::asm!("/* {0} */", inout(ymm_reg) x, options(nomem, nostack, preserves_flags)) };
+        x }};
     // SAFETY: `n <= 8`, so the eight words from `8 - n` on lie inside the table of 16.
     (VMASK $n:expr) => { $crate::arch::_mm256_loadu_si256(
         $crate::AVX2_TAIL.as_ptr().wrapping_add(8 - $n).cast()) };
@@ -136,20 +142,19 @@ macro_rules! tile_avx2_block {
         $crate::tile_avx2_block!(VPAIRS $crate::arch::_mm256_abs_epi8(w), $crate::arch::_mm256_sign_epi8(x, w), $c) }};
     (VDOTU $w:expr, $x:expr, $c:expr) => { $crate::tile_avx2_block!(VPAIRS
         $crate::arch::_mm256_castps_si256($w), $crate::arch::_mm256_castps_si256($x), $c) };
-    (VPAIRS $w:expr, $x:expr, $c:expr) => { $crate::tile_avx2_block!(IN_TURN $crate::arch::_mm256_add_epi32(
-        $crate::arch::_mm256_castps_si256($c), $crate::arch::_mm256_madd_epi16(
-            $crate::arch::_mm256_maddubs_epi16($w, $x), $crate::arch::_mm256_set1_epi16(1)))) };
-    // SAFETY: no instruction; the sum passes as it is. Otherwise LLVM loads all of a block and adds up
-    // later, for which there are not enough registers.
-    (IN_TURN $c:expr) => {{
-        let mut c = $c;
-        unsafe { core::arch::asm!("/* {0} */", inout(ymm_reg) c, options(nomem, nostack, preserves_flags)) };
-        $crate::arch::_mm256_castsi256_ps(c) }};
+    (VPAIRS $w:expr, $x:expr, $c:expr) => { $crate::tile_avx2_f32!(VKEEP $crate::arch::_mm256_castsi256_ps(
+        $crate::arch::_mm256_add_epi32($crate::arch::_mm256_castps_si256($c), $crate::arch::_mm256_madd_epi16(
+            $crate::arch::_mm256_maddubs_epi16($w, $x), $crate::arch::_mm256_set1_epi16(1))))) };
     // SAFETY: the verb's caller owns 8 halves there.
     (VLOADB16 $p:expr) => { $crate::arch::_mm256_castsi256_ps($crate::arch::_mm256_slli_epi32::<16>(
         $crate::arch::_mm256_cvtepu16_epi32(unsafe { $crate::arch::_mm_loadu_si128($p.cast()) }))) };
     (VAND $a:expr, $b:expr) => { $crate::arch::_mm256_and_ps($a, $b) };
     (VOR $a:expr, $b:expr) => { $crate::arch::_mm256_or_ps($a, $b) };
+    (VXOR $a:expr, $b:expr) => { $crate::arch::_mm256_xor_ps($a, $b) };
+    // SAFETY: the verb's caller owns 16 bytes at both places.
+    (VQUADS $p:expr, $far:expr) => {{
+        let p: *const u8 = $p;
+        unsafe { $crate::arch::_mm256_loadu2_m128(p.wrapping_add($far).cast(), p.cast()) } }};
     // By constants, which become part of the instruction.
     (VSHL $x:expr, $n:expr) => { $crate::arch::_mm256_castsi256_ps($crate::arch::_mm256_sllv_epi32(
         $crate::arch::_mm256_castps_si256($x), $crate::arch::_mm256_set1_epi32(($n) as i32))) };

@@ -144,6 +144,12 @@ macro_rules! tile_avx512_f32 {
     // SAFETY: the mask keeps the access to these elements.
     (VLOAD_PART $p:expr, $first:expr, $end:expr) => { unsafe { $crate::arch::_mm512_maskz_loadu_ps(
         (((1u32 << $end) - 1) & !((1u32 << $first) - 1)) as u16, $p) } };
+    // SAFETY: no instruction; the vector passes as it is. Otherwise LLVM begins with more than there are
+    // registers for.
+    (VKEEP $x:expr) => {{
+        let mut x = $x;
+        unsafe { core::arch::asm!("/* {0} */", inout(zmm_reg) x, options(nomem, nostack, preserves_flags)) };
+        x }};
     (VSCALE $x:expr, $n:expr) => { $crate::arch::_mm512_scalef_ps($x, $n) };
     // Two dozen stores of 64 bytes in a row hold up what follows for 40 cycles, a few none.
     (DRAIN_STEPS) => { 4usize };

@@ -40,6 +40,16 @@ macro_rules! tile_avx512vnni_block {
         $crate::arch::_mm512_castps_si512($a), $crate::arch::_mm512_castps_si512($b))) };
     (VOR $a:expr, $b:expr) => { $crate::arch::_mm512_castsi512_ps($crate::arch::_mm512_or_si512(
         $crate::arch::_mm512_castps_si512($a), $crate::arch::_mm512_castps_si512($b))) };
+    (VXOR $a:expr, $b:expr) => { $crate::arch::_mm512_castsi512_ps($crate::arch::_mm512_xor_si512(
+        $crate::arch::_mm512_castps_si512($a), $crate::arch::_mm512_castps_si512($b))) };
+    // SAFETY: the verb's caller owns 16 bytes at each place.
+    (VQUADS $p:expr, $far:expr) => {{
+        let p: *const u8 = $p;
+        let quad = |i: usize| unsafe { $crate::arch::_mm_loadu_ps(p.wrapping_add(i * $far).cast()) };
+        let x = $crate::arch::_mm512_castps128_ps512(quad(0));
+        let x = $crate::arch::_mm512_insertf32x4::<1>(x, quad(1));
+        let x = $crate::arch::_mm512_insertf32x4::<2>(x, quad(2));
+        $crate::arch::_mm512_insertf32x4::<3>(x, quad(3)) }};
     // By constants, which become part of the instruction.
     (VSHL $x:expr, $n:expr) => { $crate::arch::_mm512_castsi512_ps($crate::arch::_mm512_sllv_epi32(
         $crate::arch::_mm512_castps_si512($x), $crate::arch::_mm512_set1_epi32(($n) as i32))) };

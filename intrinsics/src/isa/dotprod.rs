@@ -26,16 +26,18 @@ macro_rules! tile_dotprod_i8 {
 macro_rules! tile_dotprod_block {
     // Four columns at once, by the lanes of one vector: a load instead of four, and no registers for what
     // LLVM would load before its turn.
+    (DOTS VFMA $($verb:tt)*) => { $crate::tile_neon_block!(DOTS VFMA $($verb)*) };
     (DOTS $verb:ident $a:ident [$v:tt x 4] += $b:ident * $x:ident, $g:expr) => {
         let x = $crate::tile_neon_f32!(VLOAD $x, $g);
         $crate::each!(j in $v {
-            $a[0][j] = $crate::tile_dotprod_i8!(VFMA_LANE 0, x, $b[j], $a[0][j]);
-            $a[1][j] = $crate::tile_dotprod_i8!(VFMA_LANE 1, x, $b[j], $a[1][j]);
-            $a[2][j] = $crate::tile_dotprod_i8!(VFMA_LANE 2, x, $b[j], $a[2][j]);
-            $a[3][j] = $crate::tile_dotprod_i8!(VFMA_LANE 3, x, $b[j], $a[3][j]);
+            $a[0][j] = $crate::tile_neon_f32!(VKEEP $crate::tile_dotprod_i8!(VFMA_LANE 0, x, $b[j], $a[0][j]));
+            $a[1][j] = $crate::tile_neon_f32!(VKEEP $crate::tile_dotprod_i8!(VFMA_LANE 1, x, $b[j], $a[1][j]));
+            $a[2][j] = $crate::tile_neon_f32!(VKEEP $crate::tile_dotprod_i8!(VFMA_LANE 2, x, $b[j], $a[2][j]));
+            $a[3][j] = $crate::tile_neon_f32!(VKEEP $crate::tile_dotprod_i8!(VFMA_LANE 3, x, $b[j], $a[3][j]));
         }); };
-    (VDOT $w:expr, $x:expr, $c:expr) => { $crate::tile_dotprod_i8!(VFMA $x, $w, $c) };
-    (VDOTU $w:expr, $x:expr, $c:expr) => { $crate::tile_dotprod_i8!(VFMA $x, $w, $c) };
+    (VDOT $w:expr, $x:expr, $c:expr) => {
+        $crate::tile_neon_f32!(VKEEP $crate::tile_dotprod_i8!(VFMA $x, $w, $c)) };
+    (VDOTU $w:expr, $x:expr, $c:expr) => { $crate::tile_dotprod_block!(VDOT $w, $x, $c) };
     (DOTS $($verb:tt)*) => { $crate::tile_default!(tile_dotprod_block DOTS $($verb)*) };
     ($($verb:tt)*) => { $crate::tile_neon_block!($($verb)*) };
 }

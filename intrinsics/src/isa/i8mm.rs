@@ -70,12 +70,14 @@ macro_rules! tile_i8mm_block {
         let s = $crate::tile_neon_f32!(VLOAD $x, $at);
         let (first, last) = ($crate::tile_neon_f32!(VPAIR_LO s, s), $crate::tile_neon_f32!(VPAIR_HI s, s));
         $crate::each!(c in 4 { $crate::each!(j in $v { $a[c][j] = if c < 2 { first } else { last }; }); }); };
-    // SAFETY: works on registers only, of a CPU that has the instruction.
+    // SAFETY: works on registers only, of a CPU that has the instruction. Not `pure`, so that products stay
+    // in the order in which they stand.
     (VMATRIX $x:expr, $w:expr, $c:expr) => {{
         let mut c = $c;
         unsafe { core::arch::asm!("smmla {0:v}.4s, {1:v}.16b, {2:v}.16b", inout(vreg) c, in(vreg) $x,
-            in(vreg) $w, options(pure, nomem, nostack, preserves_flags)) };
+            in(vreg) $w, options(nomem, nostack, preserves_flags)) };
         c }};
+    (DOTS VFMA $($verb:tt)*) => { $crate::tile_neon_block!(DOTS VFMA $($verb)*) };
     // SAFETY: the verb's caller owns the words of both steps, at any word.
     (DOTS $verb:ident $a:ident [$v:tt x 1] += $b:ident * $x:ident, $g:expr) => {
         let x = unsafe { $x.wrapping_add($g / 2 * 2).cast::<u64>().read_unaligned() };

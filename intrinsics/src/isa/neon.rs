@@ -116,6 +116,12 @@ macro_rules! tile_neon_f32 {
                 if $mask & (1 << q) != 0 { $t[q][j] = $crate::$m!(VFMA_LANE $k, $x[y][i], w, $t[q][j]); }
             }); });
         }); };
+    // SAFETY: no instruction; the vector passes as it is. Otherwise LLVM adds the products of several
+    // steps first, and spills them.
+    (VKEEP $x:expr) => {{
+        let mut x = $x;
+        unsafe { core::arch::asm!("/* {0:v} */", inout(vreg) x, options(nomem, nostack, preserves_flags)) };
+        x }};
     // Four tables of 64 bytes; numbers beyond one leave what is there.
     // SAFETY: the verb's caller owns 64 bytes at `x` and `y`, and 256 at `t`.
     (LOOKUP $x:expr, $t:expr => $y:expr) => { $crate::each!(i in 4 { unsafe {
@@ -152,15 +158,13 @@ macro_rules! tile_neon_i8 {
 #[macro_export]
 macro_rules! tile_neon_block {
     (BIASED) => { false };
-    // Two products of -128 at most by 127 fit 16 bits. SAFETY: no instruction; the sum passes as it is.
-    // Otherwise LLVM adds the products of several steps first, and spills them.
+    // Two products of -128 at most by 127 fit 16 bits.
     (VDOT $w:expr, $x:expr, $c:expr) => {{
         let (w, x) = ($crate::arch::vreinterpretq_s8_f32($w), $crate::arch::vreinterpretq_s8_f32($x));
         let low = $crate::arch::vmull_s8($crate::arch::vget_low_s8(w), $crate::arch::vget_low_s8(x));
         let pairs = $crate::arch::vpaddq_s16(low, $crate::arch::vmull_high_s8(w, x));
-        let mut c = $crate::arch::vpadalq_s16($crate::arch::vreinterpretq_s32_f32($c), pairs);
-        unsafe { core::arch::asm!("/* {0:v} */", inout(vreg) c, options(nomem, nostack, preserves_flags)) };
-        $crate::arch::vreinterpretq_f32_s32(c) }};
+        $crate::tile_neon_f32!(VKEEP $crate::arch::vreinterpretq_f32_s32(
+            $crate::arch::vpadalq_s16($crate::arch::vreinterpretq_s32_f32($c), pairs))) }};
     (VDOTU $w:expr, $x:expr, $c:expr) => { $crate::tile_neon_block!(VDOT $w, $x, $c) };
     // SAFETY: the verb's caller owns 4 halves there.
     (VLOADB16 $p:expr) => { $crate::arch::vreinterpretq_f32_u32($crate::arch::vshll_n_u16::<16>(
@@ -169,6 +173,9 @@ macro_rules! tile_neon_block {
         $crate::arch::vreinterpretq_u32_f32($a), $crate::arch::vreinterpretq_u32_f32($b))) };
     (VOR $a:expr, $b:expr) => { $crate::arch::vreinterpretq_f32_u32($crate::arch::vorrq_u32(
         $crate::arch::vreinterpretq_u32_f32($a), $crate::arch::vreinterpretq_u32_f32($b))) };
+    (VQUADS $p:expr, $far:expr) => {{
+        let (p, _): (*const u8, usize) = ($p, $far);
+        $crate::tile_neon_f32!(VLOAD p.cast::<f32>(), 0) }};
     // By constants, which become part of the instruction.
     (VSHL $x:expr, $n:expr) => { $crate::arch::vreinterpretq_f32_u32($crate::arch::vshlq_u32(
         $crate::arch::vreinterpretq_u32_f32($x), $crate::arch::vdupq_n_s32(($n) as i32))) };
@@ -180,6 +187,15 @@ macro_rules! tile_neon_block {
         let table = unsafe { $crate::arch::vld1q_u8(table.as_ptr()) };
         $crate::arch::vreinterpretq_f32_u8(
             $crate::arch::vqtbl1q_u8(table, $crate::arch::vreinterpretq_u8_f32($x))) }};
+    // By lanes: four columns are one load.
+    (DOTS VFMA $a:ident [$v:tt x 8] += $b:ident * $x:ident, $g:expr) => { $crate::each!(q in 2 {
+        let x = $crate::tile_neon_f32!(VLOAD $x, (2 * $g + q));
+        $crate::each!(j in $v {
+            $a[4 * q][j] = $crate::tile_neon_f32!(VFMA_LANE 0, x, $b[j], $a[4 * q][j]);
+            $a[4 * q + 1][j] = $crate::tile_neon_f32!(VFMA_LANE 1, x, $b[j], $a[4 * q + 1][j]);
+            $a[4 * q + 2][j] = $crate::tile_neon_f32!(VFMA_LANE 2, x, $b[j], $a[4 * q + 2][j]);
+            $a[4 * q + 3][j] = $crate::tile_neon_f32!(VFMA_LANE 3, x, $b[j], $a[4 * q + 3][j]);
+        }); }); };
     (DOTS $($verb:tt)*) => { $crate::tile_default!(tile_neon_block DOTS $($verb)*) };
     ($($verb:tt)*) => { $crate::tile_neon_f32!($($verb)*) };
 }

@@ -118,7 +118,6 @@ pub(crate) struct Scores {
     pub(crate) s: *mut f32,
     pub(crate) s_row: usize,
     /// Bytes between what is read and what is fetched.
-    #[allow(dead_code, reason = "not every instruction set has a prefetch")]
     pub(crate) ahead: usize,
 }
 
@@ -143,7 +142,6 @@ pub(crate) struct Values {
     pub(crate) width: usize,
     pub(crate) o: *mut f32,
     /// Bytes between what is read and what is fetched.
-    #[allow(dead_code, reason = "not every instruction set has a prefetch")]
     pub(crate) ahead: usize,
 }
 

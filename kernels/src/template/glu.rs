@@ -167,12 +167,14 @@ macro_rules! glu_kernel {
         $(#[target_feature(enable = $feat)])*
         unsafe fn $name(gate: *const f32, up: *const f32, y: *mut f32, n: usize) {
             let mut at = 0;
-            while at + 4 * L <= n {
+            // Two at a time: for four there are not enough registers.
+            while at + 2 * L <= n {
                 let (gate, up, y) = (gate.wrapping_add(at), up.wrapping_add(at), y.wrapping_add(at));
-                let mut x = [tile!(VZERO); 4];
-                each!(i in 4 { x[i] = tile!(VMUL tile!(MATH $f tile!(VLOAD gate, i)), tile!(VLOAD up, i)); });
-                each!(i in 4 { tile!(VSTORE y, i, x[i]); });
-                at += 4 * L;
+                each!(i in 2 {
+                    let x = tile!(VMUL tile!(MATH $f tile!(VLOAD gate, i)), tile!(VLOAD up, i));
+                    tile!(VSTORE y, i, x);
+                });
+                at += 2 * L;
             }
             while at < n {
                 let (gate, up, y) = (gate.wrapping_add(at), up.wrapping_add(at), y.wrapping_add(at));

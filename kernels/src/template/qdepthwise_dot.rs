@@ -25,10 +25,7 @@ pub(super) fn word(taps: [i8; 3], place: usize) -> i32 {
 }
 
 /// The loads of a vector of words for the columns of `lo..hi`: a bit for every four bytes.
-#[cfg_attr(
-    not(all(feature = "avx512vnni", target_arch = "x86_64")),
-    allow(dead_code, reason = "only that instruction set has such a kernel")
-)]
+#[cfg(all(feature = "avx512vnni", target_arch = "x86_64"))]
 fn columns(lo: isize, hi: isize) -> u16 {
     let before = |n: isize| (1u32 << (4 * n.clamp(0, 4))) - 1;
     (before(hi) & !before(lo)) as u16

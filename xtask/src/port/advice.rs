@@ -122,20 +122,20 @@ mod tests {
     #[test]
     fn spills_come_before_everything_and_clean_kernels_need_nothing() {
         let file = "(VSCALE $x:expr) => {};";
-        let spilled = HotLoop { fmas: 24, instructions: 60, stack: 3 };
+        let spilled = HotLoop { fmas: 24, instructions: 60, stack: 3, stored: 0 };
         let advised = advice(&report("conv_f32_1x6x16_u2_x", 60.0, spilled), file);
         assert_eq!(advised.len(), 1);
         assert!(advised[0].starts_with("the tile is spilled"), "{advised:?}");
-        let sparse = HotLoop { fmas: 24, instructions: 60, stack: 0 };
+        let sparse = HotLoop { fmas: 24, instructions: 60, stack: 0, stored: 0 };
         let advised = advice(&report("conv_f32_1x6x16_u2_x", 60.0, sparse), file);
         assert!(advised[0].contains("override COMPUTE conv"), "{advised:?}");
-        let clean = HotLoop { fmas: 24, instructions: 30, stack: 0 };
+        let clean = HotLoop { fmas: 24, instructions: 30, stack: 0, stored: 0 };
         assert!(advice(&report("conv_f32_1x6x16_u2_x", 97.0, clean), file).is_empty());
     }
 
     #[test]
     fn derived_arms_that_cost_are_named() {
-        let clean = HotLoop { fmas: 24, instructions: 30, stack: 0 };
+        let clean = HotLoop { fmas: 24, instructions: 30, stack: 0, stored: 0 };
         let file = "    (VPOW2 $n:expr) => {};\n    (VLOAD_TAIL $p:expr, $n:expr) => {{\n copy_nonoverlapping }};\n    (VSPLAT";
         assert_eq!(advice(&report("conv_f32_1x6x16_u2_x", 97.0, clean), file).len(), 2);
     }

@@ -228,11 +228,14 @@ fn loops(row: &Row) -> Result<BTreeMap<String, HotLoop>, String> {
             *vectors *= lanes;
         }
         let op = kernel.op.trim_end_matches("_tile");
-        let mut name = format!("{op}_{}_", line.dtype);
+        let kind = kernel.kind.unwrap_or(&line.dtype);
+        let mut name = format!("{op}_{kind}_");
         for (i, n) in tile.iter().enumerate() {
             let _ = write!(name, "{}{n}", if i == 0 { "" } else { "x" });
         }
-        let _ = write!(name, "_u{}_{}", line.number("unroll").unwrap_or(1), row.name);
+        // A step of blocks is eight words.
+        let unroll = if op == "block" { Some(8) } else { line.number("unroll") };
+        let _ = write!(name, "_u{}_{}", unroll.unwrap_or(1), row.name);
         loops.insert(name, hot);
     }
     Ok(loops)

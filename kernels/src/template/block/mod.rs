@@ -6,6 +6,7 @@
 //! shared out does not change a result.
 
 mod format;
+mod gather;
 mod pack;
 mod quantize;
 #[cfg(test)]
@@ -156,8 +157,9 @@ impl BlockMatmulPlan {
         Ok(Self { params: *params, row, way, record, x_len, y_len, packed, in_place, follows })
     }
 
-    /// As [`new`](Self::new), with weights as the file has them: each unit packs its panels before it
-    /// multiplies them, into scratch memory. The result is the same, slower where there are few columns.
+    /// As [`new`](Self::new), with weights as the file has them: each unit brings its rows into panels in
+    /// scratch memory, which stay in a cache until they are multiplied. The result is the same. A single
+    /// column times floats takes the rows as they lie; its sums are added up in another order.
     ///
     /// # Errors
     ///
@@ -235,9 +237,21 @@ impl BlockMatmulPlan {
         self.params.m == 1 && matches!(self.way, Way::Unpacked(_, _, _, Some(_)))
     }
 
+    /// The kernel that takes rows of the file.
+    fn rows(&self) -> Option<&'static BlockKernel> {
+        let [f32, f16, bf16] = &self.row.rows;
+        match self.params.format {
+            _ if !self.in_place || self.params.m > 1 => None,
+            BlockFormat::F32 => Some(f32),
+            BlockFormat::F16 => Some(f16),
+            BlockFormat::Bf16 => Some(bf16),
+            _ => None,
+        }
+    }
+
     /// Words of a panel that is packed when it is used.
     fn packed_len(&self) -> usize {
-        if self.in_place { self.panel_bytes().div_ceil(4) } else { 0 }
+        if self.in_place && self.rows().is_none() { self.panel_bytes().div_ceil(4) } else { 0 }
     }
 
     /// Words of a panel taken apart.
@@ -265,6 +279,9 @@ impl BlockMatmulPlan {
 
     /// The microkernel that does most of the work.
     pub fn kernel_name(&self) -> &'static str {
+        if let Some(rows) = self.rows() {
+            return rows.info.name;
+        }
         match (self.way, self.params.m) {
             (Way::Unpacked(_, _, _, Some(single)), 1) => single.info.name,
             (way, 1) => way.kernels()[0].info.name,
@@ -403,6 +420,11 @@ impl BlockMatmulPlan {
         }
     }
 
+    /// What is added to a row and those behind it.
+    fn bias_at(&self, operands: &BlockOperands, row: usize) -> *const f32 {
+        if self.params.bias { operands.bias.wrapping_add(row) } else { core::ptr::null() }
+    }
+
     /// Multiplies one or two panels.
     ///
     /// # Safety
@@ -412,6 +434,24 @@ impl BlockMatmulPlan {
         let (lanes, bytes) = (self.row.lanes, self.panel_bytes());
         let mut packed = operands.weights.wrapping_add(panels.start * bytes);
         let mut scratch = operands.scratch;
+        if let Some(kernel) = self.rows() {
+            let row = panels.start * lanes;
+            let args = BlockArgs {
+                w: packed,
+                panel: self.row_bytes(),
+                x: operands.workspace,
+                blocks: self.params.k,
+                bias: self.bias_at(operands, row),
+                o: operands.y.wrapping_add(row),
+                o_step: self.params.n,
+                columns: 1,
+                tail: lanes.min(self.params.n - row),
+                ahead: if self.follows { 0 } else { kernel.ahead },
+            };
+            // SAFETY: the rows of the panel, the column and the results exist, and the caller vouches
+            // for the memory; `new` checked that the CPU has the instructions.
+            return unsafe { (kernel.run)(&args) };
+        }
         if self.in_place {
             // SAFETY: the weights have the rows of the panels, and scratch memory these panels.
             unsafe { self.pack_here(packed, scratch, panels.clone()) };
@@ -448,16 +488,12 @@ impl BlockMatmulPlan {
                     panel,
                     x: operands.workspace.wrapping_add(self.tile_at(tile)),
                     blocks: steps,
-                    bias: if self.params.bias {
-                        operands.bias.wrapping_add(row)
-                    } else {
-                        core::ptr::null()
-                    },
+                    bias: self.bias_at(operands, row),
                     o: operands.y.wrapping_add(tile * self.columns() * self.params.n + row),
                     o_step: self.params.n,
                     columns,
                     tail: end - row - (step - 1) * lanes,
-                    ahead: if self.follows { 0 } else { kernel.ahead },
+                    ahead: if self.follows || self.in_place { 0 } else { kernel.ahead },
                 };
                 // SAFETY: the panels, the tile and the results exist, and the caller vouches for
                 // the memory; `new` checked that the CPU has the instructions.

@@ -1,6 +1,7 @@
 //! Weights from the order of the file into panels, and rows of panels as numbers.
 
 use super::format::IQ4_NL;
+use super::gather::ORDERS;
 use super::{BlockFormat, BlockMatmulPlan, OP};
 use crate::KernelError;
 use crate::error::check_len;
@@ -44,6 +45,16 @@ impl BlockMatmulPlan {
 
     /// One panel of the rows that `source` has.
     pub(super) fn pack_one(&self, source: &[u8], dst: &mut [u8]) {
+        let format = self.params().format;
+        if let Some(gather) = self.row.gather
+            && ORDERS[format as usize].count > 0
+            && source.len().min(dst.len()) == self.panel_bytes()
+        {
+            let blocks = self.params().k / format.elements();
+            let (rows, to) = (source.as_ptr(), dst.as_mut_ptr());
+            // SAFETY: `new` checked that the CPU has the instructions; both have all rows of a panel.
+            return unsafe { gather(rows, self.row_bytes(), to, blocks, format, self.flip()) };
+        }
         match self.panel_rows() {
             16 => self.pack_lanes::<16>(source, dst),
             8 => self.pack_lanes::<8>(source, dst),
@@ -52,7 +63,8 @@ impl BlockMatmulPlan {
         }
     }
 
-    /// [`pack_one`](Self::pack_one) for a number of rows: chooses the code for the format.
+    /// [`pack_one`](Self::pack_one) for a number of rows, and any that are missing: chooses the code for
+    /// the format.
     fn pack_lanes<const LANES: usize>(&self, source: &[u8], dst: &mut [u8]) {
         macro_rules! choose {
             ($($format:literal)*) => {

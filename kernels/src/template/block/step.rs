@@ -12,7 +12,7 @@
 macro_rules! block_step {
     (q8_0 [$v:tt x $c:tt] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
         let mut s = [tile!(VZERO); $v];
-        each!(j in $v { s[j] = block_step! { half $w[j] }; });
+        block_step! { first s [$v x $c] <- $w }
         block_step! { ahead $w[0], $far }
         tile!(START a [$v x $c] <- $x, 9);
         each!(g in 8 {
@@ -22,46 +22,55 @@ macro_rules! block_step {
             block_step! { ahead $w[0].wrapping_add(at), $far }
             block_step! { packed VDOT a [$v x $c] += b * $x, g }
         });
+        block_step! { last s [$v x $c] <- $w }
         block_step! { scaled $f [$v x $c] += a * s * $x }
         $x = $x.wrapping_add(10 * $c);
         for w in &mut $w { *w = w.wrapping_add(34 * LANES); }
     };
     (q4_0 [$v:tt x $c:tt] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
         let mut s = [tile!(VZERO); $v];
-        each!(j in $v { s[j] = block_step! { half $w[j] }; });
+        block_step! { first s [$v x $c] <- $w }
         block_step! { ahead $w[0], $far }
         tile!(START a [$v x $c] <- $x, 9);
         let low = tile!(VSETU 0x0f0f_0f0f);
         each!(g in 4 {
+            let at = LANES * (2 + 4 * g);
             let (mut b, mut h) = ([tile!(VZERO); $v], [tile!(VZERO); $v]);
             each!(j in $v {
-                let word = tile!(VWORDS $w[j].wrapping_add(LANES * (2 + 4 * g)));
+                let word = tile!(VWORDS $w[j].wrapping_add(at));
                 (b[j], h[j]) = (tile!(VAND word, low), tile!(VAND tile!(VSHR word, 4), low));
             });
-            block_step! { ahead $w[0].wrapping_add(LANES * (2 + 4 * g)), $far }
+            block_step! { ahead $w[0].wrapping_add(at), $far }
             block_step! { packed VDOTU a [$v x $c] += b * $x, g }
+            // Where there are 16 registers, words are read again for several columns: until here there is
+            // none for them.
+            block_step! { fence [$v x $c] }
+            if LANES <= 8 {
+                each!(j in $v { h[j] = tile!(VAND tile!(VSHR tile!(VWORDS $w[j].wrapping_add(at)), 4), low); });
+            }
             block_step! { packed VDOTU a [$v x $c] += h * $x, (g + 4) }
         });
+        block_step! { last s [$v x $c] <- $w }
         block_step! { scaled $f [$v x $c] += a * s * $x }
         $x = $x.wrapping_add(10 * $c);
         for w in &mut $w { *w = w.wrapping_add(18 * LANES); }
     };
     (g32 [$v:tt x $c:tt] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
-        block_step! { floats s [$v] <- $w, 0 }
         tile!(START a [$v x $c] <- $x, 9);
         block_step! { words VDOT 0, 4, a [$v x $c] += $w * $x ahead $far }
         block_step! { words VDOT 4, 4, a [$v x $c] += $w * $x ahead $far }
         tile!(PAIR a [$c x $v]);
+        block_step! { floats s [$v] <- $w, 0 }
         block_step! { scaled $f [$v x $c] += a * s * $x }
         $x = $x.wrapping_add(10 * $c);
         for w in &mut $w { *w = w.wrapping_add(36 * LANES); }
     };
     (g32m [$v:tt x $c:tt] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
-        block_step! { floats s [$v] <- $w, 0 }
         tile!(DEF a [1 x $c x $v]);
         block_step! { words VDOTU 0, 8, a [$v x $c] += $w * $x ahead $far }
         block_step! { words VDOTU 4, 8, a [$v x $c] += $w * $x ahead $far }
         tile!(PAIR a [$c x $v]);
+        block_step! { floats s [$v] <- $w, 0 }
         block_step! { scaled $f [$v x $c] += a * s * $x }
         block_step! { floats s [$v] <- $w, 1 }
         block_step! { minima $f [$v x $c] += s * $x, 9 }
@@ -70,24 +79,31 @@ macro_rules! block_step {
     };
     (g16 [$v:tt x $c:tt] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
         each!(h in 2 {
-            block_step! { floats s [$v] <- $w, h }
             tile!(START a [$v x $c] <- $x, (9 + h));
             block_step! { words VDOTU (4 * h), 8, a [$v x $c] += $w * $x ahead $far }
             tile!(PAIR a [$c x $v]);
+            block_step! { floats s [$v] <- $w, h }
             block_step! { scaled $f [$v x $c] += a * s * $x }
+            block_step! { fence [$v x $c] }
         });
         $x = $x.wrapping_add(11 * $c);
         for w in &mut $w { *w = w.wrapping_add(40 * LANES); }
     };
     (g16m [$v:tt x $c:tt] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
         each!(h in 2 {
-            block_step! { floats s [$v] <- $w, h }
+            // Before the sums, where there are registers for them: then neither is moved.
+            let mut s = [tile!(VZERO); $v];
+            if LANES > 8 { each!(j in $v { s[j] = tile!(VWORDS $w[j].wrapping_add(4 * LANES * h)); }); }
             tile!(DEF a [1 x $c x $v]);
             block_step! { words VDOTU (4 * h), 16, a [$v x $c] += $w * $x ahead $far }
+            block_step! { summed a [$v x $c] }
             tile!(PAIR a [$c x $v]);
+            if LANES <= 8 { each!(j in $v { s[j] = tile!(VWORDS $w[j].wrapping_add(4 * LANES * h)); }); }
             block_step! { scaled $f [$v x $c] += a * s * $x }
             block_step! { floats s [$v] <- $w, (2 + h) }
             block_step! { minima $f [$v x $c] += s * $x, (9 + h) }
+            block_step! { summed $f [$v x $c] }
+            block_step! { fence [$v x $c] }
         });
         $x = $x.wrapping_add(11 * $c);
         for w in &mut $w { *w = w.wrapping_add(48 * LANES); }
@@ -114,7 +130,7 @@ macro_rules! block_step {
                 let s = tile!(VMUL block_step! { unsigned scales[g / 4], g % 4 }, d);
                 let m = tile!(VMUL block_step! { unsigned minima[g / 4], g % 4 }, least);
                 $f[0][0] = tile!(VFMA tile!(VITOF a[i]), tile!(VMUL s, tile!(VSPLAT y, 8)), $f[0][0]);
-                $f[0][0] = tile!(VFMA m, tile!(VSPLAT y, 9), $f[0][0]);
+                $f[0][0] = tile!(VKEEP tile!(VFMA m, tile!(VSPLAT y, 9), $f[0][0]));
             });
         });
         $x = $x.wrapping_add(80);
@@ -127,7 +143,9 @@ macro_rules! block_step {
         let (low, high) = (tile!(VSETU 0x0f0f_0f0f), tile!(VSETU 0x3030_3030));
         each!(i in 5 { block_step! { ahead p.wrapping_add(4 * i * LANES), $far } });
         let mut scales = [tile!(VZERO); 4];
-        each!(i in 4 { scales[i] = tile!(VWORDS p.wrapping_add((2 + 4 * i) * LANES)); });
+        let scale_words = p.wrapping_add(2 * LANES);
+        // All vectors of 16 lanes have 32 registers; elsewhere they are read again where they are used.
+        if LANES > 8 { each!(i in 4 { scales[i] = tile!(VWORDS scale_words.wrapping_add(4 * i * LANES)); }); }
         each!(part in 4 {
             let (h, s) = (part / 2, part % 2);
             let mut a = [tile!(VZERO); 4];
@@ -143,9 +161,10 @@ macro_rules! block_step {
             });
             each!(k in 4 {
                 let at = 8 * h + 2 * k + s;
-                let scale = tile!(VMUL block_step! { signed scales[at / 4], at % 4 }, d);
+                let word = if LANES > 8 { scales[at / 4] } else { tile!(VWORDS scale_words.wrapping_add(at / 4 * 4 * LANES)) };
+                let scale = tile!(VMUL block_step! { signed word, at % 4 }, d);
                 let x = tile!(VSPLAT $x, ((4 * h + k) * 11 + 8));
-                $f[0][0] = tile!(VFMA tile!(VITOF a[k]), tile!(VMUL scale, x), $f[0][0]);
+                $f[0][0] = tile!(VKEEP tile!(VFMA tile!(VITOF a[k]), tile!(VMUL scale, x), $f[0][0]));
             });
         });
         $x = $x.wrapping_add(88);
@@ -158,10 +177,7 @@ macro_rules! block_step {
     (float $load:ident $size:tt, [$v:tt x $c:tt] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
         let mut b = [tile!(VZERO); $v];
         each!(j in $v { b[j] = block_step! { load $load $w[j] }; });
-        each!(c in $c {
-            let x = tile!(VSPLAT $x, c);
-            each!(j in $v { $f[c][j] = tile!(VFMA x, b[j], $f[c][j]); });
-        });
+        tile!(DOTS VFMA $f [$v x $c] += b * $x, 0);
         $x = $x.wrapping_add($c);
         for w in &mut $w { *w = w.wrapping_add($size * LANES); }
     };
@@ -170,7 +186,21 @@ macro_rules! block_step {
     (half $p:expr) => {{ let p: *const u8 = $p; tile!(VLOAD16 p.cast::<u16>()) }};
     (load half $p:expr) => { block_step! { half $p } };
     (load brain $p:expr) => {{ let p: *const u8 = $p; tile!(VLOADB16 p.cast::<u16>()) }};
+    // One element.
+    (one f32 $p:ident) => { $p.cast::<f32>().read_unaligned() };
+    (one half $p:ident) => { tilewright_intrinsics::soft::f32_from_f16($p.cast::<u16>().read_unaligned()) };
+    (one brain $p:ident) => { f32::from_bits(u32::from($p.cast::<u16>().read_unaligned()) << 16) };
     (load f32 $p:expr) => { tile!(VWORDS $p) };
+    // Scales of packed blocks: of a single column, which is read from memory, in the order in which they
+    // lie; of several where they are used, if until then there are no registers for them.
+    (first $s:ident [$v:tt x 1] <- $w:ident) => { each!(j in $v { $s[j] = block_step! { half $w[j] }; }); };
+    (first $s:ident [$v:tt x $c:tt] <- $w:ident) => {
+        if LANES > 8 { each!(j in $v { $s[j] = block_step! { half $w[j] }; }); }
+    };
+    (last $s:ident [$v:tt x 1] <- $w:ident) => {};
+    (last $s:ident [$v:tt x $c:tt] <- $w:ident) => {
+        if LANES <= 8 { each!(j in $v { $s[j] = block_step! { half $w[j] }; }); }
+    };
     (floats $s:ident [$v:tt] <- $w:ident, $at:expr) => {
         let mut $s = [tile!(VZERO); $v];
         each!(j in $v { $s[j] = tile!(VWORDS $w[j].wrapping_add(4 * LANES * $at)); });
@@ -197,14 +227,15 @@ macro_rules! block_step {
         each!(c in $c {
             let scale = tile!(VSPLAT $x, (8 * $c + c));
             each!(j in $v {
-                $f[c][j] = tile!(VFMA tile!(VITOF $a[c][j]), tile!(VMUL $s[j], scale), $f[c][j]);
+                let sum = tile!(VFMA tile!(VITOF $a[c][j]), tile!(VMUL $s[j], scale), $f[c][j]);
+                $f[c][j] = block_step! { turn sum };
             });
         });
     };
     (minima $f:ident [$v:tt x $c:tt] += $s:ident * $x:ident, $at:expr) => {
         each!(c in $c {
             let sum = tile!(VSPLAT $x, ($at * $c + c));
-            each!(j in $v { $f[c][j] = tile!(VFMA $s[j], sum, $f[c][j]); });
+            each!(j in $v { $f[c][j] = block_step! { turn tile!(VFMA $s[j], sum, $f[c][j]) }; });
         });
     };
     // Eight scales and eight minima of 6 bits, as bytes of two words each, from three words.
@@ -229,6 +260,19 @@ macro_rules! block_step {
         tile!(VOR tile!(VAND tile!(VSHR $even, 4), $low), tile!(VAND $bits, $high)),
         tile!(VOR tile!(VAND tile!(VSHR $odd, 4), $low), tile!(VAND tile!(VSHR $bits, 2), $high)),
     ]};
+    // In the order of the source, without which 16 registers do not last; all vectors of 16 lanes have 32.
+    (turn $sum:expr) => {{ let sum = $sum; if LANES > 8 { sum } else { tile!(VKEEP sum) } }};
+    // Sums of several columns have all that stands before, and nothing else is kept until it is added.
+    (summed $a:ident [$v:tt x 1]) => {};
+    (summed $a:ident [$v:tt x $c:tt]) => {
+        each!(c in $c { each!(j in $v { $a[c][j] = tile!(VKEEP $a[c][j]); }); });
+    };
+    // What follows is not loaded before, where several columns fill all of 16 registers. Where vectors
+    // have four lanes, `VKEEP` is enough.
+    (fence [$v:tt x 1]) => {};
+    (fence [$v:tt x $c:tt]) => {
+        if LANES == 8 { core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst) }
+    };
     (ahead $p:expr, 0) => {};
     // Between the loads that it stands between: the compiler would gather all prefetches of a block, and
     // a burst of them is as slow as none.

@@ -14,6 +14,7 @@
 
 use super::BlockFormat;
 use super::format::IQ4_NL;
+use super::gather::{GatherFn, block_gather};
 use super::quantize::{PrepareArgs, PrepareFn, prepare};
 use super::step::block_step;
 use super::unpack::{UnpackFn, block_unpack};
@@ -41,7 +42,6 @@ pub(crate) struct BlockArgs {
     /// Rows of the last panel that exist, `1..=LANES`.
     pub(crate) tail: usize,
     /// Bytes between weights and those that are fetched with them, for kernels that fetch any.
-    #[allow(dead_code, reason = "not every instruction set has a prefetch")]
     pub(crate) ahead: usize,
 }
 
@@ -87,6 +87,11 @@ pub(crate) struct BlockRow {
     pub(crate) f32: &'static [BlockKernel],
     pub(crate) f16: &'static [BlockKernel],
     pub(crate) bf16: &'static [BlockKernel],
+    /// Of rows as the file has them, and a single column: floats, halves and bf16. `panel` of the
+    /// arguments is the bytes of a row.
+    pub(crate) rows: [BlockKernel; 3],
+    /// What brings rows of the file into a panel; scalar code has none.
+    pub(crate) gather: Option<GatherFn>,
     pub(crate) prepare: PrepareFn,
     pub(crate) unpack: fn(BlockFormat) -> Option<UnpackFn>,
 }
@@ -114,6 +119,12 @@ macro_rules! block_row {
                 f32: block_tiles! { $isa $isa_name $lanes $feat f32 $far_f $floats },
                 f16: block_tiles! { $isa $isa_name $lanes $feat f16 $far_f $floats },
                 bf16: block_tiles! { $isa $isa_name $lanes $feat bf16 $far_f $floats },
+                rows: [
+                    block_rows! { $isa $isa_name $lanes $feat f32 f32 4 $far_f },
+                    block_rows! { $isa $isa_name $lanes $feat f16 half 2 $far_f },
+                    block_rows! { $isa $isa_name $lanes $feat bf16 brain 2 $far_f },
+                ],
+                gather: block_gather! { $lanes $feat },
                 prepare: block_fn! { $feat fn columns(args: &PrepareArgs) {
                     // SAFETY: the duties of the caller are those of this call.
                     unsafe { prepare(args) }
@@ -179,10 +190,44 @@ macro_rules! block_tiles {
     };
 }
 
+/// The kernel of rows of the file for a type of floats.
+macro_rules! block_rows {
+    ($isa:ident $isa_name:ident $lanes:tt $feat:tt $kind:ident $load:ident $size:tt $far:tt) => {
+        BlockKernel {
+            info: KernelInfo {
+                name: concat!("block_rows_", stringify!($kind), "_1x1_u8_", stringify!($isa_name)),
+                op: "block",
+                isa: Isa::$isa,
+                dtype: Dtype::Block,
+                rows: 1,
+                w_ob: 1,
+                c_vec: 1,
+                c_ob: 1,
+                unroll: 8,
+            },
+            ahead: $far,
+            run: paste::paste! { block_fn! { $feat fn [<rows_ $kind>](args: &BlockArgs) {
+                block_kernel! { far $far, rows $load $size, args }
+            } } },
+        }
+    };
+}
+
 /// The body of a kernel.
 macro_rules! block_kernel {
     // The table says whether weights are fetched ahead; how far is the machine's business.
-    (far 0, $kind:ident $tile:tt, $args:ident) => { block_kernel! { $kind $tile ahead 0, $args } };
+    (far 0, rows $load:ident $size:tt, $args:ident) => {
+        let _ = $args.ahead;
+        block_kernel! { rows $load $size ahead 0, $args }
+    };
+    (far $far:tt, rows $load:ident $size:tt, $args:ident) => {
+        let far = $args.ahead;
+        block_kernel! { rows $load $size ahead far, $args }
+    };
+    (far 0, $kind:ident $tile:tt, $args:ident) => {
+        let _ = $args.ahead;
+        block_kernel! { $kind $tile ahead 0, $args }
+    };
     (far $far:tt, $kind:ident $tile:tt, $args:ident) => {
         // Several columns of floats fetch nothing.
         let _far = $args.ahead;
@@ -209,6 +254,38 @@ macro_rules! block_kernel {
         }
         f[0][0] = tile!(VADD tile!(VADD f[0][0], f[1][0]), tile!(VADD f[2][0], f[3][0]));
         block_kernel! { store f [1 x 1] $args }
+    };
+    // Eight sums of a row, then those of its last elements, fewer than a vector has lanes.
+    (rows $load:ident $size:tt ahead $far:tt, $args:ident) => {
+        for row in 0..$args.tail {
+            let (mut w, mut x) = ($args.w.wrapping_add(row * $args.panel), $args.x);
+            tile!(DEF f [1 x 8 x 1]);
+            for _ in 0..$args.blocks / (8 * LANES) {
+                each!(i in 8 {
+                    let b = w.wrapping_add($size * i * LANES);
+                    if i * $size * LANES % 64 == 0 { block_step! { ahead b, $far } }
+                    f[i][0] = tile!(VFMA tile!(VLOAD x, i), block_step! { load $load b }, f[i][0]);
+                });
+                (w, x) = (w.wrapping_add(8 * $size * LANES), x.wrapping_add(8 * LANES));
+            }
+            for _ in 0..$args.blocks % (8 * LANES) / LANES {
+                f[0][0] = tile!(VFMA tile!(VLOAD x, 0), block_step! { load $load w }, f[0][0]);
+                (w, x) = (w.wrapping_add($size * LANES), x.wrapping_add(LANES));
+            }
+            each!(i in 4 { f[i][0] = tile!(VADD f[i][0], f[i + 4][0]); });
+            let sum = tile!(VADD tile!(VADD f[0][0], f[1][0]), tile!(VADD f[2][0], f[3][0]));
+            let mut sum: f32 = tile!(LANES_OF sum).iter().sum();
+            for i in 0..$args.blocks - $args.blocks / LANES * LANES {
+                let b = w.wrapping_add($size * i);
+                // SAFETY: both have `blocks` elements.
+                unsafe { sum += *x.wrapping_add(i) * block_step! { one $load b } };
+            }
+            // SAFETY: there are as many results, and numbers to add to them if any.
+            unsafe {
+                if !$args.bias.is_null() { sum += *$args.bias.wrapping_add(row) }
+                *$args.o.wrapping_add(row) = sum;
+            }
+        }
     };
     ($kind:ident [$v:tt x $c:tt] ahead $far:tt, $args:ident) => {
         let mut x = $args.x;
@@ -262,6 +339,6 @@ pub(crate) fn own(isa: Isa) -> impl Iterator<Item = KernelInfo> {
     let row = row(isa);
     let many =
         [row.q8_0, row.q4_0, row.g32, row.g32m, row.g16, row.g16m, row.f32, row.f16, row.bf16];
-    let all = many.into_iter().flatten().chain(row.q4_k).chain(row.q6_k);
+    let all = many.into_iter().flatten().chain(row.q4_k).chain(row.q6_k).chain(&row.rows);
     all.map(|k| k.info).filter(move |k| k.isa == isa)
 }
