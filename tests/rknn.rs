@@ -264,6 +264,26 @@ fn faults_never_reach_a_result() {
     }
 }
 
+/// A result that is not written is what the run before left: the right sums here, and the wrong numbers.
+#[test]
+fn what_is_not_written_is_found_whatever_its_sums() {
+    for numbers in [Numbers::F16, Numbers::I8] {
+        let emulator = emulator("RKNN_EMU_FAULT=run:nth=2:wrong=stale");
+        let options = Options { cores: 1, numbers, ..options(&emulator, "rk3588") };
+        let npu = Npu::open(options).unwrap();
+        // Columns that are another one's negative, so that all results of a row add up to 0.
+        let (k, n) = (32, 32);
+        let column = |i: usize| if i % 2 == 0 { [1.0; 32] } else { [-1.0; 32] };
+        let weights = Weights::new(Columns { k, values: (0..n).flat_map(column).collect() });
+        let mut y = vec![0f32; n];
+        npu.multiply(&weights, &[1.0; 32], &mut y).unwrap();
+        assert_eq!(y[..2], [32.0, -32.0]);
+        let second = npu.multiply(&weights, &[0.5; 32], &mut y).unwrap_err();
+        assert!(matches!(second, RknnError::WrongResult { .. }), "{second:?}");
+        assert_eq!(y[..2], [32.0, -32.0], "nothing is written");
+    }
+}
+
 #[test]
 fn one_failed_core_leaves_the_others() {
     let emulator = emulator("RKNN_EMU_FAULT=create:core=1:rc=-1;core_mask:core=1:rc=-1");

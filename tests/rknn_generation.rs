@@ -310,8 +310,8 @@ fn tokens_are_those_of_the_cpu_by_a_clear_margin() {
 fn failures_that_pass() {
     const APART: i64 = 8;
     let (runs, bound) = (calls(RUNS), calls(BOUND));
-    // What is bound goes to the device, and each result comes back: no more than these.
-    let sites = [(runs, "run"), (bound, "set_io"), (runs + bound, "sync")];
+    // What is bound goes to the device, each result goes there marked and comes back: no more than these.
+    let sites = [(runs, "run"), (bound, "set_io"), (2 * runs + bound, "sync")];
     each(APART, 2, |place, first| {
         for (calls, site) in sites {
             for action in ["rc=-1", "rc=-2", "rc=-4", "rc=7"] {

@@ -205,27 +205,35 @@ def contexts(options):
                        "read GB/s": far[2], "share at 4096": (weights + cache) / 1e9 * far[0]["tg"] / far[2]}
 
 
+def peak_memory(command, environment):
+    """Most bytes that a command has at a time, those of mapped files included. A process counts what its parent had when
+    it was started, so a small one starts it."""
+    code = ("import resource, subprocess, sys; subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True);"
+            "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024)")
+    return int(subprocess.run([sys.executable, "-c", code, *command], env=environment, check=True,
+                              capture_output=True, text=True).stdout)
+
+
 def starts(options):
-    """Rows of the time from start to the first token, page cache warm, and tilewright's peak memory."""
+    """Rows of the time from start to the first token, page cache warm, and tilewright's peak memory over eight."""
     import llm_files
     for shape in options.shapes:
         for kind in options.types:
             path = llm_files.ready(options.work, shape, kind)
             path.read_bytes()
             for threads in options.threads:
-                ours, theirs, peak = [], [], 0
+                ours, theirs = [], []
                 command = [options.program, "generate", str(path), "--prompt-tokens",
                            ",".join(str(300 + 37 * i) for i in range(options.prompt)), "-n", "1", "--temp", "0",
                            "--ignore-eos", "--threads", str(threads), "--format", "json"]
                 for _ in range(options.rounds):
                     begin = time.perf_counter()
-                    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, env=environment(options))
-                    _, status, usage = os.wait4(process.pid, 0)
-                    ours.append(time.perf_counter() - begin)
-                    if status:
+                    if subprocess.call(command, stdout=subprocess.DEVNULL, env=environment(options)):
                         sys.exit("tilewright generate failed")
-                    peak = max(peak, usage.ru_maxrss * 1024)
+                    ours.append(time.perf_counter() - begin)
                     theirs.append(run_peer(options, path, threads, 0)["first_token_s"])
+                peak = peak_memory([*command[:command.index("-n") + 1], "8", *command[command.index("-n") + 2:]],
+                                   environment(options))
                 ours, theirs = statistics.median(ours), statistics.median(theirs)
                 yield {"model": f"{shape} {kind}", "threads": threads, "first token s": ours,
                        "llama.cpp s": theirs, "times llama.cpp's": ours / theirs,

@@ -3,22 +3,51 @@
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::ImportError;
 use crate::tensor::TensorError;
 
-/// Maps a regular file into memory. An empty file gives no bytes.
-pub(super) fn map_file(path: &Path) -> Result<Bytes, ImportError> {
-    Ok(open_and_map(path)?.0)
+/// A file as it is mapped.
+#[derive(Clone, Debug)]
+pub(crate) struct Mapping(Arc<memmap2::Mmap>);
+
+impl Mapping {
+    /// Its bytes.
+    pub(crate) fn bytes(&self) -> Bytes {
+        Bytes::from_owner(self.clone())
+    }
+
+    /// Lets go of the memory that bytes take which were touched. Whoever touches them again gets them from the
+    /// file again.
+    #[cfg(feature = "gguf")]
+    #[allow(unsafe_code)]
+    pub(crate) fn let_go(&self) {
+        // SAFETY: what is mapped is a file, which nobody here writes to: its bytes stay what they are.
+        // That it is not done somewhere costs memory only.
+        #[cfg(unix)]
+        let _ = unsafe { self.0.unchecked_advise(memmap2::UncheckedAdvice::DontNeed) };
+    }
 }
 
-/// As [`map_file`], with the file to be read.
+impl AsRef<[u8]> for Mapping {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Maps a regular file into memory. An empty file gives no bytes.
+pub(super) fn map_file(path: &Path) -> Result<Bytes, ImportError> {
+    Ok(open_and_map(path)?.0.map_or_else(Bytes::new, |mapping| mapping.bytes()))
+}
+
+/// A file mapped, unless it is empty, and to be read.
 ///
 /// The mapping is private and read-only. As with every mapped file, a program that truncates the
 /// file while it is in use ends this one.
-pub(super) fn open_and_map(path: &Path) -> Result<(Bytes, File), ImportError> {
+pub(super) fn open_and_map(path: &Path) -> Result<(Option<Mapping>, File), ImportError> {
     let io = |e: std::io::Error| ImportError::Io { path: path.into(), reason: e.to_string() };
     // Asked before opening: opening a pipe would wait for its other end.
     let meta = std::fs::metadata(path).map_err(io)?;
@@ -28,7 +57,7 @@ pub(super) fn open_and_map(path: &Path) -> Result<(Bytes, File), ImportError> {
     let file = File::open(path).map_err(io)?;
     let bytes = file.metadata().map_err(io)?.len();
     if bytes == 0 {
-        return Ok((Bytes::new(), file));
+        return Ok((None, file));
     }
     let mapped = map(&file).map_err(|e| match e.kind() {
         // No place in the address space.
@@ -38,7 +67,7 @@ pub(super) fn open_and_map(path: &Path) -> Result<(Bytes, File), ImportError> {
         }
         _ => io(e),
     })?;
-    Ok((Bytes::from_owner(mapped), file))
+    Ok((Some(Mapping(Arc::new(mapped))), file))
 }
 
 #[allow(unsafe_code)]

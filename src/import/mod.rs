@@ -14,6 +14,8 @@ mod error;
 #[cfg(feature = "gguf")]
 pub mod gguf;
 mod map;
+#[cfg(feature = "llm")]
+pub(crate) use map::Mapping;
 mod missing;
 pub mod onnx;
 

@@ -13,6 +13,7 @@ use crate::Error;
 use crate::backend::cpu::{Executor, Plan};
 use crate::graph::kv_cache::{KvCache, KvShape};
 use crate::graph::{Choices, ConstCache, Context, Device, TensorId};
+use crate::import::Mapping;
 use crate::import::gguf::{Gguf, Metadata};
 use crate::tensor::DType;
 use crate::tune::{Table, TableError, Tuning};
@@ -113,6 +114,8 @@ pub(super) struct Inner {
     weights: Arc<Weights>,
     metadata: Metadata,
     cache: Arc<ConstCache>,
+    /// The files, where weights are read in place.
+    mappings: Vec<Mapping>,
     /// The tuning table, or why the user's cannot be used.
     table: Option<Arc<Table>>,
     table_problem: Option<Arc<TableError>>,
@@ -168,6 +171,7 @@ impl Llm {
             weights,
             metadata,
             cache,
+            mappings: gguf.mappings().to_vec(),
             table,
             table_problem,
             _held: None,
@@ -198,8 +202,8 @@ impl Llm {
     /// # Errors
     /// What planning a token there meets, lack of memory among it.
     pub fn to(&self, device: Arc<dyn Device>) -> Result<Self, Error> {
-        let Inner { config, options, arch, weights, metadata, cache, table, table_problem, .. } =
-            &*self.0;
+        let Inner { config, options, arch, weights, metadata, cache, mappings, .. } = &*self.0;
+        let Inner { table, table_problem, .. } = &*self.0;
         let options = LlmOptions { device: Some(device.clone()), ..options.clone() };
         let inner = Inner {
             config: config.clone(),
@@ -208,6 +212,7 @@ impl Llm {
             weights: weights.clone(),
             metadata: metadata.clone(),
             cache: cache.clone(),
+            mappings: mappings.clone(),
             table: table.clone(),
             table_problem: table_problem.clone(),
             _held: None,
@@ -318,9 +323,11 @@ impl Inner {
         self.cache.is_in_place()
     }
 
-    /// Plans that are made from now on pack the weights.
+    /// Plans that are made from now on pack the weights, which they read from the file: what is mapped of it would
+    /// take as much memory again.
     pub(super) fn pack_from_now_on(&self) {
         self.cache.pack_from_now_on();
+        self.mappings.iter().for_each(Mapping::let_go);
     }
 
     /// Checks that tokens are in the vocabulary.

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use super::chip::{Chip, Numbers};
-use super::pack::{PackedA, PackedB, pack_b, unpack_c, wrong_row};
+use super::pack::{PackedA, PackedB, is_marked, mark, pack_b, unpack_c, wrong_row};
 use super::sys::{Context, Library, Memory, Which};
 use super::{RknnError, Rows};
 use tilewright_kernels::Isa;
@@ -259,10 +259,17 @@ impl Core {
         bound.a.bytes_mut()[..a.bytes.len()].copy_from_slice(&a.bytes);
         bound.context.bind(&bound.a, Which::A)?;
         bound.a.flush()?;
-        bound.context.run(&bound.a, &weight.memory, &mut bound.c)?;
         let blocks = self.settings.chip.blocks(numbers);
-        let n = columns.len();
-        let c = unpack_c(bound.c.bytes(), job.rows, job.bucket, n, numbers, blocks);
+        let (rows, n) = (job.rows, columns.len());
+        if job.verify {
+            mark(bound.c.bytes_mut(), rows, job.bucket, n, numbers, blocks);
+            bound.c.flush()?;
+        }
+        bound.context.run(&bound.a, &weight.memory, &mut bound.c)?;
+        if job.verify && is_marked(bound.c.bytes(), rows, job.bucket, n, numbers, blocks) {
+            return Err(RknnError::WrongResult { core: self.settings.core, row: 0 });
+        }
+        let c = unpack_c(bound.c.bytes(), rows, job.bucket, n, numbers, blocks);
         let wrong = if job.verify { wrong_row(a, &weight.packed, &c, n) } else { None };
         if let Some(row) = wrong {
             return Err(RknnError::WrongResult { core: self.settings.core, row });

@@ -24,7 +24,7 @@ pub use metadata::{Array, Metadata, Strings, Value, ValueType};
 pub use types::dtype;
 
 use super::ImportError;
-use super::map::open_and_map;
+use super::map::{Mapping, open_and_map};
 use super::missing::MissingList;
 use crate::tensor::{DType, Storage};
 use cursor::Cursor;
@@ -50,6 +50,7 @@ pub struct Gguf {
     metadata: Metadata,
     tensors: Vec<GgufTensor>,
     index: HashMap<String, usize>,
+    mappings: Vec<Mapping>,
 }
 
 /// A tensor of a GGUF file.
@@ -133,6 +134,7 @@ impl Gguf {
         split::check(&summary)?;
         missing.finish()?;
         let count = parts.len();
+        let mappings = parts.iter().filter_map(|part| part.mapping.clone()).collect();
         let mut parts = parts.into_iter();
         let Some(first) = parts.next() else { return Err(ImportError::Empty) };
         let mut joined = Self {
@@ -141,6 +143,7 @@ impl Gguf {
             metadata: first.metadata,
             tensors: Vec::new(),
             index: HashMap::new(),
+            mappings,
         };
         for tensor in first.tensors.into_iter().chain(parts.flat_map(|p| p.tensors)) {
             if joined.index.insert(tensor.name.clone(), joined.tensors.len()).is_some() {
@@ -167,6 +170,18 @@ impl Gguf {
         &self.metadata
     }
 
+    /// Lets go of the memory that those data take which were touched, as far as they lie in mapped files: what is
+    /// touched again is read again.
+    pub fn let_go(&self) {
+        self.mappings.iter().for_each(Mapping::let_go);
+    }
+
+    /// The files as they are mapped; none where bytes were given.
+    #[cfg(feature = "llm")]
+    pub(crate) fn mappings(&self) -> &[Mapping] {
+        &self.mappings
+    }
+
     /// All tensors in the order of the files. A file with a vocabulary only has none.
     pub fn tensors(&self) -> &[GgufTensor] {
         &self.tensors
@@ -186,12 +201,14 @@ struct Part {
     tensors: Vec<GgufTensor>,
     /// Tensors in the file, unsupported ones too.
     count: usize,
+    mapping: Option<Mapping>,
 }
 
 impl Part {
     fn open(path: &Path, missing: &mut MissingList) -> Result<Self, ImportError> {
-        let (bytes, file) = open_and_map(path)?;
-        Self::read(&bytes, Some(Arc::new(file)), missing)
+        let (mapping, file) = open_and_map(path)?;
+        let bytes = mapping.as_ref().map_or_else(Bytes::new, Mapping::bytes);
+        Ok(Self { mapping, ..Self::read(&bytes, Some(Arc::new(file)), missing)? })
     }
 
     /// Another part than the one that was named.
@@ -230,7 +247,7 @@ impl Part {
         let start = cursor.at().next_multiple_of(alignment).min(bytes.len());
         let data = tensors::Data { bytes: bytes.slice(start..), start: start as u64, file };
         let tensors = tensors::place(tensors, &data, alignment, missing)?;
-        Ok(Self { version, metadata, split, tensors, count })
+        Ok(Self { version, metadata, split, tensors, count, mapping: None })
     }
 }
 
