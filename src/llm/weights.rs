@@ -8,9 +8,13 @@ use crate::Error;
 use crate::graph::ConstCache;
 use crate::import::gguf::Gguf;
 use crate::tensor::block::dequantize;
-use crate::tensor::{DType, Tensor};
+use crate::tensor::{AlignedBytes, DType, Storage, Tensor};
 
-/// Tensors by name, in the memory of the file. Each is made once, so that what is derived from it is
+/// Largest vector that is copied out of the file: where its pages are touched, the system brings in many more
+/// (on Linux up to 2 MiB), which all count as memory of this program.
+const VECTOR: usize = 1 << 20;
+
+/// Tensors by name, matrices in the memory of the file. Each is made once, so that what is derived from it is
 /// found again.
 pub(super) struct Weights {
     tensors: HashMap<String, Tensor>,
@@ -30,6 +34,10 @@ impl Weights {
                 let mut wide = vec![0f32; t.elements()];
                 dequantize(t.dtype, &t.data, &mut wide)?;
                 tensor = Tensor::from_slice(&dims, &wide)?;
+            } else if dims.len() < 2 && t.data.len() <= VECTOR {
+                let mut own = AlignedBytes::zeroed(t.data.len())?;
+                tensor.storage().read_at(0, &mut own)?;
+                tensor = Tensor::from_storage(t.dtype, &dims, Storage::owned(own))?;
             }
             cache.keep(tensor.storage());
             tensors.insert(t.name.clone(), tensor);
