@@ -482,10 +482,10 @@ macro_rules! cells_row {
                         };
                         let to = to.wrapping_add(r * CELL);
                         let (to_cells, cells_apart) = if whole { (to, apart) } else { (line, CELL) };
-                        // SAFETY: the elements are there; the line has room for what they become, and so have the
-                        // cells of this row.
-                        let values =
-                            unsafe { convert::<CELL, FORM>(x, factors[r], to_cells, cells_apart) };
+                        let factor = factors[r];
+                        // SAFETY: the elements are there; the line has room for what they become, and so have
+                        // the cells of this row.
+                        let values = unsafe { convert::<CELL, FORM>(x, factor, to_cells, cells_apart) };
                         if SUMS {
                             let less = tile!(VSET losses[r]);
                             for (j, &value) in values.iter().enumerate() {
