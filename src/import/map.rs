@@ -77,3 +77,26 @@ fn map(file: &File) -> std::io::Result<memmap2::Mmap> {
     // loading is as plain numbers, for which each bit pattern is valid.
     unsafe { memmap2::Mmap::map(file) }
 }
+
+#[cfg(all(test, feature = "gguf"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_let_go_is_read_again() {
+        let path = std::env::temp_dir().join(format!("tilewright-map-{}", std::process::id()));
+        let data: Vec<u8> = (0..100_000u32).map(|i| (i % 251) as u8).collect();
+        std::fs::write(&path, &data).unwrap();
+        let (mapping, _file) = open_and_map(&path).unwrap();
+        let mapping = mapping.unwrap();
+        let bytes = mapping.bytes();
+        assert_eq!(bytes, data);
+        mapping.let_go();
+        assert_eq!(bytes, data);
+        drop((bytes, mapping));
+        std::fs::write(&path, []).unwrap();
+        assert!(open_and_map(&path).unwrap().0.is_none(), "an empty file has nothing to map");
+        assert!(map_file(&path).unwrap().is_empty());
+        std::fs::remove_file(&path).unwrap();
+    }
+}
