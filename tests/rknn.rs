@@ -273,7 +273,7 @@ fn what_is_not_written_is_found_whatever_its_sums() {
         let npu = Npu::open(options).unwrap();
         // Columns that are another one's negative, so that all results of a row add up to 0.
         let (k, n) = (32, 32);
-        let column = |i: usize| if i % 2 == 0 { [1.0; 32] } else { [-1.0; 32] };
+        let column = |i: usize| if i.is_multiple_of(2) { [1.0; 32] } else { [-1.0; 32] };
         let weights = Weights::new(Columns { k, values: (0..n).flat_map(column).collect() });
         let mut y = vec![0f32; n];
         npu.multiply(&weights, &[1.0; 32], &mut y).unwrap();
