@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
 use super::chip::{Chip, Numbers};
-use super::pack::{PackedA, PackedB, is_marked, mark, pack_b, unpack_c, wrong_row};
+use super::pack::{PackedA, PackedB, ends, is_marked, mark, pack_b, unpack_c, wrong_row};
 use super::sys::{Context, Library, Memory, Which};
 use super::{RknnError, Rows};
 use tilewright_kernels::Isa;
@@ -261,12 +261,13 @@ impl Core {
         bound.a.flush()?;
         let blocks = self.settings.chip.blocks(numbers);
         let (rows, n) = (job.rows, columns.len());
+        let ends = ends(rows, job.bucket, n, numbers, blocks);
         if job.verify {
-            mark(bound.c.bytes_mut(), rows, job.bucket, n, numbers, blocks);
+            mark(bound.c.bytes_mut(), ends.clone(), numbers);
             bound.c.flush()?;
         }
         bound.context.run(&bound.a, &weight.memory, &mut bound.c)?;
-        if job.verify && is_marked(bound.c.bytes(), rows, job.bucket, n, numbers, blocks) {
+        if job.verify && is_marked(bound.c.bytes(), ends, numbers) {
             return Err(RknnError::WrongResult { core: self.settings.core, row: 0 });
         }
         let c = unpack_c(bound.c.bytes(), rows, job.bucket, n, numbers, blocks);

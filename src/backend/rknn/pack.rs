@@ -257,18 +257,11 @@ fn add_and_clear(to: &mut [f64], from: &mut [f32]) {
 /// so that it counts only where all that were marked have it.
 const MARK: [u8; 4] = [0xa5, 0xa5, 0xc5, 0xff];
 
-/// Marks the first and last element of each row of a native result before it is computed. The check sum of a
-/// row tells almost all wrong results, but those of the same product of a step before may have the same.
-pub(super) fn mark(
-    bytes: &mut [u8],
-    rows: usize,
-    bucket: usize,
-    columns: usize,
-    numbers: Numbers,
-    blocks: Blocks,
-) {
+/// Marks elements of a native result before it is computed, those of [`ends`]. The check sum of a row tells almost
+/// all wrong results, but those of the same product of a step before may have the same.
+pub(super) fn mark(bytes: &mut [u8], ends: impl Iterator<Item = usize>, numbers: Numbers) {
     let mark = &MARK[..numbers.result_bytes()];
-    for at in ends(rows, bucket, columns, numbers, blocks) {
+    for at in ends {
         bytes[at..][..mark.len()].copy_from_slice(mark);
     }
 }
@@ -276,24 +269,21 @@ pub(super) fn mark(
 /// Whether all that was marked is still there: nobody has written the result.
 pub(super) fn is_marked(
     bytes: &[u8],
-    rows: usize,
-    bucket: usize,
-    columns: usize,
+    mut ends: impl Iterator<Item = usize>,
     numbers: Numbers,
-    blocks: Blocks,
 ) -> bool {
     let mark = &MARK[..numbers.result_bytes()];
-    ends(rows, bucket, columns, numbers, blocks).all(|at| &bytes[at..][..mark.len()] == mark)
+    ends.all(|at| &bytes[at..][..mark.len()] == mark)
 }
 
-/// Where the first and last element of each row of a native result lie.
-fn ends(
+/// At which bytes the first and last element of each row of a native result lie.
+pub(super) fn ends(
     rows: usize,
     bucket: usize,
     columns: usize,
     numbers: Numbers,
     blocks: Blocks,
-) -> impl Iterator<Item = usize> {
+) -> impl Iterator<Item = usize> + Clone {
     let (size, cell) = (numbers.result_bytes(), blocks.c);
     let last = columns.saturating_sub(1);
     let element = move |row: usize, column: usize| {
