@@ -21,6 +21,17 @@ pub mod task;
 pub mod tensor;
 pub mod tune;
 
+/// Programs of the pages, as tests.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../README.md")]
+    struct Readme;
+    #[doc = include_str!("../docs/networks.md")]
+    struct Networks;
+    #[doc = include_str!("../docs/language_models.md")]
+    struct LanguageModels;
+}
+
 pub use error::Error;
 pub use import::onnx::{Dim, ValueInfo};
 pub use session::{Model, NodeInfo, PlanInfo, ProfileRow, Session, SessionOptions};

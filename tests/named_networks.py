@@ -5,6 +5,7 @@
     cargo build --release
     venv/bin/python tests/named_networks.py target/release/tilewright
     venv/bin/python tests/named_networks.py target/release/tilewright --only yolo --slow 5
+    venv/bin/python tests/named_networks.py target/release/tilewright --markdown docs/models.md
 
 The architectures are torchvision's, or written here in torch (YOLOv3-tiny, YOLOv8n, U-Net), with seeded
 random weights and batch norms that saw random pictures. Both exporters of torch.onnx write them;
@@ -320,6 +321,20 @@ def slowest(options, path):
     return lines
 
 
+BEGIN = "<!-- made by tests/named_networks.py --markdown -->\n"
+END = "<!-- end of the networks -->\n"
+
+
+def write(page, rows):
+    """Puts the table into the page, in place of the one that was there."""
+    head, rest = page.read_text().split(BEGIN)
+    _, tail = rest.split(END)
+    versions = f"torch {torch.__version__.split('+')[0]}, onnxruntime {onnxruntime.__version__}"
+    lines = [f"Compared with {versions}.\n", "| file | right | how near |", "|---|---|---|"]
+    lines += [f"| {name} | {'yes' if fine else 'no'} | {line} |" for name, fine, line in rows]
+    page.write_text(head + BEGIN + "\n".join(lines) + "\n" + END + tail)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("binary", help="the program, such as target/release/tilewright")
@@ -329,9 +344,11 @@ def main():
                         help="versions in bytes")
     parser.add_argument("--slow", type=int, default=0, metavar="N", help="list the N slowest operators of each")
     parser.add_argument("--keep", metavar="FOLDER", help="keep the files there, and use those that are there")
+    parser.add_argument("--markdown", metavar="FILE", type=pathlib.Path, help="write the table into this page")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     right = total = 0
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         kept = pathlib.Path(options.keep or folder)
@@ -339,9 +356,12 @@ def main():
         for name, path, size, in_bytes in files(options, kept):
             fine, line = verdict(options, path, size, in_bytes, folder)
             right, total = right + fine, total + 1
+            rows.append((name, fine, line))
             print(f"{'right' if fine else 'WRONG'}  {name:34} {line}", flush=True)
             if options.slow:
                 print(*slowest(options, path), sep="\n", flush=True)
+    if options.markdown:
+        write(options.markdown, rows)
     print(f"{right} of {total} networks as onnxruntime")
     sys.exit(0 if right == total and total else 1)
 

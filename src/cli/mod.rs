@@ -3,6 +3,8 @@
 mod args;
 mod batch;
 mod bench;
+#[cfg(feature = "dist")]
+mod dist;
 mod doctor;
 mod draw;
 mod embedded;
@@ -78,6 +80,8 @@ pub(crate) fn main() -> ExitCode {
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Explain(args) => explain::explain(&args),
         Command::Doctor(args) => doctor::doctor(&args),
+        #[cfg(feature = "dist")]
+        Command::Dist(args) => dist::dist(&args),
     });
     match result {
         Ok(Ok(())) => ExitCode::SUCCESS,

@@ -6,6 +6,7 @@
 //! a step of the tile, or, where an instruction per multiply-add is what limits the machine, if too few
 //! of a main tile's instructions are FMAs. What is expected of which kernel: `asm/rules.rs`.
 
+mod page;
 mod rules;
 
 use std::fs;
@@ -42,12 +43,15 @@ pub(crate) fn baseline(target: &str) -> Option<&'static Model> {
     MODELS.iter().find(|model| model.target == target)
 }
 
-/// Runs the gate for the models named in `args`, or for all.
+/// Runs the gate for the models named in `args`, or for all. `--page` writes the loop that the book shows.
 ///
 /// # Errors
 ///
 /// A message that lists each failing kernel, or says what could not be built.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
+    if args.first().is_some_and(|arg| arg == "--page") {
+        return page::write(&args[1..]);
+    }
     if let Some(unknown) = args.iter().find(|arg| MODELS.iter().all(|m| m.name != **arg)) {
         let names: Vec<&str> = MODELS.iter().map(|m| m.name).collect();
         return Err(format!("asm: unknown model {unknown} (known: {})", names.join(", ")));
@@ -72,6 +76,9 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         );
         if kernels.is_empty() {
             failures.push(format!("{}: no kernels found", model.name));
+        }
+        if model.name == page::MODEL {
+            failures.extend(page::check(&kernels));
         }
         failures.extend(found.iter().map(|failure| format!("{}: {failure}", model.name)));
     }
@@ -213,17 +220,25 @@ impl Kernel<'_> {
 
     /// Its hot loop, if it has a loop.
     pub(crate) fn hot_loop(&self) -> Option<HotLoop> {
+        self.hot_lines().map(|(hot, _)| hot)
+    }
+
+    /// Its hot loop, and the lines of that.
+    fn hot_lines(&self) -> Option<(HotLoop, &[&str])> {
         // Elsewhere `x29` is a register as any other.
         let framed = self.lines.iter().any(|line| line.contains("x29, sp"));
         let on_stack = |line: &&&str| is_vector_on_stack(line, framed);
-        let measured = inner_loops(&self.lines).into_iter().map(|body| HotLoop {
-            fmas: body.iter().map(|line| fmas(line)).sum(),
-            instructions: body.iter().filter(|line| is_instruction(line)).count(),
-            stack: body.iter().filter(on_stack).count(),
-            stored: body.iter().filter(on_stack).filter(|line| is_store(line)).count(),
+        let measured = inner_loops(&self.lines).into_iter().map(|body| {
+            let hot = HotLoop {
+                fmas: body.iter().map(|line| fmas(line)).sum(),
+                instructions: body.iter().filter(|line| is_instruction(line)).count(),
+                stack: body.iter().filter(on_stack).count(),
+                stored: body.iter().filter(on_stack).filter(|line| is_store(line)).count(),
+            };
+            (hot, body)
         });
         // Of loops with as many the densest: others prepare or finish.
-        measured.max_by_key(|hot| (hot.fmas, core::cmp::Reverse(hot.instructions)))
+        measured.max_by_key(|(hot, _)| (hot.fmas, core::cmp::Reverse(hot.instructions)))
     }
 }
 

@@ -9,7 +9,7 @@ use crate::legs::LEGS;
 use crate::{asm, cargo, finish, tidy};
 
 /// Combinations of features that must build: package, features.
-const FEATURES: [(&str, &str); 20] = [
+const FEATURES: [(&str, &str); 21] = [
     ("tilewright-intrinsics", ""),
     ("tilewright-kernels", ""),
     ("tilewright-kernels", "alloc"),
@@ -30,6 +30,7 @@ const FEATURES: [(&str, &str); 20] = [
     ("tilewright", "rknn"),
     ("tilewright", "cli"),
     ("tilewright", "cli,avx2"),
+    ("tilewright", "dist"),
 ];
 
 /// All checks in turn; stops at the first that fails. `--no-tests` leaves the tests of the workspace to the

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
 
-use crate::{capi, cargo, finish, has_target, port, rows, target_dir};
+use crate::{book, capi, cargo, finish, has_target, port, rows, target_dir};
 
 const ARM: &str = "aarch64-unknown-linux-gnu";
 const WASM: &str = "wasm32-unknown-unknown";
@@ -20,6 +20,9 @@ pub(crate) struct Leg {
 
 /// All parts, in the order in which they run.
 pub(crate) const LEGS: &[Leg] = &[
+    Leg { name: "the book", needs: book::needs, run: || book::run(&[]) },
+    Leg { name: "licences and sources of dependencies", needs: deny_needs, run: deny },
+    Leg { name: "dependencies that nobody uses", needs: machete_needs, run: machete },
     Leg { name: "programs in C and C++", needs: capi::needs, run: || capi::run(&[]) },
     Leg {
         name: "C with kernels alone",
@@ -114,6 +117,28 @@ fn fuzz_needs() -> Vec<&'static str> {
         ("c++, which compiles libFuzzer", has_program("c++", &[])),
         ("Linux on x86-64", cfg!(all(target_os = "linux", target_arch = "x86_64"))),
     ])
+}
+
+/// A command of Cargo that is installed by itself.
+fn subcommand(name: &'static str) -> Vec<&'static str> {
+    lacking([(name, has_program(name, &[]))])
+}
+
+fn deny_needs() -> Vec<&'static str> {
+    subcommand("cargo-deny")
+}
+
+/// By `deny.toml`. Advisories are left to people, as their list comes from the network and changes by itself.
+fn deny() -> Result<(), String> {
+    finish(cargo().args(["deny", "check", "--hide-inclusion-graph", "licenses", "bans", "sources"]))
+}
+
+fn machete_needs() -> Vec<&'static str> {
+    subcommand("cargo-machete")
+}
+
+fn machete() -> Result<(), String> {
+    finish(cargo().arg("machete"))
 }
 
 fn program_on_arm() -> Result<(), String> {

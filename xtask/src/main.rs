@@ -2,8 +2,10 @@
 
 mod asm;
 mod bench;
+mod book;
 mod capi;
 mod ci;
+mod dist;
 mod install;
 mod legs;
 mod port;
@@ -17,8 +19,11 @@ const USAGE: &str = "\
 usage: cargo xtask <command>
   ci              everything that CI checks: format, lints, docs, tests, features, tidy, asm, NEON
   ci --no-tests   the same without the release tests, which .ci/run runs itself
-  tidy            layers, SAFETY comments, file sizes, leftovers, links
+  tidy            layers, SAFETY comments, file sizes, leftovers
   asm [MODEL...]  the hot loop of every microkernel keeps its tile in registers
+  asm --page      the loop that docs/kernels.md shows
+  book            docs as web pages, by mdbook
+  dist            manual pages, completions, list of parts, Debian package
   capi            the C libraries, their symbols, and C and C++ programs that use them
   install --prefix DIR   the C libraries, the header, files for pkg-config and CMake
   bench [FILTER]  times of the kernels whose names contain FILTER, against the peak of the core
@@ -40,6 +45,8 @@ fn main() -> ExitCode {
                 "capi" => capi::run(rest),
                 "install" => install::run(rest),
                 "bench" => bench::run(rest),
+                "book" => book::run(rest),
+                "dist" => dist::run(rest),
                 _ => Err(USAGE.into()),
             },
             None => Err(USAGE.into()),

@@ -77,9 +77,6 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
                 findings.push(format!("{}: {MAX_LINES} lines or more", file.path.display()));
             }
         }
-        if file.is("md") {
-            link_rules(file, &mut findings);
-        }
     }
     unused_names(&files, &mut findings);
     findings.extend(crate::port::check_lines());
@@ -179,20 +176,6 @@ fn safety_rules(file: &File, findings: &mut Vec<String>) {
         if !near.iter().any(|l| l.contains("SAFETY")) {
             let place = format!("{}:{}", file.path.display(), i + 1);
             findings.push(format!("{place}: unsafe block without a SAFETY: comment"));
-        }
-    }
-}
-
-/// Links to files of the repository must lead somewhere.
-fn link_rules(file: &File, findings: &mut Vec<String>) {
-    let folder = file.path.parent().unwrap_or(Path::new(""));
-    for (number, line) in file.lines() {
-        for part in line.split("](").skip(1) {
-            let target = part.split([')', '#']).next().unwrap_or_default();
-            let local = !target.is_empty() && !target.contains("://") && !target.contains(' ');
-            if local && !folder.join(target).exists() {
-                findings.push(format!("{}:{number}: dead link {target}", file.path.display()));
-            }
         }
     }
 }

@@ -1,0 +1,53 @@
+//! `cargo xtask dist`: what packages of the program consist of.
+
+use std::fs;
+use std::path::Path;
+
+use crate::legs::has_program;
+use crate::{cargo, finish};
+
+/// Where it lies: the Debian package names its files from there, wherever Cargo builds.
+const FOLDER: &str = "target/dist";
+
+/// Writes manual pages, completions and the list of what the program is made of, and makes the Debian
+/// package. What no tool is there for is said loudly, and left out.
+///
+/// # Errors
+/// The command that failed; pages that are not there.
+pub(crate) fn run(args: &[String]) -> Result<(), String> {
+    if !args.is_empty() {
+        return Err(format!("dist: unknown arguments {args:?}"));
+    }
+    let folder = Path::new(FOLDER);
+    if folder.exists() {
+        fs::remove_dir_all(folder).map_err(|e| format!("{FOLDER}: {e}"))?;
+    }
+    fs::create_dir_all(folder).map_err(|e| format!("{FOLDER}: {e}"))?;
+    let mut pages = cargo();
+    pages.args(["run", "--release", "--quiet", "--features", "dist", "--bin", "tilewright", "--"]);
+    finish(pages.args(["dist", FOLDER]))?;
+    for (kind, least) in [("man", 12), ("completions", 5)] {
+        let found = fs::read_dir(folder.join(kind)).map_err(|e| format!("{FOLDER}/{kind}: {e}"))?;
+        let found = found.count();
+        println!("dist: {FOLDER}/{kind}: {found} files");
+        if found < least {
+            return Err(format!("dist: {found} files in {kind}, expected {least} or more"));
+        }
+    }
+    if has_program("cargo-cyclonedx", &["cyclonedx"]) {
+        let mut list = cargo();
+        list.args(["cyclonedx", "--quiet", "--format", "json", "--describe", "binaries"]);
+        finish(list.args(["--manifest-path", "Cargo.toml"]))?;
+        let name = "tilewright_bin.cdx.json";
+        fs::rename(name, folder.join(name)).map_err(|e| format!("dist: {name}: {e}"))?;
+        println!("dist: {FOLDER}/{name}");
+    } else {
+        println!("!!! dist: SKIPPED: what the program is made of, for lack of: cargo-cyclonedx");
+    }
+    if has_program("cargo-deb", &[]) {
+        finish(cargo().args(["deb", "--package", "tilewright", "--output", FOLDER]))?;
+    } else {
+        println!("!!! dist: SKIPPED: the Debian package, for lack of: cargo-deb");
+    }
+    Ok(())
+}
