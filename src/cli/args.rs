@@ -102,7 +102,7 @@ Examples:
   tilewright run --input photo.jpg --beam 16
   tilewright run resnet18.onnx --input photo.jpg
   tilewright run faces.onnx --input photo.jpg --draw found.png
-  tilewright run net.onnx --input left=a.npy --input right=b.npy --output-dir out
+  tilewright run two.onnx --input left=a.npy --input right=b.npy --output-dir out
   tilewright run net.onnx --input photo.png --pixel-range 0..1 --format json")]
 pub(super) struct RunArgs {
     /// ONNX file; without it the embedded text-line reader
