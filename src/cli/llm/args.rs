@@ -10,7 +10,7 @@ pub(crate) struct LlmArgs {
     /// Threads to use; without it one per core
     #[arg(short = 't', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
-    /// Backend to run on
+    /// Backend to run on: cpu, opencl or rknn
     #[arg(long, value_name = "NAME", default_value = "cpu")]
     pub(crate) backend: String,
     /// Device of the backend, for opencl: its number or a part of its name; `doctor` lists them
