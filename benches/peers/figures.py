@@ -136,11 +136,11 @@ def machine(program):
     return rows, line
 
 
-def missing(figure):
+def missing(figure, program):
     """What a figure needs and is not here."""
     lacks = [f"the package of {module}" for module in figure.needs if importlib.util.find_spec(module) is None]
     if figure.isa:
-        listed = json.loads(said(str(ROOT / "target/release/tilewright"), "doctor", "--format", "json") or "{}")
+        listed = json.loads(said(str(program), "doctor", "--format", "json") or "{}")
         if figure.isa not in listed.get("isas", []):
             lacks.append(f"the instruction set {figure.isa}")
     return lacks
@@ -154,6 +154,7 @@ def measure(figure, options, folder):
     script = any(word.endswith(("versus.py", "llm.py")) for word in command)
     if script:
         command += ["--out", str(base), "--program", str(options.program)]
+        command += ["--work", str(options.work.resolve())] if options.work else []
     if command[0] == "target/release/tilewright":
         command[0] = str(options.program)
     environment = dict(os.environ, TILEWRIGHT_TUNE_TABLE="off")
@@ -249,6 +250,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="short runs that show whether all works")
     parser.add_argument("--write", action="store_true", help="replace the figures in the pages")
     parser.add_argument("--self-test", action="store_true", help="check this program and the places in the pages")
+    parser.add_argument("--work", type=pathlib.Path, help="folder for the files that scripts make; without it theirs")
     parser.add_argument("--program", type=pathlib.Path, default=ROOT / "target/release/tilewright")
     options = parser.parse_args()
     if options.self_test:
@@ -275,7 +277,7 @@ def main():
         lines += ["**Runs were cut short: these are no figures.**", ""]
     measured, failed = 0, []
     for figure in chosen:
-        lacks = missing(figure)
+        lacks = missing(figure, options.program)
         begin = time.monotonic()
         text, wrong = (None, f"needs {', '.join(lacks)}") if lacks else measure(figure, options, folder)
         lines += [f"## {figure.title}", ""]
