@@ -14,7 +14,7 @@
 cannot be measured here (a package or a device is missing) is said, and left out.
 
 With --write, what stands between `<!-- figures: NAME -->` and `<!-- end of figures -->` in the README and in
-docs is replaced, with a line that says where and when it was measured. --quick does not write.
+docs is replaced, with a line that says where and when it was measured, and with its plot. --quick does not write.
 """
 
 import argparse
@@ -28,8 +28,10 @@ import os
 import pathlib
 import platform
 import re
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -37,6 +39,12 @@ ROOT = HERE.parent.parent
 PACKAGES = ["onnxruntime", "openvino", "ncnn", "ai-edge-litert", "torch", "numpy", "llama-cpp-python", "xllamacpp"]
 PEER = ["onnxruntime"]
 LLAMA = ["llama_cpp"]
+NAMES = {
+    "resnet8": "ResNet8 (MLPerf Tiny's shapes)", "ds_cnn": "DS-CNN", "mobilenetv1_025_96": "MobileNetV1 0.25 at 96",
+    "autoencoder": "autoencoder", "mobilenetv1_224": "MobileNetV1 at 224", "mobilenetv2_224": "MobileNetV2 at 224",
+    "resnet18_224": "ResNet18 at 224", "squeezenet11_224": "SqueezeNet 1.1 at 224",
+    "tinyyolov2_416": "Tiny YOLOv2 at 416",
+}
 END = "<!-- end of figures -->"
 
 
@@ -202,7 +210,7 @@ def against_peers(folder):
 
     plain = {re.sub(r"[_-]?int8$", "", name): value for name, value in columns["int8"].items()}
     for name, value in columns["f32"].items():
-        lines.append(f"| {name} | {cell(value)} | {cell(plain.get(name))} |")
+        lines.append(f"| {NAMES.get(name, name)} | {cell(value)} | {cell(plain.get(name))} |")
     means = [math.exp(sum(map(math.log, of.values())) / len(of)) if of else None for of in (columns["f32"], plain)]
     lines.append(f"| geometric mean | {cell(means[0])} | {cell(means[1])} |")
     return "\n".join(lines) + "\n"
@@ -219,12 +227,19 @@ def replaced(text, name, body):
     return head + begin + body + rest[rest.index(END):]
 
 
-def write(name, body):
-    """Puts a figure into the pages that have a place for it."""
+def write(name, body, plot=None):
+    """Puts a figure, with its plot in `docs/figures`, into the pages that have a place for it."""
     pages = []
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        text = replaced(page.read_text(encoding="utf-8"), name, body)
+        shown = body
+        if plot:
+            folder = "figures" if page.parent.name == "docs" else "docs/figures"
+            shown += f"\n![{name}]({folder}/{name}.svg)\n"
+        text = replaced(page.read_text(encoding="utf-8"), name, shown)
         if text is not None:
+            if plot:
+                (ROOT / "docs/figures").mkdir(exist_ok=True)
+                shutil.copyfile(plot, ROOT / f"docs/figures/{name}.svg")
             page.write_text(text, encoding="utf-8")
             pages.append(str(page.relative_to(ROOT)))
     return pages
@@ -234,6 +249,11 @@ def self_test():
     page = f"a\n<!-- figures: x -->\nold\n{END}\nb\n"
     assert replaced(page, "x", "new\n") == f"a\n<!-- figures: x -->\nnew\n{END}\nb\n"
     assert replaced(page, "y", "new\n") is None
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        head = "name,threads,runtime,median_us,output\n"
+        (folder / "nets.csv").write_text(head + "resnet8,1,a,30,ok\nresnet8,1,b,10,off\nresnet8,1,tilewright,20,ok\n")
+        assert against_peers(folder).splitlines()[2] == "| ResNet8 (MLPerf Tiny's shapes) | 1.50 | - |"
     known = {figure.name for figure in FIGURES} | {"peers"}
     for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         for name in re.findall(r"<!-- figures: (\S+) -->", path.read_text(encoding="utf-8")):
@@ -291,7 +311,8 @@ def main():
         print(f"{figure.name:16} {time.monotonic() - begin:.0f} s", flush=True)
         if options.write:
             body = f"{text}\n`{figure.line()}`: {line}.\n"
-            for page in write(figure.name, body):
+            plot = folder / f"{figure.name}.svg"
+            for page in write(figure.name, body, plot if plot.exists() else None):
                 print(f"{'':16} written into {page}")
         # As soon as there is something: a later one may take an hour, or fail.
         (folder / "figures.md").write_text("\n".join(lines), encoding="utf-8")

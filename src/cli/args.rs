@@ -62,17 +62,6 @@ pub(super) enum Command {
     Explain(ExplainArgs),
     /// Show what this machine can do, and what to improve
     Doctor(DoctorArgs),
-    /// Write manual pages and completions
-    #[cfg(feature = "dist")]
-    #[command(hide = true)]
-    Dist(DistArgs),
-}
-
-#[cfg(feature = "dist")]
-#[derive(clap::Args, Debug)]
-pub(super) struct DistArgs {
-    /// Folder for them
-    pub(super) folder: PathBuf,
 }
 
 #[derive(clap::Args, Debug)]

@@ -1,16 +1,32 @@
-//! Manual pages and completions, for packages of the program.
+//! Manual pages and completions, for packages of the program: `tilewright dist FOLDER`, in builds with the
+//! feature `dist` only. It is no command as others, which would stand in what it writes.
 
 use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
 
 use clap::{CommandFactory, ValueEnum};
 use clap_complete::Shell;
 
-use super::Failure;
-use super::args::{Args, DistArgs};
+use super::args::Args;
+use super::{Failure, report};
+
+/// Does it, if that is what the command line says.
+pub(super) fn asked() -> Option<ExitCode> {
+    let args: Vec<_> = std::env::args_os().collect();
+    let [_, command, folder] = &args[..] else { return None };
+    (command == "dist").then(|| match dist(Path::new(folder)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            report::note(&format!("error: {failure}"));
+            ExitCode::FAILURE
+        }
+    })
+}
 
 /// Writes `man/*.1` and `completions/*` into a folder.
-pub(super) fn dist(args: &DistArgs) -> Result<(), Failure> {
-    let (man, completions) = (args.folder.join("man"), args.folder.join("completions"));
+fn dist(folder: &Path) -> Result<(), Failure> {
+    let (man, completions) = (folder.join("man"), folder.join("completions"));
     for folder in [&man, &completions] {
         fs::create_dir_all(folder).map_err(|e| Failure::new(folder.display(), e))?;
     }

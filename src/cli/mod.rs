@@ -67,6 +67,10 @@ impl Failure {
 /// Runs the program: status 0 when done, 1 when it failed, 2 for bad usage.
 pub(crate) fn main() -> ExitCode {
     panic::set_hook(Box::new(report_panic));
+    #[cfg(feature = "dist")]
+    if let Some(done) = dist::asked() {
+        return done;
+    }
     let args = Args::parse();
     let result = panic::catch_unwind(|| match args.command {
         Command::Run(args) => run::run(&args),
@@ -80,8 +84,6 @@ pub(crate) fn main() -> ExitCode {
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Explain(args) => explain::explain(&args),
         Command::Doctor(args) => doctor::doctor(&args),
-        #[cfg(feature = "dist")]
-        Command::Dist(args) => dist::dist(&args),
     });
     match result {
         Ok(Ok(())) => ExitCode::SUCCESS,

@@ -37,7 +37,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     if has_program("cargo-cyclonedx", &["cyclonedx"]) {
         let mut list = cargo();
         list.args(["cyclonedx", "--quiet", "--format", "json", "--describe", "binaries"]);
-        finish(list.args(["--manifest-path", "Cargo.toml"]))?;
+        finish(list.args(["--spec-version", "1.5", "--manifest-path", "Cargo.toml"]))?;
         let name = "tilewright_bin.cdx.json";
         fs::rename(name, folder.join(name)).map_err(|e| format!("dist: {name}: {e}"))?;
         println!("dist: {FOLDER}/{name}");
