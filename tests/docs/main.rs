@@ -14,7 +14,8 @@
 //! | `asm` | made by `cargo xtask asm --page`, which checks it too |
 //! | `text` | none: output that depends on the machine, and pictures of letters |
 
-#![cfg(feature = "cli")]
+// Commands are run by a shell.
+#![cfg(all(feature = "cli", unix))]
 
 mod blocks;
 mod commands;
