@@ -175,14 +175,20 @@ macro_rules! conv_kernel {
                             let mut k = n;
                             tile!(POINT p [$r x $w] <- a[row_step, step]);
                             if mask == ALL {
-                                let drains = simple && end == last && n >= DRAIN
-                                    && (n - DRAIN) % $u == 0;
+                                let drains = simple && end == last && n >= DRAIN;
                                 let keep = if drains { DRAIN } else { 0 };
                                 while k >= $u + keep {
                                     tile!(COMPUTE conv t [$r x $w x $v x $u] += p[step] * b if ALL);
                                     tile!(ADVANCE p [$r x $w] by $u);
                                     b = b.wrapping_add($u * NR);
                                     k -= $u;
+                                }
+                                // Rows of three pixels with three channels leave one, at each row.
+                                while k > keep {
+                                    tile!(COMPUTE conv t [$r x $w x $v x 1] += p[step] * b if ALL);
+                                    tile!(ADVANCE p [$r x $w] by 1);
+                                    b = b.wrapping_add(NR);
+                                    k -= 1;
                                 }
                                 if drains {
                                     $crate::template::drain_tile! { tile t [$r x $w x $v] += p[step, 1] * b[NR],

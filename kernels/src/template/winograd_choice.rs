@@ -14,8 +14,9 @@ const BLOCK_BYTES: usize = 640 << 10;
 /// larger cache in the meantime.
 const LARGE_BLOCK_BYTES: usize = 4 << 20;
 
-/// Packed weights above this come from memory, not from a cache.
-const CACHED_BYTES: f64 = 40e6;
+/// Packed weights above this are taken to come from memory, not from a cache: a network has several such layers,
+/// so that none finds its weights where it left them.
+const CACHED_BYTES: f64 = 4e6;
 
 /// Input channels up to which `F(4, 3)` keeps the stated error bound.
 const F4_CHANNELS: usize = 512;
