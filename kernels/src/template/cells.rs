@@ -364,11 +364,17 @@ macro_rules! cells_row {
                 [pack::<CELL, FORM, false>, pack::<CELL, FORM, true>]
             }
 
-            /// The size of the largest of `k` elements; not a number if one is not finite.
+            /// The size of the largest of `k` elements; not a number if one is not finite. Adds their squares to those
+            /// given: elements come from memory here, so that this takes no time.
             $(#[target_feature(enable = $f)])*
-            unsafe fn largest(x: *const f32, k: usize) -> f32 {
+            unsafe fn largest<const SQUARES: bool>(
+                x: *const f32,
+                k: usize,
+                squares: &mut [tile!(VTYPE); 2],
+            ) -> f32 {
                 let zero = tile!(VZERO);
                 let (mut most, mut more, mut bad) = (zero, zero, zero);
+                let mut all = *squares;
                 let pairs = k / (2 * L);
                 for i in 0..pairs {
                     let (a, b) = (tile!(VLOAD x, 2 * i), tile!(VLOAD x, 2 * i + 1));
@@ -377,12 +383,20 @@ macro_rules! cells_row {
                     // What is not finite, times 0, is not a number.
                     bad = tile!(VFMA a, zero, bad);
                     bad = tile!(VFMA b, zero, bad);
+                    if SQUARES {
+                        all[0] = tile!(VFMA a, a, all[0]);
+                        all[1] = tile!(VFMA b, b, all[1]);
+                    }
                 }
                 for at in (pairs * 2 * L..k).step_by(L) {
                     let a = tile!(VLOAD_TAIL x.wrapping_add(at), L.min(k - at));
                     most = tile!(VMAX tile!(VABS a), most);
                     bad = tile!(VFMA a, zero, bad);
+                    if SQUARES {
+                        all[0] = tile!(VFMA a, a, all[0]);
+                    }
                 }
+                *squares = all;
                 let (mut sizes, mut nothing) = ([0.0f32; L], [0.0f32; L]);
                 let (s, n) = (sizes.as_mut_ptr(), nothing.as_mut_ptr());
                 tile!(VSTORE s, 0, tile!(VMAX most, more));
@@ -401,14 +415,13 @@ macro_rules! cells_row {
                 apart: usize,
             ) -> [tile!(VTYPE); STEP / L] {
                 let factors = tile!(VSET factor);
-                let most = if FORM == I4 { 7.0 } else { 127.0 };
-                let (low, high) = (tile!(VSET -most), tile!(VSET most));
                 let mut values = [tile!(VZERO); STEP / L];
                 for (j, value) in values.iter_mut().enumerate() {
                     let to = to.wrapping_add(place::<CELL, FORM>(j, apart));
                     let v = tile!(VMUL tile!(VLOAD x, j), factors);
                     if FORM != F16 {
-                        *value = tile!(VMIN tile!(VMAX tile!(VROUND v), low), high);
+                        // The factor takes no element past the greatest integer by as much as half a step.
+                        *value = tile!(VROUND v);
                         tile!(VSTORE8 to, *value);
                     } else {
                         *value = v;
@@ -441,9 +454,16 @@ macro_rules! cells_row {
                 // Whether each vector's elements are of one cell: smaller cells are cut out of a line.
                 let whole = FORM != I4 && CELL.is_multiple_of(VECTOR[FORM as usize]);
                 let (mut factors, mut losses) = ([0.0f32; GROUP], [0.0f32; GROUP]);
+                let mut squares = [tile!(VZERO); 2];
                 for r in 0..a.rows {
+                    let x = a.x.wrapping_add(r * a.stride);
                     // SAFETY: a row of the caller's.
-                    let most = unsafe { largest(a.x.add(r * a.stride), a.k) };
+                    let most = unsafe {
+                        match SUMS && FORM != F16 {
+                            true => largest::<true>(x, a.k, &mut squares),
+                            false => largest::<false>(x, a.k, &mut squares),
+                        }
+                    };
                     let (scale, factor) = if most.is_nan() { (most, 0.0) } else { scale(form, most) };
                     factors[r] = factor;
                     losses[r] = -scale;
@@ -451,7 +471,6 @@ macro_rules! cells_row {
                     unsafe { *a.scales.add(r) = scale };
                 }
                 let mut changed = [tile!(VZERO); STEP / L];
-                let mut squares = [tile!(VZERO); STEP / L];
                 let mut line = Lines([0; 2 * STEP]);
                 let line = line.0.as_mut_ptr();
                 let mut columns = Lines([0; 2 * STEP * GROUP]);
@@ -466,11 +485,11 @@ macro_rules! cells_row {
                     for r in 0..a.rows {
                         let x = a.x.wrapping_add(r * a.stride + at);
                         // The rows after these are read while these are written, which takes longer through the
-                        // caches than past them.
-                        if !a.past_caches {
-                            tile!(VPREFETCH x, GROUP * a.stride);
-                            tile!(VPREFETCH x, GROUP * a.stride + STEP / 2);
-                        }
+                        // caches than past them. What goes past them needs the buffers of lines that are on their
+                        // way from memory: these rows come from a cache, so soon that they need none for long.
+                        let ahead = if a.past_caches { 2 * STEP } else { GROUP * a.stride };
+                        tile!(VPREFETCH x, ahead);
+                        tile!(VPREFETCH x, ahead + STEP / 2);
                         let x = if at + STEP <= a.k {
                             x
                         } else {
@@ -502,7 +521,6 @@ macro_rules! cells_row {
                                     let given = tile!(VLOAD x, j);
                                     let lost = tile!(VFMA v, less, given);
                                     changed[j] = tile!(VFMA lost, lost, changed[j]);
-                                    squares[j] = tile!(VFMA given, given, squares[j]);
                                 }
                             }
                         }
