@@ -41,6 +41,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         let name = "tilewright_bin.cdx.json";
         fs::rename(name, folder.join(name)).map_err(|e| format!("dist: {name}: {e}"))?;
         println!("dist: {FOLDER}/{name}");
+        remove_others()?;
     } else {
         println!("!!! dist: SKIPPED: what the program is made of, for lack of: cargo-cyclonedx");
     }
@@ -48,6 +49,20 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         finish(cargo().args(["deb", "--package", "tilewright", "--output", FOLDER]))?;
     } else {
         println!("!!! dist: SKIPPED: the Debian package, for lack of: cargo-deb");
+    }
+    Ok(())
+}
+
+/// The tool writes a list for each package of the workspace, beside its manifest.
+fn remove_others() -> Result<(), String> {
+    let manifest = fs::read_to_string("Cargo.toml").map_err(|e| format!("Cargo.toml: {e}"))?;
+    let members = manifest.lines().find_map(|line| line.strip_prefix("members = ["));
+    for folder in members.unwrap_or_default().split('"').chain(["."]) {
+        for path in fs::read_dir(folder).into_iter().flatten().flatten().map(|file| file.path()) {
+            if path.to_string_lossy().ends_with(".cdx.json") {
+                fs::remove_file(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+            }
+        }
     }
     Ok(())
 }
