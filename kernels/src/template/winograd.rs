@@ -458,6 +458,7 @@ impl Winograd {
                     first: true,
                     last: true,
                     activation: TileActivation::None,
+                    stream: true,
                 };
                 // SAFETY: the register tiles' rows lie among the `count` tiles of `v` and `m`, the
                 // channels of `v` in blocks of 16, one plane apart; the weights of a position have the
