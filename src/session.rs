@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use crate::Error;
 use crate::backend::cpu::{Executor, Inputs, Plan, available_memory};
-use crate::graph::{Choices, ConstCache, Context, Device, GraphError, Op, TensorId, passes};
+use crate::graph::{ConstCache, Context, Device, GraphError, Op, TensorId, passes};
 use crate::import::onnx::{After, OnnxModel, ValueInfo};
 use crate::tensor::{DType, Tensor};
 use crate::tune::{TableError, Tuning};
@@ -229,12 +229,12 @@ impl Session {
             None => Isa::select()?,
         };
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
-        let (table, table_problem) = options.tuning.table();
+        let (choices, table_problem) = options.tuning.choices();
         let most = || available_memory().map_or(usize::MAX, |free| free / 5 * 4);
         let executor = Executor::new(isa, options.threads.unwrap_or_else(cores))?
             .with_memory_limit(options.memory_limit.unwrap_or_else(most))
             .with_device(options.device.or_else(|| model.moved.as_ref().map(|m| m.device.clone())))
-            .with_choices(table.map(|table| table as Arc<dyn Choices>));
+            .with_choices(choices);
         let profile = options.profile;
         let (plans, stages) = (VecDeque::new(), Stages::default());
         Ok(Self { model, executor, profile, table_problem, plans, stages })

@@ -137,15 +137,17 @@ macro_rules! tile_default {
             }); });
         }); };
     // As `conv`, of vectors that are not a stream: nothing is prefetched.
-    ($m:ident COMPUTE near $t:ident [1 x $w:tt x $v:tt] += $p:ident[$s:ident] * $b:ident) => {
+    ($m:ident COMPUTE near $t:ident [1 x $w:tt x $v:tt] += $p:ident[$s:ident] * $b:ident if $mask:expr) => {
         $s.hold();
         for row in &mut $p { for p in row { *p = <$crate::$m!(STEPS)>::hold_pointer(*p); } }
         let mut w = [$crate::$m!(VZERO); $v];
         $crate::each!(j in $v { w[j] = $crate::$m!(VLOAD $b, j); });
         $crate::each!(i in $w {
-            let x = $crate::$m!(VSPLAT $p[0][<$crate::$m!(STEPS)>::group(i)].wrapping_byte_add($s.at(i)), 0);
-            let t = &mut $t[i];
-            $crate::each!(j in $v { t[j] = $crate::$m!(VFMA x, w[j], t[j]); });
+            if $mask & (1 << i) != 0 {
+                let x = $crate::$m!(VSPLAT $p[0][<$crate::$m!(STEPS)>::group(i)].wrapping_byte_add($s.at(i)), 0);
+                let t = &mut $t[i];
+                $crate::each!(j in $v { t[j] = $crate::$m!(VFMA x, w[j], t[j]); });
+            }
         }); };
     // The last steps of a reduction pixel by pixel, so that what follows a pixel's sums overlaps with
     // the multiply-adds of the others.

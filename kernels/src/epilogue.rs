@@ -1,10 +1,12 @@
 //! What happens to a result between the reduction and the next op.
 
+use crate::template::unary::UnaryOp;
+
 /// A function applied to each element.
 ///
 /// The vector code for all of them is in [`template::unary`](crate::template::unary). NaN stays NaN
-/// but in [`Activation::Relu`].
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// but in [`Activation::Relu`]. Two are equal if they are the same to the bit.
+#[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub enum Activation {
     /// `x`.
@@ -71,6 +73,12 @@ pub(crate) enum TileActivation {
     Clamp { lo: f32, hi: f32 },
     /// `max(x, 0) + alpha * min(x, 0)`.
     Leaky { alpha: f32 },
+}
+
+impl PartialEq for Activation {
+    fn eq(&self, other: &Self) -> bool {
+        UnaryOp::from_activation(*self) == UnaryOp::from_activation(*other)
+    }
 }
 
 impl Activation {

@@ -4,8 +4,8 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::GraphError;
-use crate::tensor::{AlignedBytes, DType, Regions, Storage, Tensor, TensorError};
+use super::{GraphError, Op};
+use crate::tensor::{AlignedBytes, DType, Regions, Shape, Storage, Tensor, TensorError};
 
 /// Folded values of fewer bytes are never released: they are cheaper to keep than to compute again.
 const SMALL: usize = 64 << 10;
@@ -38,15 +38,31 @@ type Progress = Box<dyn FnMut(usize) + Send>;
 #[derive(Default)]
 struct Maps {
     kept: std::collections::HashSet<u64>,
-    folded: HashMap<(String, Vec<u64>), Folded>,
+    /// By the storages of operands.
+    folded: HashMap<Vec<u64>, Vec<Folded>>,
     packed: HashMap<(String, u64), Arc<Slot>>,
 }
 
 /// Packed weights once they are there; locked while they are made, so that nobody makes them twice.
 type Slot = Mutex<Option<Arc<AlignedBytes>>>;
 
+/// What is computed from constants.
+#[derive(Clone, PartialEq)]
+pub(crate) enum Fold {
+    /// An operator.
+    Op(Op),
+    /// A dense copy of the elements that a shape finds from an offset on, in bytes.
+    View(Shape, usize),
+    /// A copy of which elements lie as their type asks.
+    Aligned,
+}
+
 /// A folded constant.
 struct Folded {
+    /// What it is of its operands.
+    what: Fold,
+    /// Types and extents of the operands.
+    operands: Vec<(DType, Vec<usize>)>,
     /// Identity of its storage, also of one that is made again.
     id: u64,
     /// `None` after a release.
@@ -95,7 +111,7 @@ impl ConstCache {
     /// packed from it is found as before.
     pub fn release(&self) {
         lock(&self.copies).clear();
-        for folded in lock(&self.maps).folded.values_mut() {
+        for folded in lock(&self.maps).folded.values_mut().flatten() {
             let unused = |t: &Tensor| t.bytes().len() >= SMALL && t.storage().is_unique();
             if folded.value.as_ref().is_some_and(unused) {
                 folded.value = None;
@@ -106,7 +122,12 @@ impl ConstCache {
     /// Bytes of folded constants that are kept.
     pub fn folded_bytes(&self) -> usize {
         let maps = lock(&self.maps);
-        maps.folded.values().filter_map(|f| f.value.as_ref()).map(|t| t.bytes().len()).sum()
+        maps.folded
+            .values()
+            .flatten()
+            .filter_map(|f| f.value.as_ref())
+            .map(|t| t.bytes().len())
+            .sum()
     }
 
     /// Calls `read` with the elements of a tensor. Those that lie in a file where elements cannot are
@@ -136,31 +157,39 @@ impl ConstCache {
         result
     }
 
-    /// The result of `make`, or of an earlier call with the same key on the same operands.
+    /// The result of `make`, or of an earlier call for the same on the same operands.
     pub(crate) fn folded(
         &self,
-        key: &str,
+        what: Fold,
         operands: &[&Tensor],
         make: impl FnOnce() -> Result<Tensor, GraphError>,
     ) -> Result<Tensor, GraphError> {
         let ids: Vec<u64> = operands.iter().map(|t| t.storage().id()).collect();
-        let shapes: Vec<_> = operands.iter().map(|t| (t.dtype(), t.dims())).collect();
-        let key = (format!("{key} {shapes:?}"), ids);
+        let operands: Vec<_> = operands.iter().map(|t| (t.dtype(), t.dims())).collect();
+        let same = |f: &&mut Folded| f.what == what && f.operands == operands;
         {
-            let maps = lock(&self.maps);
-            if let Some(Folded { value: Some(found), .. }) = maps.folded.get(&key) {
+            let mut maps = lock(&self.maps);
+            let mut known = maps.folded.get_mut(&ids).into_iter().flatten();
+            if let Some(Folded { value: Some(found), .. }) = known.find(same) {
                 return Ok(found.clone());
             }
         }
         let mut made = make()?;
         let mut maps = lock(&self.maps);
-        if key.1.iter().all(|id| maps.kept.contains(id)) {
-            if let Some(released) = maps.folded.get(&key) {
-                made.storage_mut().identify(released.id);
+        let Maps { kept, folded, .. } = &mut *maps;
+        if ids.iter().all(|id| kept.contains(id)) {
+            let known = folded.entry(ids).or_default();
+            match known.iter_mut().find(same) {
+                Some(released) => {
+                    made.storage_mut().identify(released.id);
+                    released.value = Some(made.clone());
+                }
+                None => {
+                    let (id, value) = (made.storage().id(), Some(made.clone()));
+                    kept.insert(id);
+                    known.push(Folded { what, operands, id, value });
+                }
             }
-            let id = made.storage().id();
-            maps.kept.insert(id);
-            maps.folded.insert(key, Folded { id, value: Some(made.clone()) });
         }
         Ok(made)
     }
@@ -215,7 +244,8 @@ mod tests {
         let cache = ConstCache::default();
         let source = Tensor::from_slice(&[1], &[2f32]).unwrap();
         cache.keep(source.storage());
-        let fold = || cache.folded("fill", &[&source], || Ok(Tensor::zeros(DType::F32, &[SMALL])?));
+        let fill = || Ok(Tensor::zeros(DType::F32, &[SMALL])?);
+        let fold = || cache.folded(Fold::Aligned, &[&source], fill);
         let made = fold().unwrap();
         let id = made.storage().id();
         cache.release();

@@ -22,6 +22,7 @@ mod view;
 mod way;
 
 pub use cache::ConstCache;
+pub(crate) use cache::Fold;
 pub use error::GraphError;
 pub use ops::{LayoutRule, Op, Operator};
 pub use record::{Info, Layout, Record};
@@ -462,8 +463,7 @@ impl Context {
     /// A dense copy of a view of a constant, or the copy made at an earlier time.
     fn fold_view(&self, of: TensorId, shape: &Shape, offset: usize) -> Result<Tensor, GraphError> {
         let source = self.record(of).value.as_ref().expect("a constant has a value");
-        let key = format!("view {shape:?} {offset}");
-        self.cache.folded(&key, &[source], || {
+        self.cache.folded(Fold::View(*shape, offset), &[source], || {
             let (dtype, dims) = (source.dtype(), shape.dims());
             let bytes = dtype.bytes_of(shape.elements());
             let overflow = || shape_error("view")(ShapeError::Overflow(dims.clone()));
@@ -479,7 +479,7 @@ impl Context {
     fn fold(&self, op: &Op, src: &[TensorId], info: &Info) -> Result<Tensor, GraphError> {
         let values: Vec<&Tensor> =
             src.iter().map(|&s| self.record(s).value.as_ref().expect("constants")).collect();
-        self.cache.folded(&format!("{op:?}"), &values, || {
+        self.cache.folded(Fold::Op(op.clone()), &values, || {
             let operator = op.operator().expect("only operators fold");
             let overflow = || shape_error(op.name())(ShapeError::Overflow(info.dims.clone()));
             let mut out = AlignedBytes::zeroed(info.stored_bytes().ok_or_else(overflow)?)?;

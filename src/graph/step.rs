@@ -235,7 +235,9 @@ impl LowerCx<'_> {
         with_choice: impl FnOnce(&Choice) -> Result<P, KernelError>,
         otherwise: impl FnOnce() -> Result<P, KernelError>,
     ) -> Result<P, KernelError> {
-        let known = self.choices.and_then(|c| c.choice(self.isa, self.threads, workload));
+        // Without tables, what only they ask for is nobody's code.
+        let choices = self.choices.filter(|_| cfg!(feature = "tune"));
+        let known = choices.and_then(|c| c.choice(self.isa, self.threads, workload));
         known.and_then(|choice| with_choice(&choice).ok()).map_or_else(otherwise, Ok)
     }
 

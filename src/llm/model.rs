@@ -16,7 +16,7 @@ use crate::graph::{Choices, ConstCache, Context, Device, TensorId};
 use crate::import::Mapping;
 use crate::import::gguf::{Gguf, Metadata};
 use crate::tensor::DType;
-use crate::tune::{Table, TableError, Tuning};
+use crate::tune::{TableError, Tuning};
 use tilewright_kernels::Isa;
 
 /// Most positions of a session that asks for no number of them.
@@ -117,7 +117,7 @@ pub(super) struct Inner {
     /// The files, where weights are read in place.
     mappings: Vec<Mapping>,
     /// The tuning table, or why the user's cannot be used.
-    table: Option<Arc<Table>>,
+    choices: Option<Arc<dyn Choices>>,
     table_problem: Option<Arc<TableError>>,
     /// Keeps the weights on the device that the model was moved to.
     _held: Option<Plan>,
@@ -162,7 +162,7 @@ impl Llm {
         }
         let metadata = gguf.metadata().clone();
         let weights = Arc::new(weights);
-        let (table, table_problem) = options.tuning.clone().table();
+        let (choices, table_problem) = options.tuning.clone().choices();
         let table_problem = table_problem.map(Arc::new);
         let inner = Inner {
             config,
@@ -172,7 +172,7 @@ impl Llm {
             metadata,
             cache,
             mappings: gguf.mappings().to_vec(),
-            table,
+            choices,
             table_problem,
             _held: None,
         };
@@ -203,7 +203,7 @@ impl Llm {
     /// What planning a token there meets, lack of memory among it.
     pub fn to(&self, device: Arc<dyn Device>) -> Result<Self, Error> {
         let Inner { config, options, arch, weights, metadata, cache, mappings, .. } = &*self.0;
-        let Inner { table, table_problem, .. } = &*self.0;
+        let Inner { choices, table_problem, .. } = &*self.0;
         let options = LlmOptions { device: Some(device.clone()), ..options.clone() };
         let inner = Inner {
             config: config.clone(),
@@ -213,7 +213,7 @@ impl Llm {
             metadata: metadata.clone(),
             cache: cache.clone(),
             mappings: mappings.clone(),
-            table: table.clone(),
+            choices: choices.clone(),
             table_problem: table_problem.clone(),
             _held: None,
         };
@@ -273,7 +273,7 @@ impl Llm {
 impl Inner {
     /// Who is asked how operations are computed best.
     pub(super) fn choices(&self) -> Option<Arc<dyn Choices>> {
-        self.table.clone().map(|table| table as Arc<dyn Choices>)
+        self.choices.clone()
     }
 
     /// Positions that a session keeps.

@@ -39,6 +39,7 @@ use std::sync::Arc;
 
 use crate::Error;
 use crate::backend::cpu::{Executor, Trial};
+use crate::graph::Choices;
 use tilewright_kernels::Isa;
 
 /// A sample repeats a run until about so much time has passed: many times the cost of reading a
@@ -56,20 +57,25 @@ pub const TOLERANCE: f64 = 0.10;
 pub enum Tuning {
     /// That of the user: see [`Table::default_path`]. One that cannot be used is left alone, and
     /// [`Session::table_problem`](crate::Session::table_problem) says why.
+    #[cfg(feature = "tune")]
     #[default]
     User,
-    /// None.
+    /// None; the default of builds without the feature `tune`, which have no other.
+    #[cfg_attr(not(feature = "tune"), default)]
     Off,
     /// This one.
+    #[cfg(feature = "tune")]
     Table(Arc<Table>),
 }
 
 impl Tuning {
-    /// The table, if there is one that can be used, or why it cannot.
-    pub(crate) fn table(self) -> (Option<Arc<Table>>, Option<TableError>) {
+    /// What the table chooses, if there is one that can be used, or why it cannot.
+    pub(crate) fn choices(self) -> (Option<Arc<dyn Choices>>, Option<TableError>) {
         match self {
             Self::Off => (None, None),
+            #[cfg(feature = "tune")]
             Self::Table(table) => (Some(table), None),
+            #[cfg(feature = "tune")]
             Self::User => match Table::default_path().map(|path| Table::load(&path)) {
                 Some(Ok(table)) => (Some(Arc::new(table)), None),
                 Some(Err(problem)) => (None, Some(problem)),

@@ -9,7 +9,7 @@ use crate::legs::LEGS;
 use crate::{asm, cargo, finish, tidy};
 
 /// Combinations of features that must build: package, features.
-const FEATURES: [(&str, &str); 21] = [
+const FEATURES: [(&str, &str); 22] = [
     ("tilewright-intrinsics", ""),
     ("tilewright-kernels", ""),
     ("tilewright-kernels", "alloc"),
@@ -26,6 +26,7 @@ const FEATURES: [(&str, &str); 21] = [
     ("tilewright", "llm"),
     ("tilewright", "capi"),
     ("tilewright", "media"),
+    ("tilewright", "tune"),
     ("tilewright", "opencl"),
     ("tilewright", "rknn"),
     ("tilewright", "cli"),

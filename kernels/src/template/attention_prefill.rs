@@ -397,6 +397,8 @@ impl Blocks {
                     first: !p.added,
                     last: false,
                     activation: TileActivation::None,
+                    // Its panels have just been made.
+                    stream: false,
                 });
             },
             // SAFETY: the caller's duties.

@@ -5,8 +5,7 @@
 //! them a single number. The two innermost dimensions are walked inside the kernel, so short runs
 //! (16 channels of a blocked tensor against a vector of channels) cost no call each.
 
-use super::binary_pow::powers;
-use super::unary::{self, UnaryKernel, UnaryOp};
+use super::unary::{self, UnaryKernel};
 use crate::error::{check_len, checked_len};
 use crate::{Activation, C_BLOCK, Dtype, Isa, KernelError};
 use alloc::boxed::Box;
@@ -33,6 +32,14 @@ pub enum BinaryOp {
     Pow,
     /// `a > 0 ? a : a * b`.
     PRelu,
+}
+
+impl BinaryOp {
+    /// Whether this build has a kernel of it. Those with the feature `few-kernels` have none of powers and of
+    /// [`BinaryOp::PRelu`].
+    pub fn has_kernel(self) -> bool {
+        !cfg!(feature = "few-kernels") || !matches!(self, Self::Pow | Self::PRelu)
+    }
 }
 
 /// Shapes and function of an element-wise op.
@@ -104,6 +111,8 @@ enum Run {
 const MAX_RANK: usize = 8;
 /// Elements of a unit, about.
 const UNIT: usize = 8192;
+/// Whether kernels apply [`Activation::Relu`] themselves, which is twice the code.
+const FUSES_RELU: bool = !cfg!(feature = "few-kernels");
 
 impl BinaryPlan {
     /// Plans an op.
@@ -111,7 +120,8 @@ impl BinaryPlan {
     /// # Errors
     ///
     /// [`KernelError::InvalidParam`] if the shapes do not broadcast or have more than 8
-    /// dimensions, [`KernelError::TooLarge`], [`KernelError::IsaUnavailable`].
+    /// dimensions, [`KernelError::TooLarge`], [`KernelError::IsaUnavailable`], [`KernelError::Unsupported`]
+    /// if [`BinaryOp::has_kernel`] is false.
     pub fn new(isa: Isa, params: &BinaryParams<'_>) -> Result<Self, KernelError> {
         isa.require()?;
         let invalid =
@@ -163,16 +173,18 @@ impl BinaryPlan {
             .collect();
         let inner = if loops.is_empty() { Loop { count: 1, a: 0, b: 0 } } else { loops.remove(0) };
         loops.reverse();
-        let relu = params.activation == Activation::Relu;
-        let after = UnaryOp::from_activation(params.activation).filter(|_| !relu);
-        let (kernel, name) = kernel(isa, params.op);
+        let relu = FUSES_RELU && params.activation == Activation::Relu;
+        let after = if relu { None } else { unary::activation_kernel(isa, params.activation) };
+        let what = "this function in a build with few kernels";
+        let (kernel, name) =
+            kernel(isa, params.op).ok_or(KernelError::Unsupported { op: "binary", what })?;
         let (per_unit, part) =
             if len > 2 * UNIT { (1, UNIT) } else { ((UNIT / len.max(1)).max(1), len.max(1)) };
         Ok(Self {
             isa,
             kernel,
             name,
-            after: after.map(|op| unary::kernel(isa, op)),
+            after,
             a_len,
             b_len,
             y_len,
@@ -304,10 +316,12 @@ macro_rules! binary_row {
                 div Div |p, q| tile!(VDIV p, q);
                 min Min |p, q| tile!(VMIN p, q);
                 max Max |p, q| tile!(VMAX p, q);
+                #[cfg(not(feature = "few-kernels"))]
                 prelu PRelu |p, q| tile!(VSEL tile!(VGT p, tile!(VZERO)), p, tile!(VMUL p, q));
+                #[cfg(not(feature = "few-kernels"))]
                 power Pow |p, q| {
                     let (base, mut lanes) = (tile!(LANES_OF p), tile!(LANES_OF q));
-                    powers(&base, &mut lanes);
+                    crate::template::binary_pow::powers(&base, &mut lanes);
                     let lanes = lanes.as_ptr();
                     tile!(VLOAD lanes, 0)
                 };
@@ -317,15 +331,18 @@ macro_rules! binary_row {
 }
 
 macro_rules! binary_kernels {
-    ($feat:tt $l:tt $v:tt $isa_name:ident $($name:ident $variant:ident |$p:ident, $q:ident| $body:expr;)*) => {
-        $(binary_kernel! { $name $feat $l $v |$p, $q| $body })*
+    ($feat:tt $l:tt $v:tt $isa_name:ident
+     $($(#[$when:meta])? $name:ident $variant:ident |$p:ident, $q:ident| $body:expr;)*) => {
+        $($(#[$when])? binary_kernel! { $name $feat $l $v |$p, $q| $body })*
 
-        pub(super) fn kernel(op: BinaryOp) -> (BinaryFn, &'static str) {
+        pub(super) fn kernel(op: BinaryOp) -> Option<(BinaryFn, &'static str)> {
             match op {
-                $(BinaryOp::$variant => (
+                $($(#[$when])? BinaryOp::$variant => Some((
                     $name,
                     concat!(stringify!($name), "_f32_", $l, "_u4_", stringify!($isa_name)),
-                ),)*
+                )),)*
+                #[cfg(feature = "few-kernels")]
+                _ => None,
             }
         }
     };
@@ -335,7 +352,7 @@ macro_rules! binary_kernel {
     ($name:ident [$($f:tt)*] $l:tt $v:tt |$p:ident, $q:ident| $body:expr) => {
         $(#[target_feature(enable = $f)])*
         unsafe fn $name(a: *const f32, b: *const f32, y: *mut f32, rows: &Rows) {
-            if rows.relu {
+            if FUSES_RELU && rows.relu {
                 binary_rows!($l $v a b y rows |$p, $q| {
                     let z = $body;
                     tile!(VMAX z, tile!(VZERO))
@@ -378,6 +395,7 @@ macro_rules! binary_rows {
 macro_rules! binary_run {
     ($l:tt $len:expr, $a:ident $how_a:ident, $b:ident $how_b:ident, $y:ident |$p:ident, $q:ident| $body:expr) => {{
         let (len, mut i) = ($len, 0);
+        #[cfg(not(feature = "few-kernels"))]
         while len - i >= 4 * $l {
             binary_at!(a, $a $how_a, i);
             binary_at!(b, $b $how_b, i);
@@ -437,7 +455,7 @@ macro_rules! binary_pass {
 
 tilewright_intrinsics::for_each_tile!(binary_row);
 
-fn kernel(isa: Isa, op: BinaryOp) -> (BinaryFn, &'static str) {
+fn kernel(isa: Isa, op: BinaryOp) -> Option<(BinaryFn, &'static str)> {
     let isa = isa.serving(Dtype::F32);
     macro_rules! row {
         ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {

@@ -3,7 +3,7 @@
 //! Input, output and residual are blocked. Weights are packed `[ceil(c / 16), f_h, f_w, 16]`. A tile
 //! is up to 8 pixels of an output row times one vector of channels; see `window.rs`.
 
-use super::unary::{self, UnaryKernel, UnaryOp};
+use super::unary::{self, UnaryKernel};
 use super::window::{ByteWindow, Window, WindowArgs, WindowKernel, WindowSizes};
 use super::window_kernel::*;
 use crate::epilogue::TileActivation;
@@ -82,7 +82,7 @@ impl DepthwisePlan {
         let mut window = Window::new(OP, sizes, false, kernels.len())?;
         let after = match p.epilogue.activation.in_tile() {
             None | Some(TileActivation::Leaky { .. }) => {
-                UnaryOp::from_activation(p.epilogue.activation)
+                unary::activation_kernel(isa, p.epilogue.activation)
             }
             Some(activation) => {
                 window.activation = activation;
@@ -90,7 +90,6 @@ impl DepthwisePlan {
             }
         };
         let kernels = window.kernels(kernels);
-        let after = after.map(|op| unary::kernel(isa, op));
         Ok(Self { isa, window, kernels, residual: p.epilogue.residual, after })
     }
 
@@ -302,7 +301,7 @@ macro_rules! depthwise_row {
             #[cfg(not(feature = "few-kernels"))]
             window_kernels! { dw "depthwise", $tile $isa $isa_name $l $feat, [[3 1] [3 2] [5 1]] }
             #[cfg(feature = "few-kernels")]
-            window_kernels! { dw "depthwise", $tile $isa $isa_name $l $feat, [[3 1] [3 2]] }
+            window_kernels! { widths dw "depthwise", $tile $isa $isa_name $l $feat, [[3 1] [3 2] [any any]], [1 2 3 4] }
         }
     };
 }

@@ -18,6 +18,9 @@ const IN_PLACE_ROW: usize = 64;
 /// in the way of each other.
 const FETCHED: usize = 4;
 
+/// Elements of B, more than which are taken not to stay in the L2 cache from one run to the next.
+const STREAM: usize = 256 << 10;
+
 /// The operands of a run.
 #[derive(Clone, Copy)]
 struct Operands {
@@ -215,6 +218,7 @@ impl MatmulPlan {
                             first: ks.start == 0,
                             last: ks.end == p.k,
                             activation: self.activation,
+                            stream: p.k * p.n > STREAM,
                         };
                         // Of a few rows, all alike panels are one call.
                         let beside = match x.packed && !packs_a && block.len() == 1 {

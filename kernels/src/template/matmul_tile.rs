@@ -49,6 +49,9 @@ pub(crate) struct TileArgs {
     pub(crate) last: bool,
     /// What is done before STORE.
     pub(crate) activation: TileActivation,
+    /// Whether B is too large to be in the L2 cache since the last call; kernels of single rows then ask for
+    /// it early, which takes time where it is there already.
+    pub(crate) stream: bool,
 }
 
 /// From one tile of a call to the next, in elements: one below the other, or side by side.
@@ -201,7 +204,7 @@ macro_rules! matmul_kernel {
                     tilewright_intrinsics::count!(j in $v {
                         if j * LANES % 16 == 0 { tile!(VPREFETCH b, (ahead + j * LANES)); }
                     });
-                    tile!(COMPUTE near t [1 x $w x $v] += p[a_row] * b);
+                    tile!(COMPUTE near t [1 x $w x $v] += p[a_row] * b if ALL);
                     tile!(ADVANCE p [1 x $w] by a_next);
                     b = b.wrapping_add(b_row);
                     k -= 1;
@@ -237,9 +240,11 @@ macro_rules! row_kernel {
         ) {
             use tilewright_intrinsics::$tile as tile;
             const LANES: usize = tile!(LANES);
+            // From the L3 cache 5 % faster than twice as far.
+            const AHEAD: usize = 1024;
             let (o_row, o_plane, tail, b_row) = (args.o_row, args.o_plane, args.tail, args.b_row);
             let (mut run, mut b) = (a, b);
-            let mut left = args.k;
+            let (mut left, stream) = (args.k, args.stream);
             // Pixel `i` of the tile is partial sum `i`, its A the one after that of the sum before.
             tile!(STEP one <- 1);
             tile!(DEF t [1 x $s x $v]);
@@ -249,14 +254,19 @@ macro_rules! row_kernel {
                 tile!(POINT p [1 x $s] <- run[0, one]);
                 while k >= $s {
                     tilewright_intrinsics::each!(i in $s {
-                        tile!(COMPUTE conv t [1 x $s x $v x 1] += p[one] * b if 1u32 << i);
+                        if stream {
+                            tilewright_intrinsics::count!(j in $v {
+                                if j * LANES % 16 == 0 { tile!(VPREFETCH b, (AHEAD + j * LANES)); }
+                            });
+                        }
+                        tile!(COMPUTE near t [1 x $s x $v] += p[one] * b if 1u32 << i);
                         b = b.wrapping_add(b_row);
                     });
                     tile!(ADVANCE p [1 x $s] by $s);
                     k -= $s;
                 }
                 while k > 0 {
-                    tile!(COMPUTE conv t [1 x $s x $v x 1] += p[one] * b if 1u32);
+                    tile!(COMPUTE near t [1 x $s x $v] += p[one] * b if 1u32);
                     tile!(ADVANCE p [1 x $s] by 1);
                     b = b.wrapping_add(b_row);
                     k -= 1;

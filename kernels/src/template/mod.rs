@@ -25,7 +25,7 @@ mod attention_tile;
 mod attention_unpack;
 #[cfg(any(feature = "alloc", test))]
 pub mod binary;
-#[cfg(any(feature = "alloc", test))]
+#[cfg(any(all(feature = "alloc", not(feature = "few-kernels")), test))]
 mod binary_pow;
 #[cfg(test)]
 mod binary_tests;

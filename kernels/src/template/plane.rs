@@ -11,7 +11,7 @@ use super::depthwise::DepthwiseParams;
 use super::plane_direct;
 use super::plane_tile::{PlaneArgs, PlaneKernel, PlaneKernels, kernels};
 use super::pool::{PoolOp, PoolParams};
-use super::unary::{self, UnaryKernel, UnaryOp};
+use super::unary::{self, UnaryKernel};
 use super::window::{Window, WindowSizes};
 use crate::epilogue::TileActivation;
 use crate::error::{check_len, checked_len};
@@ -144,9 +144,8 @@ impl PlanePlan {
         let in_tile = epilogue.activation.in_tile();
         let after = match in_tile {
             Some(_) => None,
-            None => UnaryOp::from_activation(epilogue.activation),
+            None => unary::activation_kernel(isa, epilogue.activation),
         };
-        let after = after.map(|op| unary::kernel(isa, op));
         let activation = in_tile.unwrap_or(TileActivation::None);
         let shape = PlaneShape { sizes, copies: copies.unwrap_or_default(), activation };
         Ok(Self { isa, kernel, shape, blocks, planes_per_unit, after, weighted, x_len, y_len })

@@ -228,14 +228,14 @@ macro_rules! pool_row {
                 #[cfg(not(feature = "few-kernels"))]
                 window_kernels! { max "max_pool", $tile $isa $isa_name $l $feat, [[2 2] [3 2]] }
                 #[cfg(feature = "few-kernels")]
-                window_kernels! { widths max "max_pool", $tile $isa $isa_name $l $feat, [[any any]], [1 2 3 4] }
+                window_kernels! { widths max "max_pool", $tile $isa $isa_name $l $feat, [[any any]], [1 2] }
             }
             mod average {
                 use super::*;
                 #[cfg(not(feature = "few-kernels"))]
                 window_kernels! { accum "average_pool", $tile $isa $isa_name $l $feat, [[2 2] [3 2]] }
                 #[cfg(feature = "few-kernels")]
-                window_kernels! { widths accum "average_pool", $tile $isa $isa_name $l $feat, [[any any]], [1 2 3 4] }
+                window_kernels! { widths accum "average_pool", $tile $isa $isa_name $l $feat, [[any any]], [1 2] }
             }
             global_kernel! { max global_max "global_max_pool", $tile $isa $isa_name $l $feat,
                 f32::NEG_INFINITY, |t, x| tile!(VMAX x, t), |t, n| t }

@@ -32,6 +32,15 @@ pub enum ReduceOp {
     LogSumExp,
 }
 
+impl ReduceOp {
+    /// Whether this build has kernels of it. Those with the feature `few-kernels` have them of sums, means,
+    /// the largest and the smallest.
+    pub fn has_kernel(self) -> bool {
+        !cfg!(feature = "few-kernels")
+            || matches!(self, Self::Sum | Self::Mean | Self::Max | Self::Min)
+    }
+}
+
 /// Sizes of a reduction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReduceParams {
@@ -65,13 +74,16 @@ impl ReducePlan {
     ///
     /// # Errors
     ///
-    /// [`KernelError::TooLarge`], [`KernelError::IsaUnavailable`].
+    /// [`KernelError::TooLarge`], [`KernelError::IsaUnavailable`]; [`KernelError::Unsupported`] if
+    /// [`ReduceOp::has_kernel`] is false.
     pub fn new(isa: Isa, params: &ReduceParams) -> Result<Self, KernelError> {
         isa.require()?;
         let &ReduceParams { op, outer, axis, inner } = params;
         let x_len = checked_len("reduce", &[outer, axis, inner])?;
         checked_len("reduce", &[outer, inner])?;
-        let (kernel, name) = kernel(isa, op, inner == 1);
+        let what = "this function in a build with few kernels";
+        let (kernel, name) =
+            kernel(isa, op, inner == 1).ok_or(KernelError::Unsupported { op: "reduce", what })?;
         // Whole cache lines of `inner`.
         let per_unit = (UNIT / axis.max(1)).max(1);
         let per_unit = if inner == 1 { per_unit } else { per_unit.next_multiple_of(64) };
@@ -168,13 +180,18 @@ macro_rules! reduce_row {
                     |p, q| tile!(VMAX p, q), if p > q { p } else { q }, |t, n| t;
                 min Min f32::INFINITY, f32::INFINITY, none, |t, x, m| tile!(VMIN x, t),
                     |p, q| tile!(VMIN p, q), if p < q { p } else { q }, |t, n| t;
+                #[cfg(not(feature = "few-kernels"))]
                 prod Prod 1.0, 1.0, none, |t, x, m| tile!(VMUL t, x), |p, q| tile!(VMUL p, q), p * q, |t, n| t;
+                #[cfg(not(feature = "few-kernels"))]
                 l1 L1 0.0, 0.0, none, |t, x, m| tile!(VADD t, tile!(VABS x)), |p, q| tile!(VADD p, q), p + q,
                     |t, n| t;
+                #[cfg(not(feature = "few-kernels"))]
                 l2 L2 0.0, 0.0, none, |t, x, m| tile!(VFMA x, x, t), |p, q| tile!(VADD p, q), p + q,
                     |t, n| tile!(VSQRT t);
+                #[cfg(not(feature = "few-kernels"))]
                 sum_square SumSquare 0.0, 0.0, none, |t, x, m| tile!(VFMA x, x, t), |p, q| tile!(VADD p, q), p + q,
                     |t, n| t;
+                #[cfg(not(feature = "few-kernels"))]
                 log_sum_exp LogSumExp 0.0, f32::NEG_INFINITY, max,
                     |t, x, m| tile!(VADD t, tile!(MATH EXP tile!(VSUB x, m))),
                     |p, q| tile!(VADD p, q), p + q, |t, n| tile!(MATH LOG t);
@@ -184,25 +201,26 @@ macro_rules! reduce_row {
 }
 
 macro_rules! reduce_kernels {
-    ($feat:tt $l:tt $isa_name:ident $($name:ident $variant:ident $start:expr, $pad:expr, $before:ident,
+    ($feat:tt $l:tt $isa_name:ident $($(#[$when:meta])? $name:ident $variant:ident $start:expr, $pad:expr, $before:ident,
         |$t:ident, $x:ident, $m:ident| $step:expr, |$p:ident, $q:ident| $join:expr, $join1:expr,
         |$u:ident, $n:ident| $end:expr;)*) => {
-        $(pub(crate) mod $name {
+        $($(#[$when])? pub(crate) mod $name {
             use super::*;
             reduce_rows! { $feat $l $start, $pad, $before, |$t, $x, $m| $step, |$p, $q| $join, $join1, |$u, $n| $end }
             reduce_columns! { $feat $l $start, $before, |$t, $x, $m| $step, |$u, $n| $end }
         })*
 
-        pub(super) fn kernel(op: ReduceOp, rows: bool) -> (ReduceFn, &'static str) {
+        pub(super) fn kernel(op: ReduceOp, rows: bool) -> Option<(ReduceFn, &'static str)> {
             match op {
-                $(ReduceOp::$variant if rows => (
+                $($(#[$when])? ReduceOp::$variant => Some(if rows { (
                     $name::rows,
                     concat!("reduce_", stringify!($name), "_f32_rows_", $l, "_u4_", stringify!($isa_name)),
-                ),
-                ReduceOp::$variant => (
+                ) } else { (
                     $name::columns,
                     concat!("reduce_", stringify!($name), "_f32_columns_", $l, "_u4_", stringify!($isa_name)),
-                ),)*
+                ) }),)*
+                #[cfg(feature = "few-kernels")]
+                _ => None,
             }
         }
     };
@@ -344,7 +362,7 @@ macro_rules! reduce_load {
 
 tilewright_intrinsics::for_each_tile!(reduce_row);
 
-fn kernel(isa: Isa, op: ReduceOp, rows: bool) -> (ReduceFn, &'static str) {
+fn kernel(isa: Isa, op: ReduceOp, rows: bool) -> Option<(ReduceFn, &'static str)> {
     let isa = isa.serving(Dtype::F32);
     macro_rules! row {
         ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {

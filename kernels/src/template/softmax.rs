@@ -41,7 +41,8 @@ impl SoftmaxPlan {
     ///
     /// # Errors
     ///
-    /// [`KernelError::TooLarge`], [`KernelError::IsaUnavailable`].
+    /// [`KernelError::TooLarge`], [`KernelError::IsaUnavailable`]; [`KernelError::Unsupported`] for the logarithm
+    /// in builds with the feature `few-kernels`.
     pub fn new(isa: Isa, params: &SoftmaxParams) -> Result<Self, KernelError> {
         isa.require()?;
         let &SoftmaxParams { outer, axis, inner, log } = params;
@@ -52,7 +53,9 @@ impl SoftmaxPlan {
             1 => Along::Rows,
             _ => Along::Columns,
         };
-        let (kernel, name) = kernel(isa, along, log);
+        let what = "the logarithm in a build with few kernels";
+        let (kernel, name) =
+            kernel(isa, along, log).ok_or(KernelError::Unsupported { op: "softmax", what })?;
         let per_unit = (UNIT / axis.max(1)).max(1);
         let per_unit =
             if along == Along::Rows { per_unit } else { per_unit.next_multiple_of(COLUMNS) };
@@ -155,21 +158,23 @@ macro_rules! softmax_row {
         mod $id {
             use super::*;
             use crate::template::layout::{Job, $id::transpose};
-            use crate::template::reduce::$id::{log_sum_exp, max, sum};
+            #[cfg(not(feature = "few-kernels"))]
+            use crate::template::reduce::$id::log_sum_exp;
+            use crate::template::reduce::$id::{max, sum};
             use tilewright_intrinsics::$tile as tile;
 
-            pub(super) const KERNELS: [[(SoftmaxFn, &str); 2]; 3] = [
+            pub(super) const KERNELS: [[Option<(SoftmaxFn, &str)>; 2]; 3] = [
                 [
-                    (rows::<false>, concat!("softmax_f32_rows_", $l, "_", stringify!($isa_name))),
-                    (rows::<true>, concat!("log_softmax_f32_rows_", $l, "_", stringify!($isa_name))),
+                    Some((rows::<false>, concat!("softmax_f32_rows_", $l, "_", stringify!($isa_name)))),
+                    softmax_log!((rows::<true>, concat!("log_softmax_f32_rows_", $l, "_", stringify!($isa_name)))),
                 ],
                 [
-                    (columns::<false>, concat!("softmax_f32_columns_", $l, "_", stringify!($isa_name))),
-                    (columns::<true>, concat!("log_softmax_f32_columns_", $l, "_", stringify!($isa_name))),
+                    Some((columns::<false>, concat!("softmax_f32_columns_", $l, "_", stringify!($isa_name)))),
+                    softmax_log!((columns::<true>, concat!("log_softmax_f32_columns_", $l, "_", stringify!($isa_name)))),
                 ],
                 [
-                    (short::<false>, concat!("softmax_f32_short_rows_", $l, "_", stringify!($isa_name))),
-                    (short::<true>, concat!("log_softmax_f32_short_rows_", $l, "_", stringify!($isa_name))),
+                    Some((short::<false>, concat!("softmax_f32_short_rows_", $l, "_", stringify!($isa_name)))),
+                    softmax_log!((short::<true>, concat!("log_softmax_f32_short_rows_", $l, "_", stringify!($isa_name)))),
                 ],
             ];
 
@@ -181,19 +186,20 @@ macro_rules! softmax_row {
                     // SAFETY: a row of `axis` elements, one result.
                     unsafe { max::rows(x, &raw mut value, axis, 1, 1) };
                     let m = tile!(VSET value);
+                    #[cfg(not(feature = "few-kernels"))]
                     if LOG {
                         softmax_pass!($l axis, x y, |v, i| tile!(VSUB v, m));
                         // SAFETY: the row that was just written, one result.
                         unsafe { log_sum_exp::rows(y, &raw mut value, axis, 1, 1) };
                         let m = tile!(VSET value);
                         softmax_pass!($l axis, y y, |v, i| tile!(VSUB v, m));
-                    } else {
-                        softmax_pass!($l axis, x y, |v, i| tile!(MATH EXP tile!(VSUB v, m)));
-                        // SAFETY: the row that was just written, one result.
-                        unsafe { sum::rows(y, &raw mut value, axis, 1, 1) };
-                        let r = tile!(VSET 1.0 / value);
-                        softmax_pass!($l axis, y y, |v, i| tile!(VMUL v, r));
+                        continue;
                     }
+                    softmax_pass!($l axis, x y, |v, i| tile!(MATH EXP tile!(VSUB v, m)));
+                    // SAFETY: the row that was just written, one result.
+                    unsafe { sum::rows(y, &raw mut value, axis, 1, 1) };
+                    let r = tile!(VSET 1.0 / value);
+                    softmax_pass!($l axis, y y, |v, i| tile!(VMUL v, r));
                 }
             }
 
@@ -223,6 +229,7 @@ macro_rules! softmax_row {
                     let m = values.as_mut_ptr();
                     // SAFETY: `n` columns of `axis` elements, `n` results.
                     unsafe { max::columns(x, m, axis, n, inner) };
+                    #[cfg(not(feature = "few-kernels"))]
                     if LOG {
                         for k in (0..axis).map(|k| k * inner) {
                             let (x, y) = (x.wrapping_add(k), y.wrapping_add(k));
@@ -234,23 +241,30 @@ macro_rules! softmax_row {
                             let y = y.wrapping_add(k);
                             softmax_pass!($l n, y y, |v, i| tile!(VSUB v, tile!(VLOAD m, i)));
                         }
-                    } else {
-                        for k in (0..axis).map(|k| k * inner) {
-                            let (x, y) = (x.wrapping_add(k), y.wrapping_add(k));
-                            softmax_pass!($l n, x y, |v, i| tile!(MATH EXP tile!(VSUB v, tile!(VLOAD m, i))));
-                        }
-                        // SAFETY: the columns that were just written, `n` results.
-                        unsafe { sum::columns(y, m, axis, n, inner) };
-                        let one = tile!(VSET 1.0f32);
-                        softmax_pass!($l COLUMNS, m m, |v, i| tile!(VDIV one, v));
-                        for k in (0..axis).map(|k| k * inner) {
-                            let y = y.wrapping_add(k);
-                            softmax_pass!($l n, y y, |v, i| tile!(VMUL v, tile!(VLOAD m, i)));
-                        }
+                        continue;
+                    }
+                    for k in (0..axis).map(|k| k * inner) {
+                        let (x, y) = (x.wrapping_add(k), y.wrapping_add(k));
+                        softmax_pass!($l n, x y, |v, i| tile!(MATH EXP tile!(VSUB v, tile!(VLOAD m, i))));
+                    }
+                    // SAFETY: the columns that were just written, `n` results.
+                    unsafe { sum::columns(y, m, axis, n, inner) };
+                    let one = tile!(VSET 1.0f32);
+                    softmax_pass!($l COLUMNS, m m, |v, i| tile!(VDIV one, v));
+                    for k in (0..axis).map(|k| k * inner) {
+                        let y = y.wrapping_add(k);
+                        softmax_pass!($l n, y y, |v, i| tile!(VMUL v, tile!(VLOAD m, i)));
                     }
                 }
             }
         }
+    };
+}
+
+/// A kernel of the logarithm of a softmax, if the build has them.
+macro_rules! softmax_log {
+    ($kernel:expr) => {
+        if cfg!(feature = "few-kernels") { None } else { Some($kernel) }
     };
 }
 
@@ -277,7 +291,7 @@ macro_rules! softmax_pass {
 
 tilewright_intrinsics::for_each_tile!(softmax_row);
 
-fn kernel(isa: Isa, along: Along, log: bool) -> (SoftmaxFn, &'static str) {
+fn kernel(isa: Isa, along: Along, log: bool) -> Option<(SoftmaxFn, &'static str)> {
     let isa = isa.serving(Dtype::F32);
     macro_rules! row {
         ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {

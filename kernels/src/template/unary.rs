@@ -16,8 +16,8 @@ use crate::error::{check_len, checked_len};
 use crate::{Activation, Dtype, Isa, KernelError};
 use core::ops::Range;
 
-/// A function of one number.
-#[derive(Clone, Copy, Debug, PartialEq)]
+/// A function of one number. Two are equal if they are the same to the bit: a parameter 0 is another than -0.
+#[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum UnaryOp {
     /// `x > 0 ? x : 0`; NaN becomes 0, as it does where a kernel has the function fused.
@@ -118,9 +118,7 @@ pub enum UnaryOp {
 /// for kernels there contains those of activations, and no others.
 macro_rules! each_activation {
     ($activation:expr, $op:ident => $body:expr) => {
-        each_activation! { @ $activation, $op => $body;
-            Relu, Clip { min, max }, LeakyRelu { alpha }, Sigmoid, Tanh, HardSigmoid { alpha, beta },
-            HardSwish, Silu, Gelu, GeluTanh, Elu { alpha } }
+        activations!(each_activation @ $activation, $op => $body)
     };
     (@ $activation:expr, $op:ident => $body:expr; $($name:ident $({ $($field:ident),* })?),*) => {
         match $activation {
@@ -133,10 +131,37 @@ macro_rules! each_activation {
     };
 }
 
+/// Calls `$then! { $args; activations }` with the functions that are activations.
+macro_rules! activations {
+    ($then:ident $($args:tt)*) => { $then! { $($args)*;
+        Relu, Clip { min, max }, LeakyRelu { alpha }, Sigmoid, Tanh, HardSigmoid { alpha, beta },
+        HardSwish, Silu, Gelu, GeluTanh, Elu { alpha } } };
+}
+
+/// The activation that a function is, if it is one.
+macro_rules! activation_of {
+    ($op:expr; $($name:ident $({ $($field:ident),* })?),*) => {
+        match $op {
+            $(UnaryOp::$name $({ $($field),* })? => Some(Activation::$name $({ $($field),* })?),)*
+            _ => None,
+        }
+    };
+}
+
 impl UnaryOp {
     /// The function of an activation; `None` for [`Activation::None`].
     pub fn from_activation(activation: Activation) -> Option<Self> {
         each_activation!(activation, op => op)
+    }
+
+    /// The activation that is the same function, if there is one.
+    pub fn activation(self) -> Option<Activation> {
+        activations!(activation_of self)
+    }
+
+    /// Whether this build has a kernel of it. Those with the feature `few-kernels` have them for activations.
+    pub fn has_kernel(self) -> bool {
+        !cfg!(feature = "few-kernels") || self.activation().is_some()
     }
 
     /// The two parameters of the kernel.
@@ -152,6 +177,13 @@ impl UnaryOp {
             Self::Affine { scale, shift } => [scale, shift],
             _ => [0.0; 2],
         }
+    }
+}
+
+impl PartialEq for UnaryOp {
+    fn eq(&self, other: &Self) -> bool {
+        let bits = |op: &Self| op.params().map(f32::to_bits);
+        core::mem::discriminant(self) == core::mem::discriminant(other) && bits(self) == bits(other)
     }
 }
 
@@ -174,10 +206,16 @@ impl UnaryKernel {
     ///
     /// # Errors
     ///
-    /// [`KernelError::IsaUnavailable`].
+    /// [`KernelError::IsaUnavailable`]; [`KernelError::Unsupported`] if [`UnaryOp::has_kernel`] is false.
     pub fn new(isa: Isa, op: UnaryOp) -> Result<Self, KernelError> {
         isa.require()?;
-        Ok(kernel(isa, op))
+        if !cfg!(feature = "few-kernels") {
+            return Ok(kernel(isa, op));
+        }
+        let what = "this function in a build with few kernels";
+        op.activation()
+            .and_then(|activation| activation_kernel(isa, activation))
+            .ok_or(KernelError::Unsupported { op: "unary", what })
     }
 
     /// Its name, for instance `tanh_f32_16_u1_avx512`.
@@ -223,7 +261,7 @@ impl UnaryPlan {
     ///
     /// # Errors
     ///
-    /// [`KernelError::TooLarge`], [`KernelError::IsaUnavailable`].
+    /// [`KernelError::TooLarge`], and as [`UnaryKernel::new`].
     pub fn new(isa: Isa, params: &UnaryParams) -> Result<Self, KernelError> {
         let len = checked_len("unary", &[params.len])?;
         Ok(Self { kernel: UnaryKernel::new(isa, params.op)?, isa, len })
@@ -306,7 +344,12 @@ pub(crate) fn post_kernel(
         return Ok(None);
     }
     isa.require()?;
-    Ok(each_activation!(activation, op => kernel(isa, op)))
+    Ok(activation_kernel(isa, activation))
+}
+
+/// The kernel of an activation for an instruction set that the caller has found available.
+pub(crate) fn activation_kernel(isa: Isa, activation: Activation) -> Option<UnaryKernel> {
+    each_activation!(activation, op => kernel(isa, op))
 }
 
 macro_rules! unary_row {
@@ -370,7 +413,7 @@ tilewright_intrinsics::for_each_tile!(unary_row);
 
 /// The kernel of a function for an instruction set that the caller has found available.
 #[inline(always)]
-pub(crate) fn kernel(isa: Isa, op: UnaryOp) -> UnaryKernel {
+fn kernel(isa: Isa, op: UnaryOp) -> UnaryKernel {
     let params = op.params();
     let isa = isa.serving(Dtype::F32);
     macro_rules! row {

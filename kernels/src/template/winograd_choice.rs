@@ -27,8 +27,15 @@ pub(crate) fn transform_cycles(m: usize) -> [f64; 2] {
     if m == 4 { [150.0, 115.0] } else { [50.0, 40.0] }
 }
 
+/// Whether this build has the algorithm.
+pub(crate) const IN_BUILD: bool = !cfg!(feature = "few-kernels");
+
 /// Whether the algorithm applies, and keeps the error bound that is stated for it.
+#[inline]
 pub(crate) fn fits(p: &ConvParams, algorithm: Algorithm) -> bool {
+    if !IN_BUILD {
+        return false;
+    }
     let small = match algorithm {
         Algorithm::Winograd2 => true,
         Algorithm::Winograd4 => p.c_in <= F4_CHANNELS,

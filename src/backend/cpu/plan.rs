@@ -10,7 +10,8 @@ use super::lower::{Lowered, estimate, lower_all};
 use super::memory::{Span, bound, place};
 use super::pool::MAX_PARTS;
 use crate::graph::{
-    Choices, Context, Device, GraphError, Info, Layout, Op, Program, ProgramNode, Step, TensorId,
+    Choices, Context, Device, Fold, GraphError, Info, Layout, Op, Program, ProgramNode, Step,
+    TensorId,
 };
 use crate::tensor::{DType, ShapeError, Tensor};
 use tilewright_kernels::{Isa, Workload};
@@ -155,7 +156,7 @@ impl Plan {
                         std::collections::hash_map::Entry::Occupied(e) => e.into_mut(),
                         std::collections::hash_map::Entry::Vacant(e) => {
                             let copy = || Ok(value.to_aligned()?);
-                            e.insert(cx.cache().folded("aligned", &[value], copy)?)
+                            e.insert(cx.cache().folded(Fold::Aligned, &[value], copy)?)
                         }
                     };
                     Ok(Place::Constant(aligned.clone(), offset))

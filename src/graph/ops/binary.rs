@@ -26,6 +26,11 @@ impl Binary {
         Self { op, activation: Activation::None }
     }
 
+    /// Whether a kernel computes it for this result.
+    fn has_kernel(&self, dst: &Info) -> bool {
+        dst.dtype == DType::F32 && self.op.has_kernel()
+    }
+
     /// In a blocked layout: which operand is a constant that repeats over batch and space.
     fn channel_operand(&self, dst: &Info, src: &[Info], constant: &[bool]) -> Option<usize> {
         (0..2).find(|&i| {
@@ -160,7 +165,7 @@ impl Operator for Binary {
     }
 
     fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
-        if cx.dst.dtype != DType::F32 || cx.dst.elements() == 0 {
+        if !self.has_kernel(cx.dst) || cx.dst.elements() == 0 {
             return Ok(None);
         }
         let (mut dims, mut packed) = ([cx.src[0].dims.clone(), cx.src[1].dims.clone()], None);
@@ -192,7 +197,7 @@ impl Operator for Binary {
     }
 
     fn layout_rule(&self, cx: &RuleCx<'_>) -> LayoutRule {
-        if cx.dst.dtype != DType::F32 || cx.dst.dims.len() < 3 {
+        if !self.has_kernel(cx.dst) || cx.dst.dims.len() < 3 {
             return LayoutRule::Plain;
         }
         let full = |i: usize| cx.src[i].dims == cx.dst.dims;

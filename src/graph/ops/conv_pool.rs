@@ -13,6 +13,9 @@ use super::{LayoutRule, Operator, RuleCx};
 use crate::graph::{GraphError, Info, Layout, LowerCx, Step, View, ViewMut};
 use crate::tensor::AlignedBytes;
 
+/// Whether this build computes the two by themselves, one after the other.
+pub(crate) const FEW: bool = cfg!(feature = "few-kernels");
+
 /// A convolution and the largest value of each window of its result. Windows do not overlap; pixels that
 /// do not fill one are left out. Operands are those of the convolution, which has no residual and is not
 /// transposed.
@@ -50,7 +53,7 @@ impl Operator for ConvPool {
     }
 
     fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
-        if cx.dst.layout != Layout::Blocked {
+        if FEW || cx.dst.layout != Layout::Blocked {
             return Ok(None);
         }
         let sizes = self.conv.sizes(&cx.src[0].dims, &cx.src[1].dims)?;
@@ -70,7 +73,7 @@ impl Operator for ConvPool {
     }
 
     fn layout_rule(&self, cx: &RuleCx<'_>) -> LayoutRule {
-        self.conv.layout_rule(cx)
+        if FEW { LayoutRule::Plain } else { self.conv.layout_rule(cx) }
     }
 
     fn macs(&self, src: &[Info], _dst: &Info) -> u64 {

@@ -20,7 +20,7 @@ use super::{GraphError, Info, Layout, LowerCx, Step, View, ViewMut};
 ///
 /// Operands are contiguous: the planner puts a [`cont::Cont`] in front of operands that are not.
 /// All shapes are slowest first.
-pub trait Operator: core::fmt::Debug {
+pub trait Operator {
     /// Name in errors, profiles and listings.
     fn name(&self) -> &'static str;
 

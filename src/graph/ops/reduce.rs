@@ -70,48 +70,42 @@ impl Operator for Reduce {
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
         let (x, name, op) = (&src[0], self.name(), self.op);
-        let ReduceParams { axis, inner, .. } = self.params(x.dims);
-        macro_rules! reduce {
-            ($t:ty, $f:expr) => {{
-                let (x, f) = (x.slice::<$t>(name)?, $f);
-                for (i, y) in dst.slice::<$t>(name)?.iter_mut().enumerate() {
-                    let first = i / inner * axis * inner + i % inner;
-                    let values: Vec<$t> = (0..axis).map(|k| x[first + k * inner]).collect();
-                    *y = f(&values[..]);
-                }
+        let params = self.params(x.dims);
+        // One loop for all types of floats, and one for all of integers: what is made for each type is how its
+        // elements become wide ones, and back.
+        macro_rules! through {
+            ($t:ty, $wide:expr, $narrow:expr, $f:expr) => {{
+                let wide: Vec<_> = x.slice::<$t>(name)?.iter().map($wide).collect();
+                let results = dst.slice::<$t>(name)?;
+                let made = along(&wide, results.len(), &params, $f);
+                results.iter_mut().zip(made).for_each(|(y, v)| *y = $narrow(v));
                 Ok(())
             }};
         }
         macro_rules! float {
             ($t:ty, $from:expr) => {
-                reduce!($t, |v: &[$t]| {
-                    let wide: Vec<f64> = v.iter().map(|&v| f64::from(v)).collect();
-                    $from(floats(op, &wide))
-                })
+                through!($t, |&v| f64::from(v), $from, &|v| floats(op, v))
             };
         }
         macro_rules! int {
-            ($t:ty) => {
-                reduce!($t, |v: &[$t]| {
-                    let wide: Vec<i64> = v.iter().map(|&v| v as i64).collect();
-                    match ints(op, &wide, [<$t>::MIN as i64, <$t>::MAX as i64]) {
-                        Some(v) => v as $t,
-                        None => {
-                            let wide: Vec<f64> = v.iter().map(|&v| v as f64).collect();
-                            floats(op, &wide) as $t
-                        }
-                    }
-                })
-            };
+            ($t:ty) => {{
+                let ends = [<$t>::MIN as i64, <$t>::MAX as i64];
+                if ints(op, &[], ends).is_some() {
+                    let of = |v: &[i64]| ints(op, v, ends).unwrap_or_default();
+                    through!($t, |&v| v as i64, |v: i64| v as $t, &of)
+                } else {
+                    through!($t, |&v| v as f64, |v: f64| v as $t, &|v| floats(op, v))
+                }
+            }};
         }
         match x.dtype {
             DType::F32 => float!(f32, |v: f64| v as f32),
             DType::F64 => float!(f64, |v: f64| v),
             DType::F16 => float!(half::f16, half::f16::from_f64),
             DType::BF16 => float!(half::bf16, half::bf16::from_f64),
-            DType::Bool => reduce!(u8, |v: &[u8]| match op {
-                ReduceOp::Max => u8::from(v.contains(&1)),
-                _ => u8::from(!v.contains(&0)),
+            DType::Bool => through!(u8, |&v| i64::from(v), |v: i64| v as u8, &|v| match op {
+                ReduceOp::Max => i64::from(v.contains(&1)),
+                _ => i64::from(!v.contains(&0)),
             }),
             DType::I8 => int!(i8),
             DType::U8 => int!(u8),
@@ -126,12 +120,22 @@ impl Operator for Reduce {
     }
 
     fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
-        if cx.dst.dtype != DType::F32 || cx.src[0].elements() == 0 {
+        if cx.dst.dtype != DType::F32 || cx.src[0].elements() == 0 || !self.op.has_kernel() {
             return Ok(None);
         }
         let plan = ReducePlan::new(cx.isa, &self.params(&cx.src[0].dims))?;
         Ok(Some(Box::new(PlanStep(plan))))
     }
+}
+
+/// The results of `f` on the elements of `x` along the axis.
+fn along<T: Copy>(x: &[T], results: usize, params: &ReduceParams, f: &dyn Fn(&[T]) -> T) -> Vec<T> {
+    let &ReduceParams { axis, inner, .. } = params;
+    let line = |i: usize| -> Vec<T> {
+        let first = i / inner * axis * inner + i % inner;
+        (0..axis).map(|k| x[first + k * inner]).collect()
+    };
+    (0..results).map(|i| f(&line(i))).collect()
 }
 
 /// The reduction of integers that are exact, of which the low bits count; `ends` are the least and the greatest

@@ -54,9 +54,9 @@ impl Operator for Relayout {
         let (n, c, space) = cx.dst.ncs();
         let of_bytes = match op {
             _ if is_word(cx.dst.dtype) => None,
-            LayoutOp::NchwToBlocked => Some(ByteLayoutOp::Block),
-            LayoutOp::BlockedToNchw => Some(ByteLayoutOp::Unblock),
-            LayoutOp::NchwToNhwc => Some(ByteLayoutOp::Interleave),
+            LayoutOp::NchwToBlocked if BYTES => Some(ByteLayoutOp::Block),
+            LayoutOp::BlockedToNchw if BYTES => Some(ByteLayoutOp::Unblock),
+            LayoutOp::NchwToNhwc if BYTES => Some(ByteLayoutOp::Interleave),
             _ => {
                 let what = format!("{} from {} to {}", cx.dst.dtype, cx.src[0].layout, self.to);
                 return Err(GraphError::Unsupported { op: self.name(), what });
@@ -75,6 +75,9 @@ impl Operator for Relayout {
         Ok(Some(Box::new(PlanStep(LayoutPlan::new(cx.isa, &params)?))))
     }
 }
+
+/// Whether this build has operators that take bytes in other layouts than the plain one.
+const BYTES: bool = cfg!(feature = "ops-int8");
 
 /// Whether the kernel that moves f32 serves the type, whose bits it does not look at.
 fn is_word(dtype: DType) -> bool {

@@ -1,5 +1,6 @@
 //! Softmax along an axis.
 
+use tilewright_kernels::KernelError;
 use tilewright_kernels::template::softmax::{SoftmaxParams, SoftmaxPlan};
 
 use super::plan_step::PlanStep;
@@ -78,8 +79,10 @@ impl Operator for Softmax {
         if cx.dst.dtype != DType::F32 || cx.dst.elements() == 0 {
             return Ok(None);
         }
-        let plan = SoftmaxPlan::new(cx.isa, &self.params(&cx.dst.dims))?;
-        Ok(Some(Box::new(PlanStep(plan))))
+        match SoftmaxPlan::new(cx.isa, &self.params(&cx.dst.dims)) {
+            Err(KernelError::Unsupported { .. }) => Ok(None),
+            plan => Ok(Some(Box::new(PlanStep(plan?)))),
+        }
     }
 }
 

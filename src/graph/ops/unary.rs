@@ -22,24 +22,11 @@ impl Unary {
     pub fn new(op: UnaryOp) -> Self {
         Self { op }
     }
-}
 
-/// The activation that is the same function, if there is one.
-pub(crate) fn as_activation(op: UnaryOp) -> Option<Activation> {
-    Some(match op {
-        UnaryOp::Relu => Activation::Relu,
-        UnaryOp::Clip { min, max } => Activation::Clip { min, max },
-        UnaryOp::LeakyRelu { alpha } => Activation::LeakyRelu { alpha },
-        UnaryOp::Sigmoid => Activation::Sigmoid,
-        UnaryOp::Tanh => Activation::Tanh,
-        UnaryOp::HardSigmoid { alpha, beta } => Activation::HardSigmoid { alpha, beta },
-        UnaryOp::HardSwish => Activation::HardSwish,
-        UnaryOp::Silu => Activation::Silu,
-        UnaryOp::Gelu => Activation::Gelu,
-        UnaryOp::GeluTanh => Activation::GeluTanh,
-        UnaryOp::Elu { alpha } => Activation::Elu { alpha },
-        _ => return None,
-    })
+    /// Whether a kernel computes it for this result.
+    fn has_kernel(&self, dst: &Info) -> bool {
+        dst.dtype == DType::F32 && self.op.has_kernel()
+    }
 }
 
 /// The reference of an activation.
@@ -218,7 +205,7 @@ impl Operator for Unary {
     }
 
     fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
-        if cx.dst.dtype != DType::F32 || cx.dst.elements() == 0 {
+        if !self.has_kernel(cx.dst) || cx.dst.elements() == 0 {
             return Ok(None);
         }
         let len = cx.dst.stored_elements().expect("the result has a buffer");
@@ -226,6 +213,6 @@ impl Operator for Unary {
     }
 
     fn layout_rule(&self, cx: &RuleCx<'_>) -> LayoutRule {
-        if cx.dst.dtype == DType::F32 { LayoutRule::Follow(vec![0]) } else { LayoutRule::Plain }
+        if self.has_kernel(cx.dst) { LayoutRule::Follow(vec![0]) } else { LayoutRule::Plain }
     }
 }

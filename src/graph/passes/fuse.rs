@@ -29,7 +29,7 @@ pub fn fuse(cx: &mut Context, outputs: &[TensorId]) -> Result<(), GraphError> {
         }
         let fused = match cx.record(id).op().clone() {
             Op::Binary(op) => fuse_binary(cx, id, op, &uses)?,
-            Op::Unary(op) => match unary::as_activation(op.op) {
+            Op::Unary(op) => match op.op.activation() {
                 Some(activation) => fuse_activation(cx, id, activation, &uses)?,
                 None => None,
             },

@@ -16,7 +16,6 @@ use super::super::ops::qconv::QConv;
 use super::super::ops::qmatmul::QMatMul;
 use super::super::ops::qpool::QPool;
 use super::super::ops::requantize::Requantize;
-use super::super::ops::unary;
 use super::super::{Context, GraphError, Op, TensorId};
 use super::{lookup, use_counts};
 use crate::tensor::{DType, Tensor};
@@ -164,7 +163,7 @@ impl Pass<'_> {
         let mut bounds = range;
         // Activations become bounds; those of one another too.
         while let (Op::Unary(op), true) = (self.cx.record(y).op(), self.is_sole(y)) {
-            let Some(limits) = unary::as_activation(op.op).and_then(limits) else { break };
+            let Some(limits) = op.op.activation().and_then(limits) else { break };
             let [low, high] = limits.map(|v| self.integer(v));
             bounds = [bounds[0].max(low).min(range[1]), bounds[1].min(high).max(range[0])];
             y = self.cx.record(y).src()[0];

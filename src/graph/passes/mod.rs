@@ -22,6 +22,7 @@ pub use layout::assign_layouts;
 pub use neighbours::fuse_neighbours;
 pub use scaled::use_scaled_products;
 
+use super::ops::conv_pool;
 use super::{Context, GraphError, Op, TensorId};
 
 /// Everything that is done to a graph before it is laid out and planned for so many threads.
@@ -43,7 +44,10 @@ pub fn optimize(cx: &mut Context, outputs: &[TensorId], threads: usize) -> Resul
         use_attention(cx, outputs)?;
     }
     fuse(cx, outputs)?;
-    fuse_neighbours(cx, outputs, threads)
+    if !conv_pool::FEW {
+        fuse_neighbours(cx, outputs, threads)?;
+    }
+    Ok(())
 }
 
 /// How often each record is used by what `outputs` need; outputs count as a use.

@@ -12,8 +12,8 @@ use crate::tensor::Tensor;
 pub(super) struct Attr {
     name: &'static str,
     kind: i32,
-    since: i64,
-    until: i64,
+    since: u8,
+    until: u8,
     required: bool,
     ints: Option<&'static [i64]>,
     strings: Option<&'static [&'static str]>,
@@ -21,7 +21,7 @@ pub(super) struct Attr {
 
 impl Attr {
     const fn new(name: &'static str, kind: i32) -> Self {
-        Self { name, kind, since: 0, until: i64::MAX, required: false, ints: None, strings: None }
+        Self { name, kind, since: 0, until: u8::MAX, required: false, ints: None, strings: None }
     }
 
     /// An integer.
@@ -70,12 +70,12 @@ impl Attr {
     }
 
     /// The first operator set that has it.
-    pub(super) const fn since(self, since: i64) -> Self {
+    pub(super) const fn since(self, since: u8) -> Self {
         Self { since, ..self }
     }
 
     /// The last operator set that has it.
-    pub(super) const fn until(self, until: i64) -> Self {
+    pub(super) const fn until(self, until: u8) -> Self {
         Self { until, ..self }
     }
 
@@ -100,7 +100,7 @@ impl Attr {
     }
 
     fn exists(&self, opset: i64) -> bool {
-        (self.since..=self.until).contains(&opset)
+        i64::from(self.since) <= opset && (self.until == u8::MAX || opset <= i64::from(self.until))
     }
 
     /// The value that is not supported, as text.

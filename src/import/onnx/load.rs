@@ -333,10 +333,12 @@ impl Loader {
                 }
                 continue;
             };
-            for (what, found, (least, most)) in
-                [("inputs", p.input.len(), row.inputs), ("outputs", p.output.len(), row.outputs)]
-            {
-                if !(least..=most).contains(&found) {
+            for (what, found, allowed) in [
+                ("inputs", p.input.len(), row.inputs()),
+                ("outputs", p.output.len(), row.outputs_allowed()),
+            ] {
+                if !allowed.contains(&found) {
+                    let (least, most) = allowed.into_inner();
                     let e = StructureError::Arity {
                         node: name,
                         op: row.name,
@@ -432,7 +434,7 @@ impl Loader {
         let reads = nodes.iter().flat_map(|n| n.inputs.iter().flatten());
         let read: HashSet<ValueId> = reads.chain(outputs).copied().collect();
         for node in nodes {
-            let computed = node.row.computed_outputs;
+            let computed = node.row.computed_outputs();
             for (index, output) in node.outputs.iter().enumerate().skip(computed) {
                 if output.is_some_and(|v| read.contains(&v)) {
                     let kind = MissingKind::Output { op: node.row.name, index };

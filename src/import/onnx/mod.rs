@@ -45,7 +45,7 @@ pub const NEWEST_IR: i64 = 14;
 /// The operators of ONNX that can be imported, each with the first operator set in which it is.
 pub fn supported_operators() -> Vec<(&'static str, i64)> {
     let rows = ops::rows().filter(|r| r.domain.is_empty());
-    let mut rows: Vec<_> = rows.map(|r| (r.name, r.since)).collect();
+    let mut rows: Vec<_> = rows.map(|r| (r.name, *r.opsets().start())).collect();
     rows.sort_unstable();
     rows.dedup_by_key(|r| r.0);
     rows
@@ -74,9 +74,9 @@ pub fn operators() -> impl Iterator<Item = Operator> {
     ops::rows().map(|r| Operator {
         domain: r.domain,
         name: r.name,
-        since: r.since,
-        inputs: r.inputs,
-        outputs: r.outputs,
+        since: *r.opsets().start(),
+        inputs: r.inputs().into_inner(),
+        outputs: r.outputs_allowed().into_inner(),
         attributes: r.attrs.iter().map(attr::Attr::parts).collect(),
     })
 }

@@ -32,7 +32,7 @@ pub(super) fn run<R: Runner>(
         "Loop" => Loop::new(node, body("body")?, inputs).map_err(error)?.run(driver, around, error),
         _ => {
             let scan = Scan::new(node, body("body")?, inputs).map_err(error)?;
-            if node.row.since == 8 {
+            if *node.row.opsets().start() == 8 {
                 scan.run_batch(driver, around, error)
             } else {
                 scan.run(driver, &scan.states.clone(), &scan.scanned.clone(), around, error)
@@ -120,7 +120,7 @@ struct Scan<'a> {
 
 impl<'a> Scan<'a> {
     fn new(node: &Node, body: &'a Body, inputs: &[Option<Tensor>]) -> Result<Self, NodeError> {
-        let batched = node.row.since == 8;
+        let batched = *node.row.opsets().start() == 8;
         if batched && inputs.first().is_some_and(Option::is_some) {
             return Err(NodeError::unsupported("sequence_lens"));
         }

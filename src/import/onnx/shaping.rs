@@ -100,7 +100,7 @@ impl<'a> Links<'a> {
             ("Loop", _) => ((2, 2), (0, 1), given.saturating_sub(2)),
             // In operator set 8 lengths come first.
             ("Scan", Some(n)) => {
-                let first = usize::from(node.row.since == 8);
+                let first = usize::from(*node.row.opsets().start() == 8);
                 ((first, 0), (0, 0), given.saturating_sub(first + n))
             }
             _ => ((given, 0), (0, 0), 0),

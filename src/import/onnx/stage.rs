@@ -347,11 +347,9 @@ impl OnnxModel {
         let later = after.next.iter().filter_map(|&i| graph.nodes.get(i));
         after.keep = later.flat_map(Node::reads).chain(graph.outputs.iter().copied()).collect();
         let alone = after.alone.iter().filter_map(|&i| graph.nodes.get(i)).flat_map(Node::reads);
-        let mut needed: Vec<ValueId> = after.keep.iter().copied().chain(alone).collect();
-        needed.sort_unstable();
-        needed.dedup();
+        let needed: HashSet<ValueId> = after.keep.iter().copied().chain(alone).collect();
         let leaves: HashMap<TensorId, ValueId> = given.iter().map(|(&v, &id)| (id, v)).collect();
-        for value in needed {
+        for value in (0..self.values.len()).filter(|value| needed.contains(value)) {
             let Some(id) = values.get(value) else { continue };
             if given.contains_key(&value) || self.constant(value).is_some() {
                 continue;

@@ -27,6 +27,9 @@ pub(super) fn lower(op: &Recurrent, cx: &LowerCx<'_>) -> Result<Option<Box<dyn S
         return Ok(None);
     }
     // The division depends on the batch only, so that results do not on the number of threads.
+    if !op.functions.iter().flatten().all(|f| f.op.has_kernel()) {
+        return Ok(None);
+    }
     let fits = |&n: &usize| size.batch.is_multiple_of(n) && size.batch / n >= ROWS;
     let blocks = (1..=BLOCKS).rev().find(fits).unwrap_or(1);
     let rows = size.batch / blocks;

@@ -8,7 +8,7 @@ use crate::import::NodeError;
 use crate::import::onnx::attr::Attr;
 use crate::tensor::DType;
 
-const ONE: (usize, usize) = (1, 1);
+const ONE: (u8, u8) = (1, 1);
 
 pub(super) const ROWS: &[OpRow] = &[
     OpRow::new("Abs", ONE, &[], |cx| plain(cx, UnaryOp::Abs)),

@@ -7,8 +7,8 @@ use crate::graph::TensorId;
 use crate::import::NodeError;
 use crate::tensor::DType;
 
-const TWO: (usize, usize) = (2, 2);
-const SOME: (usize, usize) = (1, MANY);
+const TWO: (u8, u8) = (2, 2);
+const SOME: (u8, u8) = (1, MANY);
 
 pub(super) const ROWS: &[OpRow] = &[
     OpRow::new("Add", TWO, &[], |cx| two(cx, BinaryOp::Add)),

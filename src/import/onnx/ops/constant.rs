@@ -5,7 +5,6 @@ use crate::graph::GraphError;
 use crate::graph::ops::dequantize::Dequantize;
 use crate::import::onnx::attr::{Attr, Attrs};
 use crate::import::onnx::build;
-use crate::import::onnx::data::to_i64s;
 use crate::import::{DataError, NodeError};
 use crate::tensor::{DType, Tensor};
 
@@ -36,9 +35,6 @@ pub(super) const ROWS: &[OpRow] = &[
         dequantize_linear,
     )
     .since(10),
-    OpRow::new("Range", (3, 3), &[Attr::int("stash_type").since(27)], range)
-        .since(11)
-        .known(&[0, 1, 2]),
 ];
 
 /// The value of a `Constant` node, if a supported attribute gives one.
@@ -75,47 +71,6 @@ fn constant_of_shape(cx: &mut NodeCx<'_>) -> Outputs {
         None => cx.scalar(DType::F32, 0.0)?,
     };
     Ok(vec![cx.expand(value, &dims)?])
-}
-
-/// `start`, `start + delta`, ... below `limit` (above, for a negative delta).
-fn range(cx: &mut NodeCx<'_>) -> Outputs {
-    /// No shape arithmetic needs more.
-    const MOST: f64 = 16_777_216.0;
-    let number = |cx: &NodeCx<'_>, i| cx.constant_input(i)?.ok_or(NodeError::NoInput(i));
-    let (start, limit, delta) = (number(cx, 0)?, number(cx, 1)?, number(cx, 2)?);
-    let dtype = start.dtype();
-    let too_long = || NodeError::unsupported(format!("a range of more than {MOST} elements"));
-    if let (Some(a), Some(b), Some(d)) = (to_i64s(&start), to_i64s(&limit), to_i64s(&delta)) {
-        let (Some(&a), Some(&b), Some(&d)) = (a.first(), b.first(), d.first()) else {
-            return Err(NodeError::invalid("start, limit and delta must be numbers"));
-        };
-        if d == 0 {
-            return Err(NodeError::invalid("delta is 0"));
-        }
-        let (a, b, d) = (i128::from(a), i128::from(b), i128::from(d));
-        let count = ((b - a) / d + i128::from((b - a) % d != 0)).max(0);
-        let count = if (b - a).signum() == d.signum() { count } else { 0 };
-        let count = u32::try_from(count).ok().filter(|&c| f64::from(c) <= MOST);
-        let count = count.ok_or_else(too_long)?;
-        // Each element lies between start and limit, so it fits.
-        let element = |i: u32| i64::try_from(a + i128::from(i) * d).unwrap_or_default();
-        let values: Vec<i64> = (0..count).map(element).collect();
-        let values = Tensor::from_slice(&[values.len()], &values).map_err(GraphError::from)?;
-        let values = cx.constant(values)?;
-        return Ok(vec![cast::to(cx, values, dtype)?]);
-    }
-    let float = |cx: &NodeCx<'_>, i| cx.float_input(i)?.ok_or(NodeError::NoInput(i));
-    let (a, b, d) = (float(cx, 0)?, float(cx, 1)?, float(cx, 2)?);
-    let (a, b, d) = (f64::from(a), f64::from(b), f64::from(d));
-    let count = ((b - a) / d).ceil().max(0.0);
-    if count.is_nan() || count > MOST {
-        return Err(too_long());
-    }
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
-    let values: Vec<f32> = (0..count as u32).map(|i| (a + f64::from(i) * d) as f32).collect();
-    let values = Tensor::from_slice(&[values.len()], &values).map_err(GraphError::from)?;
-    let values = cx.constant(values)?;
-    Ok(vec![cast::to(cx, values, dtype)?])
 }
 
 /// `(x - zero_point) * scale`, with one scale, one per index of an axis, or one per block of it.

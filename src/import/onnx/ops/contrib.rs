@@ -24,7 +24,7 @@ const AXIS: &[Attr] = &[Attr::int("axis")];
 /// A row of the domain.
 const fn row(
     name: &'static str,
-    inputs: (usize, usize),
+    inputs: (u8, u8),
     attrs: &'static [Attr],
     build: fn(&mut NodeCx<'_>) -> Outputs,
 ) -> OpRow {

@@ -20,8 +20,8 @@ use crate::import::onnx::build;
 use crate::import::onnx::data::to_i64s;
 use crate::tensor::{DType, Tensor};
 
-const TWO: (usize, usize) = (2, 2);
-const THREE: (usize, usize) = (3, 3);
+const TWO: (u8, u8) = (2, 2);
+const THREE: (u8, u8) = (3, 3);
 const EXTREME: &[Attr] =
     &[Attr::int("axis"), Attr::int("keepdims"), Attr::int("select_last_index").since(12)];
 const REDUCTION: Attr =

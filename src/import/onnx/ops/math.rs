@@ -13,8 +13,8 @@ use crate::import::onnx::attr::Attr;
 use crate::import::onnx::build;
 use crate::tensor::DType;
 
-const ONE: (usize, usize) = (1, 1);
-const TWO: (usize, usize) = (2, 2);
+const ONE: (u8, u8) = (1, 1);
+const TWO: (u8, u8) = (2, 2);
 const CUMULATIVE: &[Attr] = &[Attr::int("exclusive"), Attr::int("reverse")];
 
 pub(super) const ROWS: &[OpRow] = &[

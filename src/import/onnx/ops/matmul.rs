@@ -115,7 +115,7 @@ pub(super) fn scaled(cx: &mut NodeCx<'_>, x: TensorId, factor: f32) -> Result<Te
     }
     let dtype = cx.dtype(x);
     if !dtype.is_float() && factor.fract() != 0.0 {
-        return Err(NodeError::unsupported(format!("a factor of {factor} for {dtype}")));
+        return Err(NodeError::unsupported(format!("a factor with a fraction for {dtype}")));
     }
     let factor = cx.scalar(dtype, f64::from(factor))?;
     cx.binary(BinaryOp::Mul, x, factor)

@@ -4,6 +4,8 @@
 //! which versions of the operator set it serves, how many inputs and outputs a node may have, and
 //! every attribute with its type; what a row does not name is reported when a model is loaded.
 
+use core::ops::RangeInclusive;
+
 use super::attr::{Attr, Attrs};
 use super::build::NodeCx;
 use crate::graph::TensorId;
@@ -19,6 +21,8 @@ mod constant;
 mod contrib;
 mod control;
 mod conv;
+mod conv_transpose;
+mod depth;
 mod dynamic;
 mod host;
 mod indexing;
@@ -31,6 +35,7 @@ mod pad;
 mod pool;
 mod quantize;
 mod random;
+mod range;
 mod recent;
 mod recurrent;
 mod reduce;
@@ -60,16 +65,14 @@ pub(super) struct OpRow {
     pub(super) name: &'static str,
     /// Its domain; empty is ONNX itself.
     pub(super) domain: &'static str,
-    /// First operator set.
-    pub(super) since: i64,
-    /// Last operator set.
-    until: i64,
-    /// Fewest and most inputs.
-    pub(super) inputs: (usize, usize),
+    /// First and last operator set. There are hundreds of rows: small numbers are small.
+    opsets: (u8, u8),
+    /// Fewest and most inputs; [`MANY`] for any number.
+    inputs: (u8, u8),
     /// Fewest and most outputs.
-    pub(super) outputs: (usize, usize),
+    outputs: (u8, u8),
     /// Outputs that are computed; others must not be used.
-    pub(super) computed_outputs: usize,
+    computed_outputs: u8,
     /// Inputs whose values must be known when the graph is built.
     pub(super) known: &'static [usize],
     /// Attributes.
@@ -85,15 +88,14 @@ impl OpRow {
     /// they do today, with one output.
     const fn new(
         name: &'static str,
-        inputs: (usize, usize),
+        inputs: (u8, u8),
         attrs: &'static [Attr],
         build: fn(&mut NodeCx<'_>) -> Outputs,
     ) -> Self {
         Self {
             name,
             domain: "",
-            since: 7,
-            until: i64::MAX,
+            opsets: (7, u8::MAX),
             inputs,
             outputs: (1, 1),
             computed_outputs: 1,
@@ -107,7 +109,7 @@ impl OpRow {
     /// As [`OpRow::new`], for results whose shapes depend on what is in the operands.
     const fn on_host(
         name: &'static str,
-        inputs: (usize, usize),
+        inputs: (u8, u8),
         attrs: &'static [Attr],
         compute: fn(&HostCx<'_>) -> Tensors,
     ) -> Self {
@@ -120,23 +122,46 @@ impl OpRow {
     }
 
     /// The first operator set.
-    const fn since(self, since: i64) -> Self {
-        Self { since, ..self }
+    const fn since(self, since: u8) -> Self {
+        Self { opsets: (since, self.opsets.1), ..self }
     }
 
     /// The last operator set.
-    const fn until(self, until: i64) -> Self {
-        Self { until, ..self }
+    const fn until(self, until: u8) -> Self {
+        Self { opsets: (self.opsets.0, until), ..self }
     }
 
     /// Up to `most` outputs, of which the first `computed` are computed.
-    const fn outputs(self, most: usize, computed: usize) -> Self {
+    const fn outputs(self, most: u8, computed: u8) -> Self {
         Self { outputs: (1, most), computed_outputs: computed, ..self }
     }
 
     /// Inputs whose values must be known when the graph is built.
     const fn known(self, known: &'static [usize]) -> Self {
         Self { known, ..self }
+    }
+
+    /// The operator sets.
+    pub(super) fn opsets(&self) -> RangeInclusive<i64> {
+        i64::from(self.opsets.0)..=match self.opsets.1 {
+            u8::MAX => i64::MAX,
+            last => i64::from(last),
+        }
+    }
+
+    /// How many inputs a node may have.
+    pub(super) fn inputs(&self) -> RangeInclusive<usize> {
+        usize::from(self.inputs.0)..=most(self.inputs.1)
+    }
+
+    /// How many outputs a node may have.
+    pub(super) fn outputs_allowed(&self) -> RangeInclusive<usize> {
+        usize::from(self.outputs.0)..=most(self.outputs.1)
+    }
+
+    /// How many outputs are computed; others must not be used.
+    pub(super) fn computed_outputs(&self) -> usize {
+        most(self.computed_outputs)
     }
 
     /// Whether the result depends on the shape of the input only.
@@ -174,7 +199,12 @@ impl core::fmt::Debug for OpRow {
 }
 
 /// Any number of inputs or outputs.
-const MANY: usize = usize::MAX;
+const MANY: u8 = u8::MAX;
+
+/// A number of inputs or outputs.
+fn most(number: u8) -> usize {
+    if number == MANY { usize::MAX } else { usize::from(number) }
+}
 
 /// Files of rows, in sets that features add. Of a file that a build lacks there are the names alone.
 macro_rules! table {
@@ -185,13 +215,13 @@ macro_rules! table {
             $($(if cfg!(feature = $feature) { $file::ROWS } else { &[] },)*)*
         ];
 
-        /// Features that the build lacks, and operators that they would add.
-        const ABSENT: &[(&str, &[&str])] = &[$($((
+        /// Features that the build lacks, and operators that they would add, each followed by a space.
+        const ABSENT: &[(&str, &[u8])] = &[$($((
             $feature,
             if cfg!(feature = $feature) {
                 &[]
             } else {
-                const { &names::<{ $file::ROWS.len() }>($file::ROWS) }
+                const { &names::<{ names_len($file::ROWS) }>($file::ROWS) }
             },
         ),)*)*];
     };
@@ -203,23 +233,40 @@ table! {
     ]
     "ops-int8" [quantize]
     "ops-more" [
-        algebra attention contrib indexing loss math norms random recent recurrent resize sampling
-        select signal text windows
+        algebra attention contrib conv_transpose depth indexing loss math norms random range recent recurrent
+        resize sampling select signal text windows
     ]
     "ops-control" [control dynamic]
 }
 
-/// The names of operators.
+/// Bytes of the names of operators, each followed by a space.
 #[expect(
     clippy::indexing_slicing,
     reason = "it is a constant: what is out of bounds does not compile"
 )]
-const fn names<const N: usize>(rows: &[OpRow]) -> [&'static str; N] {
-    let mut names = [""; N];
-    let mut i = 0;
-    while i < N {
-        names[i] = rows[i].name;
+const fn names_len(rows: &[OpRow]) -> usize {
+    let (mut len, mut i) = (0, 0);
+    while i < rows.len() {
+        len += rows[i].name.len() + 1;
         i += 1;
+    }
+    len
+}
+
+/// The names of operators, each followed by a space: one text, as a table of texts is several times as large.
+#[expect(
+    clippy::indexing_slicing,
+    reason = "it is a constant: what is out of bounds does not compile"
+)]
+const fn names<const LEN: usize>(rows: &[OpRow]) -> [u8; LEN] {
+    let (mut names, mut at, mut i) = ([b' '; LEN], 0, 0);
+    while i < rows.len() {
+        let (name, mut j) = (rows[i].name.as_bytes(), 0);
+        while j < name.len() {
+            names[at] = name[j];
+            (at, j) = (at + 1, j + 1);
+        }
+        (at, i) = (at + 1, i + 1);
     }
     names
 }
@@ -231,14 +278,15 @@ pub(super) fn rows() -> impl Iterator<Item = &'static OpRow> {
 
 /// An operator that this build lacks and another has: its name, and the feature that adds it.
 pub(super) fn absent(name: &str) -> Option<(&'static str, &'static str)> {
-    ABSENT
-        .iter()
-        .find_map(|&(feature, names)| Some((*names.iter().find(|n| **n == name)?, feature)))
+    ABSENT.iter().find_map(|&(feature, names)| {
+        let found = names.split(|&b| b == b' ').find(|n| *n == name.as_bytes())?;
+        Some((core::str::from_utf8(found).ok()?, feature))
+    })
 }
 
 /// The row of an operator in an operator set of a domain.
 pub(super) fn find(domain: &str, name: &str, opset: i64) -> Option<&'static OpRow> {
-    rows().find(|r| r.domain == domain && r.name == name && (r.since..=r.until).contains(&opset))
+    rows().find(|r| r.domain == domain && r.name == name && r.opsets().contains(&opset))
 }
 
 /// The value of a `Constant` node; `None` if no supported attribute gives one.

@@ -9,8 +9,8 @@ use crate::import::onnx::build;
 use crate::import::onnx::data::computed;
 use crate::tensor::DType;
 
-const ONE: (usize, usize) = (1, 1);
-const NONE: (usize, usize) = (0, 0);
+const ONE: (u8, u8) = (1, 1);
+const NONE: (u8, u8) = (0, 0);
 const DTYPE: Attr = Attr::int("dtype");
 const SEED: Attr = Attr::float("seed");
 const SHAPE: Attr = Attr::ints("shape").required();

@@ -52,12 +52,9 @@ pub(super) const ROWS: &[OpRow] = {
 fn with(cx: &mut NodeCx<'_>, op: ReduceOp) -> Outputs {
     let x = cx.input(0)?;
     let rank = cx.rank(x);
-    let mut axes = build::axes(&cx.ints_attr_or_input("axes", 1)?.unwrap_or_default(), rank)?;
-    let noop = cx.flag("noop_with_empty_axes", false);
-    if axes.is_empty() && !noop {
-        axes = (0..rank).collect();
-    }
-    axes.sort_unstable();
+    let given = build::axes(&cx.ints_attr_or_input("axes", 1)?.unwrap_or_default(), rank)?;
+    let all = given.is_empty() && !cx.flag("noop_with_empty_axes", false);
+    let axes: Vec<usize> = (0..rank).filter(|i| all || given.contains(i)).collect();
     Ok(vec![over(cx, op, x, &axes, cx.flag("keepdims", true))?])
 }
 

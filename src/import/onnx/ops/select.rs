@@ -11,7 +11,7 @@ use crate::import::onnx::build;
 use crate::import::onnx::data::to_i64s;
 use crate::tensor::{DType, Tensor};
 
-const TWO: (usize, usize) = (2, 2);
+const TWO: (u8, u8) = (2, 2);
 
 pub(super) const ROWS: &[OpRow] = &[
     OpRow::new("And", TWO, &[], |cx| compare(cx, CompareOp::And)),

@@ -87,7 +87,7 @@ impl Random {
 
 /// A model of one node with random operands and attributes.
 fn random_model(row: &OpRow, random: &mut Random) -> ModelProto {
-    let (least, most) = row.inputs;
+    let (least, most) = row.inputs().into_inner();
     let spread = most.min(least + 5) - least + 1;
     let count = least + usize::try_from(random.next()).unwrap_or(0) % spread;
     let names: Vec<String> = (0..count).map(|i| format!("x{i}")).collect();
@@ -95,8 +95,9 @@ fn random_model(row: &OpRow, random: &mut Random) -> ModelProto {
     let absent = |random: &mut Random| random.next().is_multiple_of(12);
     let inputs: Vec<&str> =
         names.iter().map(|n| if absent(random) { "" } else { n.as_str() }).collect();
-    let outputs: Vec<String> =
-        (0..row.outputs.1.min(row.computed_outputs).min(3)).map(|i| format!("y{i}")).collect();
+    let outputs: Vec<String> = (0..row.computed_outputs().min(*row.outputs_allowed().end()).min(3))
+        .map(|i| format!("y{i}"))
+        .collect();
     let outs: Vec<&str> = outputs.iter().map(String::as_str).collect();
     let mut n = node(row.name, &inputs, &outs, &[]);
     n.domain = Some(row.domain.into());
@@ -124,8 +125,9 @@ fn random_model(row: &OpRow, random: &mut Random) -> ModelProto {
         output: outs.iter().map(|o| value(o, DType::F32)).collect(),
         ..Default::default()
     };
-    let newest = row.until.min(NEWEST_OPSET);
-    let opset = row.since.min(newest).max(random.pick(&[7, 13, newest]).min(newest));
+    let (since, until) = row.opsets().into_inner();
+    let newest = until.min(NEWEST_OPSET);
+    let opset = since.min(newest).max(random.pick(&[7, 13, newest]).min(newest));
     let mut m = model(if row.domain.is_empty() { opset } else { NEWEST_OPSET }, graph);
     if !row.domain.is_empty() {
         let version = Some(1);

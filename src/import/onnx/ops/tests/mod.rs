@@ -47,7 +47,11 @@ fn rows_do_not_overlap_and_name_attributes_once() {
     let rows: Vec<_> = super::rows().collect();
     for (i, a) in rows.iter().enumerate() {
         for b in rows.iter().skip(i + 1).filter(|b| (b.domain, b.name) == (a.domain, a.name)) {
-            assert!(a.until < b.since || b.until < a.since, "{}", a.name);
+            assert!(
+                a.opsets().end() < b.opsets().start() || b.opsets().end() < a.opsets().start(),
+                "{}",
+                a.name
+            );
         }
     }
     let operators = super::super::supported_operators();
