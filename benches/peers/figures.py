@@ -62,8 +62,8 @@ class Figure:
         return before + " ".join(words)
 
 
-def versus(what, title, *more, name=None, quick=("--only", "resnet8")):
-    command = ["PYTHON", "benches/peers/versus.py", "--what", what, "--threads", "1"]
+def versus(what, title, *more, name=None, quick=("--only", "resnet8"), threads=("1",)):
+    command = ["PYTHON", "benches/peers/versus.py", "--what", what, "--threads", *threads]
     short = [*command, "--rounds", "1", "--budget", "0.02", "--no-check", *quick]
     return Figure(name or what, title, [*command, *more], short, PEER)
 
@@ -85,7 +85,7 @@ def bench(name, title, *command):
 
 
 FIGURES = [
-    versus("nets", "Networks in f32 against other runtimes, one thread"),
+    versus("nets", "Networks in f32 against other runtimes, one and two threads", threads=("1", "2")),
     versus("int8", "Networks in int8 against other runtimes, one thread"),
     versus("layers", "Layers in f32 against other runtimes, one thread", quick=("--only", "64x56x56")),
     versus("tiny", "What a call costs", quick=()),
@@ -180,12 +180,12 @@ def measure(figure, options, folder):
     return (f"```text\n{text}\n```\n", None) if text else (None, f"`{figure.line(options.quick)}` printed nothing")
 
 
-def ratios(path):
+def ratios(path, threads):
     """Of a file of `versus.py`: name of a net, time of the fastest peer over ours."""
     times = {}
     with open(path, newline="") as file:
         for row in csv.DictReader(file):
-            if row["output"] == "ok" or row["runtime"] == "tilewright":
+            if row["threads"] == threads and (row["output"] == "ok" or row["runtime"] == "tilewright"):
                 times.setdefault(row["name"], {})[row["runtime"]] = float(row["median_us"])
     found = {}
     for name, of in times.items():
@@ -198,22 +198,21 @@ def ratios(path):
 def against_peers(folder):
     """The README's table, of two others."""
     columns = {}
-    for name, title in [("nets", "f32"), ("int8", "int8")]:
+    for title, name, threads in [("f32", "nets", "1"), ("f32, two threads", "nets", "2"), ("int8", "int8", "1")]:
         path = folder / f"{name}.csv"
-        columns[title] = ratios(path) if path.exists() else {}
+        found = ratios(path, threads) if path.exists() else {}
+        columns[title] = {re.sub(r"[_-]?int8$", "", net): value for net, value in found.items()}
     if not columns["f32"]:
         return None
-    lines = ["| times as fast as the fastest peer | f32 | int8 |", "|---|---|---|"]
 
-    def cell(value):
-        return f"{value:.2f}" if value else "-"
+    def row(head, cells):
+        return f"| {head} | " + " | ".join(f"{value:.2f}" if value else "-" for value in cells) + " |"
 
-    plain = {re.sub(r"[_-]?int8$", "", name): value for name, value in columns["int8"].items()}
-    for name, value in columns["f32"].items():
-        lines.append(f"| {NAMES.get(name, name)} | {cell(value)} | {cell(plain.get(name))} |")
-    means = [math.exp(sum(map(math.log, of.values())) / len(of)) if of else None for of in (columns["f32"], plain)]
-    lines.append(f"| geometric mean | {cell(means[0])} | {cell(means[1])} |")
-    return "\n".join(lines) + "\n"
+    lines = ["| times as fast as the fastest peer | " + " | ".join(columns) + " |", "|---|---|---|---|"]
+    for net in columns["f32"]:
+        lines.append(row(NAMES.get(net, net), [of.get(net) for of in columns.values()]))
+    means = [math.exp(sum(map(math.log, of.values())) / len(of)) if of else None for of in columns.values()]
+    return "\n".join([*lines, row("geometric mean", means)]) + "\n"
 
 
 def replaced(text, name, body):
@@ -253,7 +252,7 @@ def self_test():
         folder = pathlib.Path(folder)
         head = "name,threads,runtime,median_us,output\n"
         (folder / "nets.csv").write_text(head + "resnet8,1,a,30,ok\nresnet8,1,b,10,off\nresnet8,1,tilewright,20,ok\n")
-        assert against_peers(folder).splitlines()[2] == "| ResNet8 (MLPerf Tiny's shapes) | 1.50 | - |"
+        assert against_peers(folder).splitlines()[2] == "| ResNet8 (MLPerf Tiny's shapes) | 1.50 | - | - |"
     known = {figure.name for figure in FIGURES} | {"peers"}
     for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         for name in re.findall(r"<!-- figures: (\S+) -->", path.read_text(encoding="utf-8")):
