@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Component, Path, PathBuf};
+use std::path::Path;
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
+use crate::plain::plain;
 use crate::{Page, pages, root};
 
 fn events(text: &str) -> Parser<'_> {
@@ -36,19 +37,6 @@ fn anchors(text: &str) -> BTreeSet<String> {
         }
     }
     found
-}
-
-/// A path without `.` and `..`.
-fn plain(path: &Path) -> PathBuf {
-    let mut parts = Vec::new();
-    for part in path.components() {
-        match part {
-            Component::ParentDir => drop(parts.pop()),
-            Component::CurDir => {}
-            other => parts.push(other),
-        }
-    }
-    parts.iter().collect()
 }
 
 /// What is wrong with the links of a page.

@@ -21,6 +21,8 @@ mod blocks;
 mod commands;
 mod links;
 mod lists;
+#[path = "../../xtask/src/plain.rs"]
+mod plain;
 
 use std::fs;
 use std::path::{Path, PathBuf};

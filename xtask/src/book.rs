@@ -5,10 +5,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::legs::has_program;
+use crate::plain::plain;
 use crate::{finish, target_dir};
 
 /// The pages.
@@ -133,19 +134,6 @@ fn between(from: &Path, to: &Path) -> String {
     let up = from.components().count() - 1;
     let way: PathBuf = (0..up).map(|_| "..").collect::<PathBuf>().join(to);
     way.to_string_lossy().into_owned()
-}
-
-/// A path without `.` and `..`.
-fn plain(path: &Path) -> PathBuf {
-    let mut parts = Vec::new();
-    for part in path.components() {
-        match part {
-            Component::ParentDir => drop(parts.pop()),
-            Component::CurDir => {}
-            other => parts.push(other),
-        }
-    }
-    parts.iter().collect()
 }
 
 /// Links of web pages to files that are not there.

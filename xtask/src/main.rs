@@ -8,6 +8,7 @@ mod ci;
 mod dist;
 mod install;
 mod legs;
+mod plain;
 mod port;
 mod rows;
 mod tidy;

@@ -75,16 +75,15 @@ impl Operator for Reduce {
         // elements become wide ones, and back.
         macro_rules! through {
             ($t:ty, $wide:expr, $narrow:expr, $f:expr) => {{
-                let wide: Vec<_> = x.slice::<$t>(name)?.iter().map($wide).collect();
-                let results = dst.slice::<$t>(name)?;
-                let made = along(&wide, results.len(), &params, $f);
-                results.iter_mut().zip(made).for_each(|(y, v)| *y = $narrow(v));
+                let (x, y) = (x.slice::<$t>(name)?, dst.slice::<$t>(name)?);
+                let (wide, narrow) = ($wide, $narrow);
+                along(y.len(), &params, &|at| wide(x[at]), $f, &mut |i, v| y[i] = narrow(v));
                 Ok(())
             }};
         }
         macro_rules! float {
             ($t:ty, $from:expr) => {
-                through!($t, |&v| f64::from(v), $from, &|v| floats(op, v))
+                through!($t, |v: $t| f64::from(v), $from, &|v| floats(op, v))
             };
         }
         macro_rules! int {
@@ -92,9 +91,9 @@ impl Operator for Reduce {
                 let ends = [<$t>::MIN as i64, <$t>::MAX as i64];
                 if ints(op, &[], ends).is_some() {
                     let of = |v: &[i64]| ints(op, v, ends).unwrap_or_default();
-                    through!($t, |&v| v as i64, |v: i64| v as $t, &of)
+                    through!($t, |v: $t| v as i64, |v: i64| v as $t, &of)
                 } else {
-                    through!($t, |&v| v as f64, |v: f64| v as $t, &|v| floats(op, v))
+                    through!($t, |v: $t| v as f64, |v: f64| v as $t, &|v| floats(op, v))
                 }
             }};
         }
@@ -103,7 +102,7 @@ impl Operator for Reduce {
             DType::F64 => float!(f64, |v: f64| v),
             DType::F16 => float!(half::f16, half::f16::from_f64),
             DType::BF16 => float!(half::bf16, half::bf16::from_f64),
-            DType::Bool => through!(u8, |&v| i64::from(v), |v: i64| v as u8, &|v| match op {
+            DType::Bool => through!(u8, i64::from, |v: i64| v as u8, &|v| match op {
                 ReduceOp::Max => i64::from(v.contains(&1)),
                 _ => i64::from(!v.contains(&0)),
             }),
@@ -128,14 +127,22 @@ impl Operator for Reduce {
     }
 }
 
-/// The results of `f` on the elements of `x` along the axis.
-fn along<T: Copy>(x: &[T], results: usize, params: &ReduceParams, f: &dyn Fn(&[T]) -> T) -> Vec<T> {
+/// Writes the results of `f` on what is read along the axis. No more than one line of elements is copied.
+fn along<T>(
+    results: usize,
+    params: &ReduceParams,
+    read: &dyn Fn(usize) -> T,
+    f: &dyn Fn(&[T]) -> T,
+    write: &mut dyn FnMut(usize, T),
+) {
     let &ReduceParams { axis, inner, .. } = params;
-    let line = |i: usize| -> Vec<T> {
+    let mut line = Vec::with_capacity(axis);
+    for i in 0..results {
         let first = i / inner * axis * inner + i % inner;
-        (0..axis).map(|k| x[first + k * inner]).collect()
-    };
-    (0..results).map(|i| f(&line(i))).collect()
+        line.clear();
+        line.extend((0..axis).map(|k| read(first + k * inner)));
+        write(i, f(&line));
+    }
 }
 
 /// The reduction of integers that are exact, of which the low bits count; `ends` are the least and the greatest
