@@ -25,7 +25,7 @@ use crate::error::{check_len, checked_len};
 use crate::{Isa, KernelError};
 use core::ops::Range;
 use quantize::{PrepareArgs, Record};
-use tile::{BlockArgs, BlockKernel, BlockRow, row};
+use tile::{BlockArgs, BlockKernel, BlockRow, SINGLES, row};
 use unpack::UnpackFn;
 
 const OP: &str = "block_matmul";
@@ -91,8 +91,13 @@ enum Way {
     /// As they are packed.
     Packed(&'static [BlockKernel]),
     /// Taken apart first, into so many vectors of floats and words per 32 steps of the reduction; with a
-    /// kernel that reads a packed panel for a single column, if there is one.
-    Unpacked(UnpackFn, &'static [BlockKernel], usize, Option<&'static BlockKernel>),
+    /// kernel that reads a packed panel for a single column.
+    Unpacked {
+        unpack: UnpackFn,
+        kernels: &'static [BlockKernel],
+        vectors: usize,
+        single: &'static BlockKernel,
+    },
 }
 
 impl Way {
@@ -106,22 +111,26 @@ impl Way {
                 _ => row.q8_0,
             });
         };
-        let [single_4, single_6] = [&row.q4_k[0], &row.q6_k[0]];
-        match format {
-            BlockFormat::Q8_0 => Self::Unpacked(unpack, row.g32, 9, Some(&row.q8_0[0])),
-            BlockFormat::Q4_0 => Self::Unpacked(unpack, row.g32, 9, Some(&row.q4_0[0])),
-            BlockFormat::Q4K => Self::Unpacked(unpack, row.g32m, 10, Some(single_4)),
-            BlockFormat::Q6K => Self::Unpacked(unpack, row.g16, 10, Some(single_6)),
-            BlockFormat::Q3K => Self::Unpacked(unpack, row.g16, 10, None),
-            BlockFormat::Q2K => Self::Unpacked(unpack, row.g16m, 12, None),
-            BlockFormat::Q5_0 | BlockFormat::Iq4Nl => Self::Unpacked(unpack, row.g32, 9, None),
-            _ => Self::Unpacked(unpack, row.g32m, 10, None),
-        }
+        let single = SINGLES.iter().position(|&single| single == format);
+        let single = match (single, format) {
+            (Some(i), _) => &row.singles[i][0],
+            (None, BlockFormat::Q8_0) => &row.q8_0[0],
+            (None, _) => &row.q4_0[0],
+        };
+        let (kernels, vectors) = match format {
+            BlockFormat::Q8_0 | BlockFormat::Q4_0 | BlockFormat::Q5_0 | BlockFormat::Iq4Nl => {
+                (row.g32, 9)
+            }
+            BlockFormat::Q3K | BlockFormat::Q6K => (row.g16, 10),
+            BlockFormat::Q2K => (row.g16m, 12),
+            _ => (row.g32m, 10),
+        };
+        Self::Unpacked { unpack, kernels, vectors, single }
     }
 
     fn kernels(self) -> &'static [BlockKernel] {
         match self {
-            Self::Packed(kernels) | Self::Unpacked(_, kernels, ..) => kernels,
+            Self::Packed(kernels) | Self::Unpacked { kernels, .. } => kernels,
         }
     }
 }
@@ -228,13 +237,12 @@ impl BlockMatmulPlan {
     /// Words of scratch memory that each thread needs in [`run`](Self::run).
     pub fn scratch_len(&self) -> usize {
         self.unit_panels()
-            * (self.packed_len() + if self.is_single() { 0 } else { self.unpacked_len() })
+            * (self.packed_len() + if self.as_packed() { 0 } else { self.unpacked_len() })
     }
 
-    /// Whether there is one column, and a kernel for it that reads packed panels of a format that is taken
-    /// apart otherwise.
-    fn is_single(&self) -> bool {
-        self.params.m == 1 && matches!(self.way, Way::Unpacked(_, _, _, Some(_)))
+    /// Whether panels are multiplied as they are packed.
+    fn as_packed(&self) -> bool {
+        self.params.m == 1 || matches!(self.way, Way::Packed(_))
     }
 
     /// The kernel that takes rows of the file.
@@ -258,7 +266,7 @@ impl BlockMatmulPlan {
     fn unpacked_len(&self) -> usize {
         match self.way {
             Way::Packed(_) => 0,
-            Way::Unpacked(_, _, vectors, _) => self.params.k / 32 * vectors * self.row.lanes,
+            Way::Unpacked { vectors, .. } => self.params.k / 32 * vectors * self.row.lanes,
         }
     }
 
@@ -283,7 +291,7 @@ impl BlockMatmulPlan {
             return rows.info.name;
         }
         match (self.way, self.params.m) {
-            (Way::Unpacked(_, _, _, Some(single)), 1) => single.info.name,
+            (Way::Unpacked { single, .. }, 1) => single.info.name,
             (way, 1) => way.kernels()[0].info.name,
             (way, _) => way.kernels()[self.unit_panels()].info.name,
         }
@@ -462,10 +470,10 @@ impl BlockMatmulPlan {
         let blocks = self.params.k / self.params.format.elements();
         let (kernels, single, w, panel, steps) = match self.way {
             Way::Packed(kernels) => (kernels, &kernels[0], packed, bytes, blocks),
-            Way::Unpacked(_, kernels, _, Some(single)) if self.is_single() => {
+            Way::Unpacked { kernels, single, .. } if self.as_packed() => {
                 (kernels, single, packed, bytes, blocks)
             }
-            Way::Unpacked(unpack, kernels, ..) => {
+            Way::Unpacked { unpack, kernels, .. } => {
                 let len = self.unpacked_len();
                 for i in 0..panels.len() {
                     let to = scratch.wrapping_add(i * len);

@@ -7,7 +7,8 @@
 /// | `q8_0`, `q4_0` | packed blocks of 32 |
 /// | `g32`, `g32m` | unpacked: a scale (and a minimum) as floats, eight words of bytes as `DOTS` takes them |
 /// | `g16`, `g16m` | unpacked: two scales (and two minima) of 16 bytes each, eight such words |
-/// | `q4_k`, `q6_k` | packed blocks of 256; one vector, one column |
+/// | `q4_1`, `q5_0`, `q5_1`, `iq4_nl` | packed blocks of 32; one vector, one column |
+/// | `q2_k` to `q6_k` | packed blocks of 256; one vector, one column |
 /// | `f32`, `f16`, `bf16` | a vector of floats |
 macro_rules! block_step {
     (q8_0 [$v:tt x $c:tt] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
@@ -108,33 +109,137 @@ macro_rules! block_step {
         $x = $x.wrapping_add(11 * $c);
         for w in &mut $w { *w = w.wrapping_add(48 * LANES); }
     };
+    (q4_1 [1 x 1] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
+        let p = $w[0];
+        let (d, least) = (block_step! { half p }, block_step! { half p.wrapping_add(2 * LANES) });
+        block_step! { ahead p, $far }
+        let (low, mut a) = (tile!(VSETU 0x0f0f_0f0f), tile!(VZERO));
+        each!(g in 4 {
+            let p = p.wrapping_add((4 + 4 * g) * LANES);
+            let word = tile!(VWORDS p);
+            block_step! { ahead p, $far }
+            a = tile!(VDOTU tile!(VAND word, low), tile!(VSPLAT $x, g), a);
+            a = tile!(VDOTU tile!(VAND tile!(VSHR word, 4), low), tile!(VSPLAT $x, (g + 4)), a);
+        });
+        block_step! { group $f += a * d * $x }
+        $f[0][0] = tile!(VFMA least, tile!(VSPLAT $x, 9), $f[0][0]);
+        $x = $x.wrapping_add(10);
+        $w[0] = p.wrapping_add(20 * LANES);
+    };
+    (q5_0 [1 x 1] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
+        let p = $w[0];
+        let d = block_step! { half p };
+        let mut a = tile!(VSPLAT $x, 9);
+        block_step! { fives a += p.wrapping_add(2 * LANES) * $x ahead $far }
+        block_step! { group $f += a * d * $x }
+        $x = $x.wrapping_add(10);
+        $w[0] = p.wrapping_add(22 * LANES);
+    };
+    (q5_1 [1 x 1] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
+        let p = $w[0];
+        let (d, least) = (block_step! { half p }, block_step! { half p.wrapping_add(2 * LANES) });
+        let mut a = tile!(VZERO);
+        block_step! { fives a += p.wrapping_add(4 * LANES) * $x ahead $far }
+        block_step! { group $f += a * d * $x }
+        $f[0][0] = tile!(VFMA least, tile!(VSPLAT $x, 9), $f[0][0]);
+        $x = $x.wrapping_add(10);
+        $w[0] = p.wrapping_add(24 * LANES);
+    };
+    (iq4_nl [1 x 1] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
+        let p = $w[0];
+        let d = block_step! { half p };
+        block_step! { ahead p, $far }
+        let (low, mut a) = (tile!(VSETU 0x0f0f_0f0f), tile!(VSPLAT $x, 9));
+        each!(g in 4 {
+            let p = p.wrapping_add((2 + 4 * g) * LANES);
+            let word = tile!(VWORDS p);
+            block_step! { ahead p, $far }
+            let b = tile!(VTABLE &TABLE, tile!(VAND word, low));
+            a = tile!(VDOT b, tile!(VSPLAT $x, g), a);
+            let b = tile!(VTABLE &TABLE, tile!(VAND tile!(VSHR word, 4), low));
+            a = tile!(VDOT b, tile!(VSPLAT $x, (g + 4)), a);
+        });
+        block_step! { group $f += a * d * $x }
+        $x = $x.wrapping_add(10);
+        $w[0] = p.wrapping_add(18 * LANES);
+    };
     (q4_k [1 x 1] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
         let p = $w[0];
-        let (d, low) = (block_step! { half p }, tile!(VSETU 0x0f0f_0f0f));
-        let least = tile!(VSUB tile!(VZERO), block_step! { half p.wrapping_add(2 * LANES) });
-        block_step! { ahead p, $far }
-        let (scales, minima) = block_step! { six_bits p.wrapping_add(4 * LANES) };
-        each!(i in 3 { block_step! { ahead p.wrapping_add((4 + 4 * i) * LANES), $far } });
-        each!(q in 4 {
-            let mut a = [tile!(VZERO); 2];
-            each!(g in 8 {
-                let p = p.wrapping_add((16 + 32 * q + 4 * g) * LANES);
-                let word = tile!(VWORDS p);
-                block_step! { ahead p, $far }
-                let y = $x.wrapping_add(20 * q + g);
-                a[0] = tile!(VDOTU tile!(VAND word, low), tile!(VSPLAT y, 0), a[0]);
-                a[1] = tile!(VDOTU tile!(VAND tile!(VSHR word, 4), low), tile!(VSPLAT y, 10), a[1]);
-            });
-            each!(i in 2 {
-                let (g, y) = (2 * q + i, $x.wrapping_add(20 * q + 10 * i));
-                let s = tile!(VMUL block_step! { unsigned scales[g / 4], g % 4 }, d);
-                let m = tile!(VMUL block_step! { unsigned minima[g / 4], g % 4 }, least);
-                $f[0][0] = tile!(VFMA tile!(VITOF a[i]), tile!(VMUL s, tile!(VSPLAT y, 8)), $f[0][0]);
-                $f[0][0] = tile!(VKEEP tile!(VFMA m, tile!(VSPLAT y, 9), $f[0][0]));
-            });
-        });
+        block_step! { of_six $f += p * $x, 16, quarter ahead $far }
         $x = $x.wrapping_add(80);
         $w[0] = p.wrapping_add(144 * LANES);
+    };
+    (q5_k [1 x 1] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
+        let p = $w[0];
+        // The upper bits, which are read again with each quarter.
+        each!(i in 8 { block_step! { ahead p.wrapping_add((16 + 4 * i) * LANES), $far } });
+        block_step! { of_six $f += p * $x, 48, fifth_quarter ahead $far }
+        $x = $x.wrapping_add(80);
+        $w[0] = p.wrapping_add(176 * LANES);
+    };
+    (q2_k [1 x 1] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
+        let p = $w[0];
+        let d = block_step! { half p };
+        let least = tile!(VSUB tile!(VZERO), block_step! { half p.wrapping_add(2 * LANES) });
+        let (four, two) = (tile!(VSETU 0x0f0f_0f0f), tile!(VSETU 0x0303_0303));
+        each!(i in 5 { block_step! { ahead p.wrapping_add(4 * i * LANES), $far } });
+        each!(part in 4 {
+            let (h, s) = (part / 2, part % 2);
+            let mut a = [tile!(VZERO); 4];
+            each!(g in 4 {
+                let p = p.wrapping_add((20 + 4 * (4 * part + g)) * LANES);
+                let word = tile!(VWORDS p);
+                block_step! { ahead p, $far }
+                let y = $x.wrapping_add(44 * h + 4 * s + g);
+                each!(k in 4 {
+                    let b = tile!(VAND tile!(VSHR word, (2 * k as u32)), two);
+                    a[k] = tile!(VDOTU b, tile!(VSPLAT y, (11 * k)), a[k]);
+                });
+            });
+            each!(k in 4 {
+                let at = 8 * h + 2 * k + s;
+                let word = tile!(VWORDS p.wrapping_add((4 + at / 4 * 4) * LANES));
+                let scale = block_step! { unsigned tile!(VAND word, four), at % 4 };
+                let min = block_step! { unsigned tile!(VAND tile!(VSHR word, 4), four), at % 4 };
+                let x = tile!(VSPLAT $x, ((4 * h + k) * 11 + 8));
+                $f[0][0] = tile!(VFMA tile!(VITOF a[k]), tile!(VMUL tile!(VMUL scale, d), x), $f[0][0]);
+                let x = tile!(VSPLAT $x, ((4 * h + k) * 11 + 9 + s));
+                $f[0][0] = tile!(VKEEP tile!(VFMA tile!(VMUL min, least), x, $f[0][0]));
+            });
+        });
+        $x = $x.wrapping_add(88);
+        $w[0] = p.wrapping_add(84 * LANES);
+    };
+    (q3_k [1 x 1] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
+        let p = $w[0];
+        let two = tile!(VSETU 0x0303_0303);
+        each!(i in 12 { block_step! { ahead p.wrapping_add(4 * i * LANES), $far } });
+        each!(part in 4 {
+            let (h, s) = (part / 2, part % 2);
+            let mut a = [tile!(VZERO); 4];
+            each!(k in 4 { a[k] = tile!(VSPLAT $x, ((4 * h + k) * 11 + 9 + s)); });
+            each!(g in 4 {
+                let bits = tile!(VWORDS p.wrapping_add((14 + 4 * (4 * s + g)) * LANES));
+                let p = p.wrapping_add((46 + 4 * (4 * part + g)) * LANES);
+                let word = tile!(VWORDS p);
+                block_step! { ahead p, $far }
+                let y = $x.wrapping_add(44 * h + 4 * s + g);
+                each!(k in 4 {
+                    let low = tile!(VAND tile!(VSHR word, (2 * k as u32)), two);
+                    let high = block_step! { bit (4 * h + k) of bits, 2 };
+                    a[k] = tile!(VDOTU tile!(VOR low, high), tile!(VSPLAT y, (11 * k)), a[k]);
+                });
+            });
+            let d = block_step! { half p };
+            each!(k in 4 {
+                let scale = block_step! { scale_of_six p, (8 * h + 2 * k + s) };
+                let x = tile!(VSPLAT $x, ((4 * h + k) * 11 + 8));
+                let scale = tile!(VMUL tile!(VMUL scale, d), x);
+                $f[0][0] = tile!(VKEEP tile!(VFMA tile!(VITOF a[k]), scale, $f[0][0]));
+            });
+        });
+        $x = $x.wrapping_add(88);
+        $w[0] = p.wrapping_add(110 * LANES);
     };
     (q6_k [1 x 1] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
         let p = $w[0];
@@ -183,6 +288,79 @@ macro_rules! block_step {
     };
 
     // The parts of those above.
+    // The sum of a single column over a block of 32.
+    (group $f:ident += $a:ident * $d:ident * $x:ident) => {
+        $f[0][0] = tile!(VFMA tile!(VITOF $a), tile!(VMUL $d, tile!(VSPLAT $x, 8)), $f[0][0]);
+    };
+    // Bit `i` of each byte of a word, to bit `to`.
+    (bit $i:tt of $bits:expr, $to:tt) => {{
+        let (i, to) = ($i as u32, $to);
+        let moved = if i <= to { tile!(VSHL $bits, (to - i)) } else { tile!(VSHR $bits, (i - to)) };
+        tile!(VAND moved, tile!(VSETU (0x0101_0101 << to)))
+    }};
+    // Values of 5 bits: their upper ones, then words of their lower ones.
+    (fives $a:ident += $p:ident.wrapping_add($at:expr) * $x:ident ahead $far:tt) => {
+        let (bits, low) = (tile!(VWORDS $p.wrapping_add($at)), tile!(VSETU 0x0f0f_0f0f));
+        each!(i in 2 { block_step! { ahead $p.wrapping_add(i * $at), $far } });
+        each!(g in 4 {
+            let p = $p.wrapping_add($at + (4 + 4 * g) * LANES);
+            let word = tile!(VWORDS p);
+            block_step! { ahead p, $far }
+            let first = block_step! { bit g of bits, 4 };
+            let second = block_step! { bit (g + 4) of bits, 4 };
+            $a = tile!(VDOTU tile!(VOR tile!(VAND word, low), first), tile!(VSPLAT $x, g), $a);
+            let word = tile!(VAND tile!(VSHR word, 4), low);
+            $a = tile!(VDOTU tile!(VOR word, second), tile!(VSPLAT $x, (g + 4)), $a);
+        });
+    };
+    // Eight groups with scales and minima of 6 bits, whose words begin behind so many bytes of each row.
+    (of_six $f:ident += $p:ident * $x:ident, $at:tt, $quarter:ident ahead $far:tt) => {
+        let low = tile!(VSETU 0x0f0f_0f0f);
+        block_step! { ahead $p, $far }
+        let (scales, minima) = block_step! { six_bits $p.wrapping_add(4 * LANES) };
+        each!(i in 3 { block_step! { ahead $p.wrapping_add((4 + 4 * i) * LANES), $far } });
+        each!(q in 4 {
+            let mut a = [tile!(VZERO); 2];
+            each!(g in 8 {
+                let p = $p.wrapping_add(($at + 32 * q + 4 * g) * LANES);
+                let word = tile!(VWORDS p);
+                block_step! { ahead p, $far }
+                let y = $x.wrapping_add(20 * q + g);
+                let [even, odd] = block_step! { $quarter word, low, $p, q, g };
+                a[0] = tile!(VDOTU even, tile!(VSPLAT y, 0), a[0]);
+                a[1] = tile!(VDOTU odd, tile!(VSPLAT y, 10), a[1]);
+            });
+            // Read with each quarter: 16 registers have no room for them meanwhile.
+            let d = block_step! { half $p };
+            let least = tile!(VSUB tile!(VZERO), block_step! { half $p.wrapping_add(2 * LANES) });
+            each!(i in 2 {
+                let (g, y) = (2 * q + i, $x.wrapping_add(20 * q + 10 * i));
+                let s = tile!(VMUL block_step! { unsigned scales[g / 4], g % 4 }, d);
+                let m = tile!(VMUL block_step! { unsigned minima[g / 4], g % 4 }, least);
+                $f[0][0] = tile!(VFMA tile!(VITOF a[i]), tile!(VMUL s, tile!(VSPLAT y, 8)), $f[0][0]);
+                $f[0][0] = tile!(VKEEP tile!(VFMA m, tile!(VSPLAT y, 9), $f[0][0]));
+            });
+        });
+    };
+    (quarter $word:ident, $low:ident, $p:ident, $q:tt, $g:tt) => {
+        [tile!(VAND $word, $low), tile!(VAND tile!(VSHR $word, 4), $low)]
+    };
+    (fifth_quarter $word:ident, $low:ident, $p:ident, $q:tt, $g:tt) => {{
+        let bits = tile!(VWORDS $p.wrapping_add((16 + 4 * $g) * LANES));
+        let [even, odd] = block_step! { quarter $word, $low, $p, $q, $g };
+        let first = block_step! { bit (2 * $q) of bits, 4 };
+        let second = block_step! { bit (2 * $q + 1) of bits, 4 };
+        [tile!(VOR even, first), tile!(VOR odd, second)]
+    }};
+    // Scale `i` of 16, of 6 bits each, less 32, behind a half.
+    (scale_of_six $p:ident, $i:tt) => {{
+        let word = tile!(VWORDS $p.wrapping_add((2 + $i / 4 % 2 * 4) * LANES));
+        let low = tile!(VAND tile!(VSHR word, ($i as u32 / 8 * 4)), tile!(VSETU 0x0f0f_0f0f));
+        let upper = tile!(VWORDS $p.wrapping_add(10 * LANES));
+        let high = tile!(VAND tile!(VSHR upper, ($i as u32 / 4 * 2)), tile!(VSETU 0x0303_0303));
+        let scale = block_step! { unsigned tile!(VOR low, tile!(VSHL high, 4)), $i % 4 };
+        tile!(VSUB scale, tile!(VSET 32.0))
+    }};
     (half $p:expr) => {{ let p: *const u8 = $p; tile!(VLOAD16 p.cast::<u16>()) }};
     (load half $p:expr) => { block_step! { half $p } };
     (load brain $p:expr) => {{ let p: *const u8 = $p; tile!(VLOADB16 p.cast::<u16>()) }};

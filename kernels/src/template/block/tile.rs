@@ -82,8 +82,9 @@ pub(crate) struct BlockRow {
     pub(crate) g32m: &'static [BlockKernel],
     pub(crate) g16: &'static [BlockKernel],
     pub(crate) g16m: &'static [BlockKernel],
-    pub(crate) q4_k: &'static [BlockKernel],
-    pub(crate) q6_k: &'static [BlockKernel],
+    /// Of a single column and packed blocks that are taken apart for several, in the order of
+    /// [`SINGLES`].
+    pub(crate) singles: [&'static [BlockKernel]; SINGLES.len()],
     pub(crate) f32: &'static [BlockKernel],
     pub(crate) f16: &'static [BlockKernel],
     pub(crate) bf16: &'static [BlockKernel],
@@ -96,6 +97,19 @@ pub(crate) struct BlockRow {
     pub(crate) unpack: fn(BlockFormat) -> Option<UnpackFn>,
 }
 
+/// The formats with a kernel in [`BlockRow::singles`].
+pub(super) const SINGLES: [BlockFormat; 9] = [
+    BlockFormat::Q4_1,
+    BlockFormat::Q5_0,
+    BlockFormat::Q5_1,
+    BlockFormat::Iq4Nl,
+    BlockFormat::Q2K,
+    BlockFormat::Q3K,
+    BlockFormat::Q4K,
+    BlockFormat::Q5K,
+    BlockFormat::Q6K,
+];
+
 macro_rules! block_row {
     ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $lanes:tt,
      tiles $tiles:tt, direct $direct:tt, floats $floats:tt,
@@ -104,6 +118,15 @@ macro_rules! block_row {
             use super::*;
             use tilewright_intrinsics::$tile as tile;
             const LANES: usize = $lanes;
+            /// The values of IQ4_NL, as bytes of weights are stored.
+            const TABLE: [u8; 16] = {
+                let (mut table, mut i) = ([0; 16], 0);
+                while i < 16 {
+                    table[i] = (IQ4_NL[i] as u8).wrapping_add(if tile!(BIASED) { 128 } else { 0 });
+                    i += 1;
+                }
+                table
+            };
             pub(super) const ROW: BlockRow = BlockRow {
                 lanes: LANES,
                 bias: if tile!(BIASED) { 128 } else { 0 },
@@ -114,8 +137,17 @@ macro_rules! block_row {
                 g32m: block_tiles! { $isa $isa_name $lanes $feat g32m 0 $tiles },
                 g16: block_tiles! { $isa $isa_name $lanes $feat g16 0 $tiles },
                 g16m: block_tiles! { $isa $isa_name $lanes $feat g16m 0 $tiles },
-                q4_k: block_tiles! { $isa $isa_name $lanes $feat q4_k $far_k [[1 1]] },
-                q6_k: block_tiles! { $isa $isa_name $lanes $feat q6_k $far_k [[1 1]] },
+                singles: [
+                    block_tiles! { $isa $isa_name $lanes $feat q4_1 $far4 [[1 1]] },
+                    block_tiles! { $isa $isa_name $lanes $feat q5_0 $far4 [[1 1]] },
+                    block_tiles! { $isa $isa_name $lanes $feat q5_1 $far4 [[1 1]] },
+                    block_tiles! { $isa $isa_name $lanes $feat iq4_nl $far4 [[1 1]] },
+                    block_tiles! { $isa $isa_name $lanes $feat q2_k $far_k [[1 1]] },
+                    block_tiles! { $isa $isa_name $lanes $feat q3_k $far_k [[1 1]] },
+                    block_tiles! { $isa $isa_name $lanes $feat q4_k $far_k [[1 1]] },
+                    block_tiles! { $isa $isa_name $lanes $feat q5_k $far_k [[1 1]] },
+                    block_tiles! { $isa $isa_name $lanes $feat q6_k $far_k [[1 1]] },
+                ],
                 f32: block_tiles! { $isa $isa_name $lanes $feat f32 $far_f $floats },
                 f16: block_tiles! { $isa $isa_name $lanes $feat f16 $far_f $floats },
                 bf16: block_tiles! { $isa $isa_name $lanes $feat bf16 $far_f $floats },
@@ -339,6 +371,6 @@ pub(crate) fn own(isa: Isa) -> impl Iterator<Item = KernelInfo> {
     let row = row(isa);
     let many =
         [row.q8_0, row.q4_0, row.g32, row.g32m, row.g16, row.g16m, row.f32, row.f16, row.bf16];
-    let all = many.into_iter().flatten().chain(row.q4_k).chain(row.q6_k).chain(&row.rows);
+    let all = many.into_iter().chain(row.singles).flatten().chain(&row.rows);
     all.map(|k| k.info).filter(move |k| k.isa == isa)
 }

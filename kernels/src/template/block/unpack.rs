@@ -40,14 +40,6 @@ macro_rules! block_unpack {
         block_unpack! { next $p, 24 -> $o, 10 }
     };
     (iq4_nl $p:ident -> $o:ident) => {
-        const TABLE: [u8; 16] = {
-            let (mut table, mut i) = ([0; 16], 0);
-            while i < 16 {
-                table[i] = (IQ4_NL[i] as u8).wrapping_add(if tile!(BIASED) { 128 } else { 0 });
-                i += 1;
-            }
-            table
-        };
         let low = tile!(VSETU 0x0f0f_0f0f);
         block_unpack! { halves 1, $p -> $o }
         each!(g in 4 {
@@ -69,13 +61,13 @@ macro_rules! block_unpack {
     };
     (q5_k $p:ident -> $o:ident) => {
         block_unpack! { six_bits $p -> $o }
-        let (low, bit) = (tile!(VSETU 0x0f0f_0f0f), tile!(VSETU 0x0101_0101));
+        let low = tile!(VSETU 0x0f0f_0f0f);
         each!(g in 8 {
             let bits = tile!(VWORDS $p.wrapping_add((16 + 4 * g) * LANES));
             each!(q in 4 {
                 let word = tile!(VWORDS $p.wrapping_add((48 + 32 * q + 4 * g) * LANES));
-                let even = tile!(VSHL tile!(VAND tile!(VSHR bits, (2 * q as u32)), bit), 4);
-                let odd = tile!(VSHL tile!(VAND tile!(VSHR bits, (2 * q as u32 + 1)), bit), 4);
+                let even = block_step! { bit (2 * q) of bits, 4 };
+                let odd = block_step! { bit (2 * q + 1) of bits, 4 };
                 tile!(VSTORE $o, (20 * q + 2 + g), tile!(VOR tile!(VAND word, low), even));
                 tile!(VSTORE $o, (20 * q + 12 + g), tile!(VOR tile!(VAND tile!(VSHR word, 4), low), odd));
             });
@@ -119,23 +111,17 @@ macro_rules! block_unpack {
         block_unpack! { next $p, 84 -> $o, 96 }
     };
     (q3_k $p:ident -> $o:ident) => {
-        let (d, zero) = (block_step! { half $p }, tile!(VSET 32.0));
-        let (four, two) = (tile!(VSETU 0x0f0f_0f0f), tile!(VSETU 0x0303_0303));
-        let upper = tile!(VWORDS $p.wrapping_add(10 * LANES));
+        let (d, two) = (block_step! { half $p }, tile!(VSETU 0x0303_0303));
         each!(i in 16 {
-            let word = tile!(VWORDS $p.wrapping_add((2 + i / 4 % 2 * 4) * LANES));
-            let low = tile!(VAND tile!(VSHR word, (i as u32 / 8 * 4)), four);
-            let high = tile!(VSHL tile!(VAND tile!(VSHR upper, (i as u32 / 4 * 2)), two), 4);
-            let scale = tile!(VSUB block_step! { unsigned tile!(VOR low, high), i % 4 }, zero);
+            let scale = block_step! { scale_of_six $p, i };
             tile!(VSTORE $o, (i / 2 * 10 + i % 2), tile!(VMUL scale, d));
         });
-        let bit = tile!(VSETU 0x0101_0101);
         each!(h in 2 { each!(g in 8 {
             let word = tile!(VWORDS $p.wrapping_add((46 + 4 * (8 * h + g)) * LANES));
             let bits = tile!(VWORDS $p.wrapping_add((14 + 4 * g) * LANES));
             each!(k in 4 {
                 let low = tile!(VAND tile!(VSHR word, (2 * k as u32)), two);
-                let high = tile!(VSHL tile!(VAND tile!(VSHR bits, (4 * h as u32 + k as u32)), bit), 2);
+                let high = block_step! { bit (4 * h + k) of bits, 2 };
                 tile!(VSTORE $o, ((4 * h + k) * 10 + 2 + g), tile!(VOR low, high));
             });
         }); });
@@ -155,12 +141,12 @@ macro_rules! block_unpack {
         });
     };
     (fives $p:ident, $at:tt -> $o:ident, $to:tt) => {
-        let (low, bit) = (tile!(VSETU 0x0f0f_0f0f), tile!(VSETU 0x0101_0101));
+        let low = tile!(VSETU 0x0f0f_0f0f);
         let bits = tile!(VWORDS $p.wrapping_add($at * LANES));
         each!(g in 4 {
             let word = tile!(VWORDS $p.wrapping_add(($at + 4 + 4 * g) * LANES));
-            let first = tile!(VSHL tile!(VAND tile!(VSHR bits, (g as u32)), bit), 4);
-            let second = tile!(VSHL tile!(VAND tile!(VSHR bits, (g as u32 + 4)), bit), 4);
+            let first = block_step! { bit g of bits, 4 };
+            let second = block_step! { bit (g + 4) of bits, 4 };
             tile!(VSTORE $o, ($to + g), tile!(VOR tile!(VAND word, low), first));
             tile!(VSTORE $o, ($to + 4 + g), tile!(VOR tile!(VAND tile!(VSHR word, 4), low), second));
         });
