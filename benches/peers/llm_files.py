@@ -12,7 +12,7 @@ SHAPES = {
     "1b": dict(width=2048, layers=16, heads=32, kv_heads=8, hidden=8192, vocab=128256, tied=True, base=500000.0),
     "110m": dict(width=768, layers=12, heads=12, kv_heads=12, hidden=2048, vocab=32000, tied=False, base=10000.0),
 }
-TYPES = ["q8_0", "q4_0", "q4_k_m", "f16"]
+MIXES = ["q4_k_m", "q5_k_m"]
 # Rows that are drawn; a larger matrix repeats them. Speed does not depend on the values.
 DRAWN = 1024
 
@@ -36,13 +36,14 @@ def _quantised(kind, rows):
 
 
 def _kind(kind, name, layer, layers):
-    """The type of a matrix in a file of a kind: Q4_K_M has Q6_K where it matters more."""
-    if kind != "q4_k_m":
+    """The type of a matrix in a file of a kind: Q4_K_M and Q5_K_M have Q6_K where it matters more."""
+    base = kind.removesuffix("_m").upper()
+    if kind not in MIXES:
         return gguf.GGMLQuantizationType[kind.upper()]
     eighth = layers // 8
     more = layer is not None and (layer < eighth or layer >= 7 * eighth or (layer - eighth) % 3 == 2)
     fine = name == "output" or (more and name in ("attn_v", "ffn_down"))
-    return gguf.GGMLQuantizationType["Q6_K" if fine else "Q4_K"]
+    return gguf.GGMLQuantizationType["Q6_K" if fine else base]
 
 
 def write(path, shape, kind):
