@@ -303,22 +303,36 @@ impl AttentionPlan {
     /// * `units` lies in `0..self.store_units()`, and no other thread runs any of them now.
     pub unsafe fn run_store(&self, o: &AttentionOperands, units: Range<usize>) {
         debug_assert!(units.end <= self.store_units());
+        let lanes = kernels(self.isa).lanes;
         for head in units {
-            for row in 0..self.params.rows {
+            let mut row = 0;
+            while row < self.params.rows {
+                let left = self.params.rows - row;
+                // SAFETY: there is a position per row.
+                let position = |i: usize| unsafe { *o.positions.add(row + i) as usize };
+                let first = position(0);
+                // So many in a row are a vector of each element.
+                let whole = first.is_multiple_of(lanes)
+                    && left >= lanes
+                    && (1..lanes).all(|i| position(i) == first + i);
+                let count = if whole { lanes } else { 1 };
                 // SAFETY: the caller's duties.
-                unsafe { self.store(o, head, row) };
+                unsafe { self.store(o, head, row, count) };
+                row += count;
             }
         }
     }
 
-    /// Writes a row of a kv head into the cache.
-    unsafe fn store(&self, o: &AttentionOperands, head: usize, row: usize) {
+    /// Writes so many rows of a kv head into the cache, of positions that follow each other in one group.
+    unsafe fn store(&self, o: &AttentionOperands, head: usize, row: usize, rows: usize) {
         let (p, l) = (&self.params, &self.layout);
         // SAFETY: there is a position per row, inside the cache; rows and groups lie where strides and
         // layout say, and the instruction set is available.
         unsafe {
             let position = *o.positions.add(row) as usize;
             kernels(self.isa).store[p.cache as usize](&Store {
+                rows,
+                steps: [p.strides[1], p.strides[2]],
                 k: o.k.add(row * p.strides[1] + head * p.size),
                 size: p.size,
                 keys: o.cache.add(l.keys(head, position)),
@@ -387,7 +401,7 @@ impl AttentionPlan {
             // a head what it alone reads.
             unsafe {
                 if keys[1] == sight[1] {
-                    self.store(o, head, 0);
+                    self.store(o, head, 0, 1);
                 }
                 let parts = parts.add(head * self.group * self.splits * self.part_len());
                 self.part(o, head, keys, parts.add(part * self.part_len()), scratch);

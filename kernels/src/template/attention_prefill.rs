@@ -1,8 +1,9 @@
 //! Attention of several rows: blocks of rows times blocks of keys, by the matrix product's tiles.
 //!
 //! A block's rows are those of some neighbouring positions and all query heads of one kv head, which
-//! share its keys and values. Per block of keys: unpack keys, scores, weights, unpack values, sums.
-//! Tiles that see nothing of a panel of keys are left out.
+//! share its keys and values. Per block of keys: unpack keys and values; then for as many rows as a tile
+//! has, whose scores stay in the L1 cache: scores, weights, sums. Panels of keys of which a tile sees nothing
+//! are left out.
 
 use super::attention::{AttentionOperands, AttentionParams, AttentionPlan};
 use super::attention_layout::{GROUP, Layout, VALUES};
@@ -17,24 +18,39 @@ use crate::{Dtype, Isa, KernelError, KernelInfo};
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// Most keys of a block, for products of `f32` and of bf16: then what else is done per block costs
-/// more. A multiple of [`VALUES`], where blocks begin.
-const KEYS: [usize; 2] = [128, 256];
+/// Keys of a block: as many as fit, as each block costs something. Multiples of [`VALUES`], where they begin.
+const KEYS: [usize; 4] = [512, 256, 128, 64];
 /// Widest panels.
 const PANEL: usize = 2 * GROUP;
 /// Rows of a block, about, at most: beyond, keys and values cost nothing any more.
 const ROWS: usize = 384;
-/// Elements of what a block works on: most of an L2 cache of 1 MiB.
+/// Words of what a block works on: most of an L2 cache of 1 MiB. Half of it may be keys and values.
 const WORK: usize = 192 << 10;
 
 static ZEROS: [f32; PANEL] = [0.0; PANEL];
 
-/// Some rows of a block and the kernel for them.
+/// Some rows and the kernel for them.
 #[derive(Clone, Copy, Debug)]
 struct Tile {
     row: usize,
     rows: usize,
     run: Run,
+}
+
+/// Neighbouring panels of values of one width.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    column: usize,
+    width: usize,
+    count: usize,
+}
+
+/// Rows of a block that are a tile of scores: those stay in the L1 cache until they are used.
+#[derive(Clone, Debug)]
+struct Chunk {
+    tile: Tile,
+    /// The rows' tiles of values, for each span.
+    values: Vec<Vec<Tile>>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +59,7 @@ enum Run {
     Half(DotFn),
 }
 
-/// A product of a tile. Distances and lengths are in words, which are elements of `f32` or two of
+/// Products of neighbouring tiles. Distances and lengths are in words, which are elements of `f32` or two of
 /// bf16.
 struct Product {
     a: *const f32,
@@ -56,6 +72,9 @@ struct Product {
     k: usize,
     /// Whether it is added to what is there.
     added: bool,
+    /// Tiles side by side, and from one to the next.
+    tiles: usize,
+    next: NextTile,
 }
 
 /// The blocks of rows of a plan.
@@ -66,6 +85,9 @@ pub(crate) struct Blocks {
     half: bool,
     /// Keys of a block.
     keys: usize,
+    /// Between two rows of scores, and of weights: not a power of two, whose lines fall into few sets of a
+    /// cache.
+    step: usize,
     /// Positions of a block, and of the last one.
     tokens: usize,
     last: usize,
@@ -77,8 +99,9 @@ pub(crate) struct Blocks {
     lanes: usize,
     /// The first column and the width of panels of values.
     panels: Vec<(usize, usize)>,
-    /// Tiles by width, of a block and of the last one.
-    tiles: Vec<(usize, [Vec<Tile>; 2])>,
+    spans: Vec<Span>,
+    /// The rows of a block and of the last one.
+    chunks: [Vec<Chunk>; 2],
     /// Elements of the parts of the scratch memory.
     lens: [usize; 11],
 }
@@ -95,7 +118,12 @@ fn kernels_of(isa: Isa, half: bool) -> Vec<(KernelInfo, Run)> {
 impl Blocks {
     pub(crate) fn new(isa: Isa, p: &AttentionParams, l: &Layout) -> Result<Self, KernelError> {
         let half = p.bf16 && half_kernels(isa).is_some();
-        let (all, keys) = (kernels_of(isa, half), KEYS[usize::from(half)]);
+        let all = kernels_of(isa, half);
+        let unit = 1 + usize::from(half);
+        let per_key = p.size.saturating_add(l.v_row).div_ceil(unit);
+        let fits = |keys: &&usize| per_key.saturating_mul(**keys) <= WORK / 2;
+        let keys = *KEYS.iter().find(fits).unwrap_or(&VALUES);
+        let keys = keys.min(p.capacity.next_multiple_of(VALUES));
         let group = p.heads / p.kv_heads;
         // The tile of most accumulators: its width is that of the panels.
         let main = all.iter().map(|k| k.0).filter(|k| k.c_ob <= PANEL && k.w_ob > 1);
@@ -103,8 +131,8 @@ impl Blocks {
         let unsupported =
             KernelError::Unsupported { op: "attention", what: "this instruction set" };
         let info = main.ok_or(unsupported)?;
-        let fixed = keys * (p.size + l.v_row);
-        let per_row = p.size + keys + l.v_row + GROUP;
+        let fixed = keys * per_key;
+        let per_row = p.size + l.v_row + GROUP;
         let rows = (WORK.saturating_sub(fixed) / per_row).clamp(info.w_ob * 4, ROWS);
         let most = (rows / group).max(1);
         let count = p.rows.div_ceil(most);
@@ -120,23 +148,35 @@ impl Blocks {
             panels.push((column, width));
             column += width;
         }
-        let mut widths: Vec<usize> = panels.iter().map(|panel| panel.1).collect();
-        widths.push(info.c_ob);
-        widths.sort_unstable();
-        widths.dedup();
-        let cuts = widths.into_iter().map(|width| {
-            (width, [tokens, last].map(|tokens| cut_rows(tokens * group, width, &all)))
+        let mut spans: Vec<Span> = Vec::new();
+        for &(column, width) in &panels {
+            match spans.last_mut() {
+                Some(span) if span.width == width => span.count += 1,
+                _ => spans.push(Span { column, width, count: 1 }),
+            }
+        }
+        let chunks = [tokens, last].map(|tokens| {
+            let chunk = |tile: Tile| {
+                let of_span = |span: &Span| cut_rows(tile.rows, span.width, &all);
+                Chunk { values: spans.iter().map(of_span).collect(), tile }
+            };
+            let tiles = cut_rows(tokens * group, info.c_ob, &all);
+            tiles.into_iter().map(chunk).collect::<Vec<_>>()
         });
-        let unit = 1 + usize::from(half);
+        let tallest = chunks.iter().flatten().map(|chunk| chunk.tile.rows).max().unwrap_or(0);
         let (words, o) = (p.size.div_ceil(unit), len(&[rows, l.v_row])?);
-        let (q, s) = (len(&[rows, words])?, len(&[rows, keys])?);
+        let step = keys + GROUP;
+        let (q, s) = (len(&[rows, words])?, len(&[tallest, step])?);
         let weights = if half { s / 2 } else { 0 };
         let (k, v) = (len(&[keys, words])?, keys / unit * l.v_row);
-        let lens = [q, s, weights, o, k, v, rows * GROUP, rows, rows, rows, rows];
+        // Vectors of what there is per row begin at any row.
+        let per_row = rows + GROUP;
+        let lens = [q, s, weights, o, k, v, rows * GROUP, per_row, per_row, rows, rows];
         Ok(Self {
             name: info.name,
             half,
             keys,
+            step,
             tokens,
             last,
             count,
@@ -144,7 +184,8 @@ impl Blocks {
             width: info.c_ob,
             lanes: info.c_ob / info.c_vec,
             panels,
-            tiles: cuts.collect(),
+            spans,
+            chunks,
             lens,
         })
     }
@@ -205,7 +246,7 @@ impl Blocks {
         let (lo, hi) = (lo.cast::<u32>(), hi.cast::<u32>());
         let words = p.size.div_ceil(self.unit());
         // SAFETY: the scratch memory has room for all of this, operands have the rows.
-        let [start, end] = unsafe {
+        let ([start, end], common) = unsafe {
             for row in 0..rows {
                 let (token, of_group) = (first + row / plan.group, row % plan.group);
                 let column = (head * plan.group + of_group) * p.size;
@@ -218,24 +259,46 @@ impl Blocks {
             self.look(plan, ops.positions.add(first), rows, [lo, hi], most)
         };
         let p = if self.half { weights } else { s };
-        let work = Work { plan, f, half, head, rows, is_last, q, s, p, o, k, v, lo, hi };
+        let work = Work { plan, f, half, head, q, s, p, o, k, v, lo, hi, common };
         for start in (start / VALUES * VALUES..end).step_by(self.keys) {
             let end = (start + self.keys).min(end);
             let len = (end - start).next_multiple_of(GROUP);
-            let stride = self.keys;
-            let weigh = Weigh { s, stride, rows, len, start, lo, hi, most, alpha, sums, cap };
             // SAFETY: the keys lie in the cache, what is written in the scratch memory.
-            unsafe {
-                self.scores(&work, ops.cache, start, end);
-                (f.weigh)(&weigh);
-                if let Some(half) = half {
-                    for row in 0..rows {
-                        let to = weights.add(row * self.keys / 2);
-                        (half.words)(s.add(row * self.keys), to, len, 1.0);
-                    }
+            unsafe { self.unpack(&work, ops.cache, start, end) };
+            for chunk in &self.chunks[usize::from(is_last)] {
+                let Tile { row, rows, .. } = chunk.tile;
+                // SAFETY: the rows have been looked at.
+                let seen =
+                    unsafe { work.sight(row..row + rows, [start, end]) }.map(|at| at - start);
+                if seen[0] >= seen[1] {
+                    continue;
                 }
-                (f.rescale)(o, alpha, rows, l.v_row);
-                self.sums(&work, ops.cache, start, end);
+                let weigh = Weigh {
+                    s,
+                    stride: self.step,
+                    rows,
+                    len,
+                    start,
+                    lo: lo.wrapping_add(row),
+                    hi: hi.wrapping_add(row),
+                    most: most.wrapping_add(row),
+                    alpha: alpha.wrapping_add(row),
+                    sums: sums.wrapping_add(row * GROUP),
+                    cap,
+                };
+                // SAFETY: the rows of the block and what belongs to them.
+                unsafe {
+                    self.scores(&work, chunk, seen);
+                    (f.weigh)(&weigh);
+                    if let Some(half) = half {
+                        for row in 0..rows {
+                            let to = weights.add(row * self.step / 2);
+                            (half.words)(s.add(row * self.step), to, len, 1.0);
+                        }
+                    }
+                    (f.rescale)(o.add(row * l.v_row), weigh.alpha, rows, l.v_row);
+                    self.sums(&work, chunk, seen);
+                }
             }
         }
         for row in 0..rows {
@@ -250,7 +313,8 @@ impl Blocks {
         }
     }
 
-    /// Writes what each row sees, and where its softmax starts; returns the range of all.
+    /// Writes what each row sees, and where its softmax starts; returns the range of what any sees, and of
+    /// what all see.
     unsafe fn look(
         &self,
         plan: &AttentionPlan,
@@ -258,8 +322,8 @@ impl Blocks {
         rows: usize,
         [lo, hi]: [*mut u32; 2],
         most: *mut f32,
-    ) -> [usize; 2] {
-        let [mut start, mut end] = [usize::MAX, 0];
+    ) -> ([usize; 2], [usize; 2]) {
+        let ([mut start, mut end], mut common) = ([usize::MAX, 0], [0, usize::MAX]);
         for row in 0..self.rows {
             // SAFETY: there is a position for each row of the block, and room in the scratch memory.
             unsafe {
@@ -269,99 +333,102 @@ impl Blocks {
                 };
                 if row < rows {
                     [start, end] = [start.min(sight[0]), end.max(sight[1])];
+                    common = [common[0].max(sight[0]), common[1].min(sight[1])];
                 }
                 [*lo.add(row), *hi.add(row)] = sight.map(|at| at as u32);
                 *most.add(row) = LEAST;
             }
         }
-        [start, end]
+        ([start, end], common)
     }
 
-    /// The tiles of a width.
-    fn tiles(&self, width: usize, is_last: bool) -> &[Tile] {
-        let found = self.tiles.iter().find(|tiles| tiles.0 == width);
-        found.map_or(&[], |tiles| &tiles.1[usize::from(is_last)])
-    }
-
-    /// Scores of all rows for the keys `start..end`, as far as a tile sees some.
-    unsafe fn scores(&self, w: &Work<'_>, cache: *const u8, start: usize, end: usize) {
-        let (p, l, kind) = (&w.plan.params, &w.plan.layout, w.plan.params.cache as usize);
-        let words = p.size.div_ceil(self.unit());
-        let unpack = w.half.map_or(&w.f.unpack_k, |half| &half.unpack_k)[kind];
+    /// Unpacks the keys and values of `start..end`.
+    unsafe fn unpack(&self, w: &Work<'_>, cache: *const u8, start: usize, end: usize) {
+        let (l, kind) = (&w.plan.layout, w.plan.params.cache as usize);
+        let [keys, values] = match w.half {
+            Some(half) => [half.unpack_k[kind], half.unpack_v[kind]],
+            None => [w.f.unpack_k[kind], w.f.unpack_v[kind]],
+        };
+        let of_keys = Unpack {
+            src: cache.wrapping_add(l.keys(w.head, start)),
+            group: l.k_group,
+            count: end - start,
+            size: w.plan.params.size,
+            width: self.width,
+            panels: &[],
+            rows: 0,
+            dst: w.k,
+        };
+        let of_values = Unpack {
+            src: cache.wrapping_add(l.values(w.head, start)),
+            group: l.v_group,
+            size: l.v_row,
+            width: l.v_width,
+            panels: &self.panels,
+            rows: self.keys / self.unit(),
+            dst: w.v,
+            ..of_keys
+        };
         // SAFETY: the groups lie in the cache, the panels in the scratch memory.
         unsafe {
-            unpack(&Unpack {
-                src: cache.add(l.keys(w.head, start)),
-                group: l.k_group,
-                count: end - start,
-                size: p.size,
-                width: self.width,
-                panels: &[],
-                rows: 0,
-                dst: w.k,
-            });
-            for column in (0..end - start).step_by(self.width) {
-                for tile in self.tiles(self.width, w.is_last) {
-                    let sight = w.sight(tile);
-                    if sight[1] <= start + column || sight[0] >= start + column + self.width {
-                        continue;
-                    }
-                    self.product(
-                        tile,
-                        &Product {
-                            a: w.q.add(tile.row * words),
-                            a_row: words,
-                            b: w.k.add(column * words),
-                            width: self.width,
-                            o: w.s.add(tile.row * self.keys + column),
-                            o_row: self.keys,
-                            k: words,
-                            added: false,
-                        },
-                    );
-                }
-            }
+            keys(&of_keys);
+            values(&of_values);
         }
     }
 
-    /// Adds the sums of the values of `start..end` by the weights of all rows.
-    unsafe fn sums(&self, w: &Work<'_>, cache: *const u8, start: usize, end: usize) {
-        let (l, unit) = (&w.plan.layout, self.unit());
-        let unpack = w.half.map_or(&w.f.unpack_v, |half| &half.unpack_v);
-        let row = self.keys / unit;
-        // SAFETY: as in `scores`.
+    /// Scores of a chunk's rows for the panels of keys of which they see some; keys count from the
+    /// block's first.
+    unsafe fn scores(&self, w: &Work<'_>, chunk: &Chunk, [from, to]: [usize; 2]) {
+        let words = w.plan.params.size.div_ceil(self.unit());
+        let column = from / self.width * self.width;
+        // SAFETY: the panels and the rows lie in the scratch memory.
         unsafe {
-            unpack[w.plan.params.cache as usize](&Unpack {
-                src: cache.add(l.values(w.head, start)),
-                group: l.v_group,
-                count: end - start,
-                size: l.v_row,
-                width: l.v_width,
-                panels: &self.panels,
-                rows: row,
-                dst: w.v,
-            });
-            for &(column, width) in &self.panels {
-                for tile in self.tiles(width, w.is_last) {
-                    let sight = w.sight(tile);
-                    let (from, to) = (sight[0].max(start) - start, sight[1].min(end));
-                    if to <= start + from {
-                        continue;
-                    }
-                    // Weights that are not seen are 0, so that it does not matter with what they share
-                    // a word.
-                    let (from, to) = (from / unit, (to - start).div_ceil(unit));
+            self.product(
+                &chunk.tile,
+                &Product {
+                    a: w.q.add(chunk.tile.row * words),
+                    a_row: words,
+                    b: w.k.add(column * words),
+                    width: self.width,
+                    o: w.s.add(column),
+                    o_row: self.step,
+                    k: words,
+                    added: false,
+                    tiles: (to - column).div_ceil(self.width),
+                    next: NextTile { b: self.width * words, o: self.width, ..NextTile::default() },
+                },
+            );
+        }
+    }
+
+    /// Adds the sums of the values that a chunk's rows see, by their weights.
+    unsafe fn sums(&self, w: &Work<'_>, chunk: &Chunk, [from, to]: [usize; 2]) {
+        let (l, unit) = (&w.plan.layout, self.unit());
+        let (keys, step) = (self.keys / unit, self.step / unit);
+        // Weights that are not seen are 0, so that it does not matter with what they share a word.
+        let (from, to) = (from / unit, to.div_ceil(unit));
+        for (span, tiles) in self.spans.iter().zip(&chunk.values) {
+            for tile in tiles {
+                let row = chunk.tile.row + tile.row;
+                // SAFETY: as in `scores`.
+                unsafe {
                     self.product(
                         tile,
                         &Product {
-                            a: w.p.add(tile.row * row + from),
-                            a_row: row,
-                            b: w.v.add(column * row + from * width),
-                            width,
-                            o: w.o.add(tile.row * l.v_row + column),
+                            a: w.p.add(tile.row * step + from),
+                            a_row: step,
+                            b: w.v.add(span.column * keys + from * span.width),
+                            width: span.width,
+                            o: w.o.add(row * l.v_row + span.column),
                             o_row: l.v_row,
                             k: to - from,
                             added: true,
+                            tiles: span.count,
+                            next: NextTile {
+                                b: span.width * keys,
+                                o: span.width,
+                                ..NextTile::default()
+                            },
                         },
                     );
                 }
@@ -378,8 +445,8 @@ impl Blocks {
             // SAFETY: the caller's duties.
             Run::Single(run) => unsafe {
                 run(&TileArgs {
-                    tiles: 1,
-                    next: NextTile::default(),
+                    tiles: p.tiles,
+                    next: p.next,
                     a: p.a,
                     b: p.b,
                     bias: ZEROS.as_ptr(),
@@ -401,30 +468,33 @@ impl Blocks {
                     stream: false,
                 });
             },
-            // SAFETY: the caller's duties.
-            Run::Half(run) => unsafe {
-                run(&DotArgs {
-                    a: p.a,
-                    step: p.a_row,
-                    segments: &[0],
-                    words: p.k,
-                    b: p.b,
-                    bias: ZEROS.as_ptr(),
-                    scale: none,
-                    shift: none,
-                    offset: none,
-                    row_sums: none,
-                    o: p.o.cast(),
-                    o_step: p.o_row,
-                    o_plane: 16,
-                    tail: self.lanes,
-                    finish: if p.added {
-                        Finish::Added
-                    } else {
-                        Finish::Float(TileActivation::None)
-                    },
-                });
-            },
+            Run::Half(run) => {
+                for i in 0..p.tiles {
+                    let args = DotArgs {
+                        a: p.a,
+                        step: p.a_row,
+                        segments: &[0],
+                        words: p.k,
+                        b: p.b.wrapping_add(i * p.next.b),
+                        bias: ZEROS.as_ptr(),
+                        scale: none,
+                        shift: none,
+                        offset: none,
+                        row_sums: none,
+                        o: p.o.wrapping_add(i * p.next.o).cast(),
+                        o_step: p.o_row,
+                        o_plane: 16,
+                        tail: self.lanes,
+                        finish: if p.added {
+                            Finish::Added
+                        } else {
+                            Finish::Float(TileActivation::None)
+                        },
+                    };
+                    // SAFETY: the caller's duties.
+                    unsafe { run(&args) };
+                }
+            }
         }
     }
 }
@@ -435,8 +505,6 @@ struct Work<'a> {
     f: &'a AttentionKernels,
     half: Option<&'a HalfKernels>,
     head: usize,
-    rows: usize,
-    is_last: bool,
     q: *const f32,
     s: *mut f32,
     /// Weights: those of `f32` lie where the scores were.
@@ -446,23 +514,28 @@ struct Work<'a> {
     v: *mut f32,
     lo: *const u32,
     hi: *const u32,
+    /// What all rows see.
+    common: [usize; 2],
 }
 
 impl Work<'_> {
-    /// What the rows of a tile see together.
+    /// What some rows see together of some keys.
     ///
     /// # Safety
-    /// The bounds of all rows of the block have been written.
-    unsafe fn sight(&self, tile: &Tile) -> [usize; 2] {
-        debug_assert!(tile.row + tile.rows <= self.rows);
+    /// The bounds of these rows of the block have been written.
+    unsafe fn sight(&self, rows: Range<usize>, keys: [usize; 2]) -> [usize; 2] {
+        if self.common[0] <= keys[0] && keys[1] <= self.common[1] {
+            return keys;
+        }
         let mut sight = [u32::MAX, 0];
-        for row in tile.row..tile.row + tile.rows {
+        for row in rows {
             // SAFETY: a row of the block.
             unsafe {
                 sight = [sight[0].min(*self.lo.add(row)), sight[1].max(*self.hi.add(row))];
             }
         }
-        sight.map(|at| at as usize)
+        let [from, to] = sight.map(|at| at as usize);
+        [from.max(keys[0]), to.min(keys[1]).max(keys[0])]
     }
 }
 

@@ -125,7 +125,7 @@ fn check(isa: Isa, p: AttentionParams, past: usize, place: Place) {
 const CACHES: [CacheType; 3] = [CacheType::F32, CacheType::F16, CacheType::Q8_0];
 
 /// Rows, heads, kv heads, size, values, positions before, window.
-const SHAPES: [[usize; 7]; 16] = [
+const SHAPES: [[usize; 7]; 18] = [
     [1, 1, 1, 1, 1, 0, 0],
     [1, 2, 1, 64, 64, 0, 1],
     [1, 4, 2, 64, 64, 40, 0],
@@ -142,6 +142,8 @@ const SHAPES: [[usize; 7]; 16] = [
     [20, 2, 1, 128, 128, 300, 1],
     [40, 10, 1, 32, 64, 120, 0],
     [260, 2, 2, 16, 16, 5, 0],
+    [30, 2, 1, 64, 64, 560, 0],
+    [59, 3, 1, 48, 112, 610, 70],
 ];
 
 fn params([rows, heads, kv_heads, size, values, past, window]: [usize; 7]) -> AttentionParams {

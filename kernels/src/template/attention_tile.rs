@@ -149,8 +149,12 @@ pub(crate) struct Values {
 /// The CPU has the instructions; weights and values are readable, the output readable and writable.
 pub(crate) type ValuesFn = unsafe fn(&Values);
 
-/// A new row of keys and one of values.
+/// New rows of keys and values: one, or as many as a vector has lanes, for positions that follow each other
+/// from a multiple of that on.
 pub(crate) struct Store {
+    pub(crate) rows: usize,
+    /// Between two rows of keys, and of values.
+    pub(crate) steps: [usize; 2],
     pub(crate) k: *const f32,
     pub(crate) size: usize,
     /// The groups of the position.
