@@ -3,7 +3,7 @@
 //! The model lies beside the repository, or where `TILEWRIGHT_MODELS` says; without it the tests pass
 //! and say so.
 
-#![cfg(feature = "cli")]
+#![cfg(all(feature = "cli", feature = "llm"))]
 
 #[path = "llm/simulation.rs"]
 mod simulation;

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-use super::llm::args::{CacheType, ChatArgs, GenerateArgs, PerplexityArgs, TokenizeArgs};
+#[cfg(feature = "llm")]
+use super::llm::args::{ChatArgs, GenerateArgs, PerplexityArgs, TokenizeArgs};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,9 +31,17 @@ Environment:
 Exit status: 0 done; 1 it failed, with one line on standard error; 2 bad usage.
 Results go to standard output, everything else to standard error.";
 
+/// Those of what the build has.
+fn examples() -> String {
+    let language =
+        |line: &&str| line.starts_with("  tilewright generate") || line.contains("chat model");
+    let lines = EXAMPLES.lines().filter(|line| cfg!(feature = "llm") || !language(line));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
 /// Runs neural networks on the processor.
 #[derive(Parser, Debug)]
-#[command(name = "tilewright", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "tilewright", version, after_help = examples(), max_term_width = 100)]
 pub(super) struct Args {
     #[command(subcommand)]
     pub(super) command: Command,
@@ -45,12 +54,16 @@ pub(super) enum Command {
     /// Run a network on every case of a folder
     Batch(BatchArgs),
     /// Go on with a text, by a language model
+    #[cfg(feature = "llm")]
     Generate(GenerateArgs),
     /// Talk to a language model
+    #[cfg(feature = "llm")]
     Chat(ChatArgs),
     /// Show the tokens of a text
+    #[cfg(feature = "llm")]
     Tokenize(TokenizeArgs),
     /// Measure how well a language model predicts a text
+    #[cfg(feature = "llm")]
     Perplexity(PerplexityArgs),
     /// Measure a network, a language model, or single kernels
     Bench(BenchArgs),
@@ -183,24 +196,9 @@ pub(super) struct BenchArgs {
     /// Time for measuring, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
     pub(super) time: f64,
-    /// Tokens of the prompt, for language models
-    #[arg(long, value_name = "N", default_value_t = 512, conflicts_with = "kernels")]
-    pub(super) prompt_length: usize,
-    /// Tokens to generate, for language models
-    #[arg(long, value_name = "N", default_value_t = 64, conflicts_with = "kernels")]
-    pub(super) generate_length: usize,
-    /// Tokens in the context before those that are measured, for language models
-    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "kernels")]
-    pub(super) depth: usize,
-    /// Type of the cache of keys and values, for language models
-    #[arg(long, value_enum, default_value_t, conflicts_with = "kernels")]
-    pub(super) cache_type: CacheType,
-    /// Let attention to prompts round to bf16 whatever the weights are, for language models
-    #[arg(long, conflicts_with = "kernels")]
-    pub(super) bf16: bool,
-    /// Use weights as they lie in the file, for language models
-    #[arg(long, conflicts_with = "kernels")]
-    pub(super) no_repack: bool,
+    #[cfg(feature = "llm")]
+    #[command(flatten)]
+    pub(super) llm: super::llm::args::BenchedArgs,
     #[command(flatten)]
     pub(super) machine: MachineArgs,
     /// Form of the result

@@ -10,7 +10,7 @@ use super::args::{BenchArgs, Format};
 use super::model::Network;
 use super::report;
 use super::run::borrowed;
-use super::{Failure, inputs, kernels, llm};
+use super::{Failure, inputs, inspect_gguf, kernels};
 
 /// Runs before measuring.
 const WARM_UP: usize = 3;
@@ -44,8 +44,11 @@ pub(super) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     if let Some(filter) = &args.kernels {
         return kernels::bench(args, filter);
     }
-    if let Some(path) = args.model.as_deref().filter(|p| llm::bench::is_gguf(p)) {
-        return llm::bench::bench(args, path);
+    if let Some(path) = args.model.as_deref().filter(|p| inspect_gguf::is_gguf(p)) {
+        #[cfg(feature = "llm")]
+        return super::llm::bench::bench(args, path);
+        #[cfg(not(feature = "llm"))]
+        return Err(inspect_gguf::no_language_models(path));
     }
     let start = Instant::now();
     let network = Network::load(args.model.as_deref())?;

@@ -13,7 +13,9 @@ pub(super) const PICTURE_NAME: &str = "the embedded picture";
 pub(super) const PICTURE: &[u8] = include_bytes!("../../models/textline/sample.png");
 
 /// Name that stands for the embedded language model in results.
+#[cfg(feature = "llm")]
 pub(super) const LANGUAGE_NAME: &str = "manual (embedded)";
 
 /// The language model; its model card is in `models/manual`.
+#[cfg(feature = "llm")]
 pub(super) const LANGUAGE: &[u8] = include_bytes!("../../models/manual/manual.gguf");

@@ -65,6 +65,13 @@ pub(super) fn is_gguf(path: &Path) -> bool {
     (read && magic == *b"GGUF") || path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf"))
 }
 
+/// What builds without language models say of one.
+#[cfg(not(feature = "llm"))]
+pub(super) fn no_language_models(path: &Path) -> Failure {
+    let path = path.display();
+    Failure(format!("{path}: this build has no language models; build it with the feature `llm`"))
+}
+
 /// The command.
 pub(super) fn inspect(path: &Path, args: &InspectArgs) -> Result<(), Failure> {
     if args.before.is_some() || args.after.is_some() || !args.shapes.is_empty() {

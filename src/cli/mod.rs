@@ -14,6 +14,7 @@ mod inputs;
 mod inspect;
 mod inspect_gguf;
 mod kernels;
+#[cfg(feature = "llm")]
 mod llm;
 mod model;
 #[cfg(feature = "rknn")]
@@ -75,9 +76,13 @@ pub(crate) fn main() -> ExitCode {
     let result = panic::catch_unwind(|| match args.command {
         Command::Run(args) => run::run(&args),
         Command::Batch(args) => batch::batch(&args),
+        #[cfg(feature = "llm")]
         Command::Generate(args) => llm::generate::generate(&args),
+        #[cfg(feature = "llm")]
         Command::Chat(args) => llm::chat::chat(&args),
+        #[cfg(feature = "llm")]
         Command::Tokenize(args) => llm::tokenize::tokenize(&args),
+        #[cfg(feature = "llm")]
         Command::Perplexity(args) => llm::perplexity::perplexity(&args),
         Command::Bench(args) => bench::bench(&args),
         Command::Tune(args) => tune::tune(&args),

@@ -20,7 +20,7 @@ use super::model::{self, Network};
 use super::report::{self, Table};
 use super::run::borrowed;
 use super::tune_subject::{Cpu, Subject, Tasks};
-use super::{Failure, inputs};
+use super::{Failure, inputs, inspect_gguf};
 
 /// Part of the budget that the comparison of the whole model may take.
 const MODEL_SHARE: f64 = 0.1;
@@ -47,7 +47,7 @@ fn tune_on(args: &TuneArgs, subject: impl Subject) -> Result<(), Failure> {
             .into(),
     ))?;
     let table = if args.verify { TuningTable::load(&path)? } else { writable(&path)? };
-    let gguf = args.model.as_deref().filter(|path| is_gguf(path));
+    let gguf = args.model.as_deref().filter(|path| inspect_gguf::is_gguf(path));
     let network = match (&args.shapes_file, args.verify && args.model.is_none(), gguf) {
         (Some(_), ..) | (None, true, _) | (.., Some(_)) => None,
         (None, false, None) => Some(Network::load(args.model.as_deref())?),
@@ -70,14 +70,6 @@ fn tune_on(args: &TuneArgs, subject: impl Subject) -> Result<(), Failure> {
     }
     let model = network.as_ref().zip(given.as_deref());
     measure(args, Run { subject, path, table }, &tasks, model)
-}
-
-#[cfg(feature = "llm")]
-use super::llm::bench::is_gguf;
-
-#[cfg(not(feature = "llm"))]
-fn is_gguf(_path: &Path) -> bool {
-    false
 }
 
 /// The table to add to. One that is damaged is put aside; a file that is none is left alone.

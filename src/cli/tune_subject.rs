@@ -273,7 +273,7 @@ mod device {
 
         #[cfg(not(feature = "llm"))]
         fn of_language_model(&self, path: &Path) -> Result<Tasks<Workload>, Failure> {
-            Err(Failure(format!("{}: this build has no language models", path.display())))
+            Err(crate::cli::inspect_gguf::no_language_models(path))
         }
 
         fn begin(&mut self, _threads: usize) -> Result<(), Error> {

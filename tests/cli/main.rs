@@ -1,6 +1,6 @@
 //! Tests of the real program.
 
-#![cfg(feature = "cli")]
+#![cfg(all(feature = "cli", feature = "llm"))]
 
 mod bad_input;
 mod commands;

@@ -15,7 +15,7 @@
 //! | `text` | none: output that depends on the machine, and pictures of letters |
 
 // Commands are run by a shell.
-#![cfg(all(feature = "cli", unix))]
+#![cfg(all(feature = "cli", feature = "llm", unix))]
 
 mod blocks;
 mod commands;

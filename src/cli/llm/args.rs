@@ -34,6 +34,30 @@ pub(crate) struct LlmArgs {
     pub(crate) memory_limit: Option<usize>,
 }
 
+/// What `bench` measures of a language model.
+#[derive(clap::Args, Debug)]
+#[command(next_help_heading = "Language models")]
+pub(crate) struct BenchedArgs {
+    /// Tokens of the prompt
+    #[arg(long, value_name = "N", default_value_t = 512, conflicts_with = "kernels")]
+    pub(crate) prompt_length: usize,
+    /// Tokens to generate
+    #[arg(long, value_name = "N", default_value_t = 64, conflicts_with = "kernels")]
+    pub(crate) generate_length: usize,
+    /// Tokens in the context before those that are measured
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "kernels")]
+    pub(crate) depth: usize,
+    /// Type of the cache of keys and values
+    #[arg(long, value_enum, default_value_t, conflicts_with = "kernels")]
+    pub(crate) cache_type: CacheType,
+    /// Let attention to prompts round to bf16 whatever the weights are
+    #[arg(long, conflicts_with = "kernels")]
+    pub(crate) bf16: bool,
+    /// Use weights as they lie in the file
+    #[arg(long, conflicts_with = "kernels")]
+    pub(crate) no_repack: bool,
+}
+
 /// Types of the cache.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum CacheType {

@@ -32,14 +32,6 @@ struct Json<'a> {
     tg: BTreeMap<String, f64>,
 }
 
-/// Whether a file is one for this command.
-pub(crate) fn is_gguf(path: &Path) -> bool {
-    use std::io::Read;
-    let mut magic = [0; 4];
-    let read = std::fs::File::open(path).and_then(|mut f| f.read_exact(&mut magic));
-    read.is_ok() && &magic == b"GGUF"
-}
-
 /// The command.
 pub(crate) fn bench(args: &BenchArgs, path: &Path) -> Result<(), Failure> {
     let machine = LlmArgs {
@@ -47,13 +39,13 @@ pub(crate) fn bench(args: &BenchArgs, path: &Path) -> Result<(), Failure> {
         backend: args.machine.backend.clone(),
         device: args.machine.device.clone(),
         ctx: None,
-        cache_type: args.cache_type,
-        bf16: args.bf16,
-        no_repack: args.no_repack,
+        cache_type: args.llm.cache_type,
+        bf16: args.llm.bf16,
+        no_repack: args.llm.no_repack,
         memory_limit: args.machine.memory_limit,
     };
-    let (prompt, generated) = (args.prompt_length, args.generate_length);
-    let context = args.depth.saturating_add(prompt.max(generated)).max(1);
+    let (prompt, generated) = (args.llm.prompt_length, args.llm.generate_length);
+    let context = args.llm.depth.saturating_add(prompt.max(generated)).max(1);
     let mut ready = Ready::load(Some(path), &machine, Some(context), false)?;
     let vocabulary = ready.llm.config().vocabulary as u64;
     let mut state = 1u64;
@@ -67,16 +59,16 @@ pub(crate) fn bench(args: &BenchArgs, path: &Path) -> Result<(), Failure> {
     let progress = ProgressBar::new_spinner().with_message("measuring");
     progress.enable_steady_tick(Duration::from_millis(100));
     let session = &mut ready.session;
-    if args.depth > 0 {
-        session.eval(&tokens[..args.depth])?;
+    if args.llm.depth > 0 {
+        session.eval(&tokens[..args.llm.depth])?;
     }
     let limit = Duration::from_secs_f64(args.time);
     let pp = |session: &mut Session| session.eval(&tokens[..prompt]).map(|_| ());
     let tg = |session: &mut Session| {
         tokens[..generated].iter().try_for_each(|t| session.eval(&[*t]).map(|_| ()))
     };
-    let pp = measure(session, args.depth, prompt, limit, pp)?;
-    let tg = measure(session, args.depth, generated, limit, tg)?;
+    let pp = measure(session, args.llm.depth, prompt, limit, pp)?;
+    let tg = measure(session, args.llm.depth, generated, limit, tg)?;
     progress.finish_and_clear();
     let median = |count: usize, times: &[Duration]| {
         let time = times.get(times.len() / 2).copied();
@@ -87,7 +79,7 @@ pub(crate) fn bench(args: &BenchArgs, path: &Path) -> Result<(), Failure> {
         isa: ready.session.isa().name(),
         threads: ready.session.threads(),
         load_ms: ready.load.as_secs_f64() * 1e3,
-        depth: args.depth,
+        depth: args.llm.depth,
         runs: [pp.len(), tg.len()],
         pp: median(prompt, &pp),
         tg: median(generated, &tg),
