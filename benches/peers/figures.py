@@ -102,6 +102,8 @@ FIGURES = [
     Figure("roofline", "Kernels under the roofline of a core",
            ["target/release/tilewright", "bench", "--kernels", "--roofline", "OUT.svg"],
            ["target/release/tilewright", "bench", "--kernels", "3x3", "--time", "0.2", "--roofline", "OUT.svg"]),
+    # Writes its table into docs/c.md by itself.
+    Figure("c-libraries", "What C libraries add to a program", ["cargo", "xtask", "capi", "--sizes"]),
     bench("pool", "What sharing work among threads costs", "--bench", "pool"),
     bench("opencl", "OpenCL", "--bench", "opencl"),
     bench("rknn", "The NPU's adapter", "--bench", "rknn"),

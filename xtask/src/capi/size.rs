@@ -64,6 +64,7 @@ pub(super) fn table(more: Option<&str>) -> Result<(), String> {
         // Now, as the next build may take many minutes, or fail.
         write(&rows)?;
     }
+    print!("{rows}");
     Ok(())
 }
 
