@@ -108,4 +108,8 @@ fn report_panic(info: &PanicHookInfo<'_>) {
         "internal error at {place}, please report it with the command line: {message}"
     ));
     report::note(&format!("error: {text}"));
+    // A build that does not unwind would end as if it had been killed.
+    if cfg!(panic = "abort") {
+        std::process::exit(1);
+    }
 }

@@ -8,6 +8,8 @@ use crate::{cargo, finish};
 
 /// Where it lies: the Debian package names its files from there, wherever Cargo builds.
 const FOLDER: &str = "target/dist";
+/// How the program is built.
+const PROFILE: &str = "compact";
 
 /// Writes manual pages, completions and the list of what the program is made of, and makes the Debian
 /// package. What no tool is there for is said loudly, and left out.
@@ -24,8 +26,8 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     }
     fs::create_dir_all(folder).map_err(|e| format!("{FOLDER}: {e}"))?;
     let mut pages = cargo();
-    pages.args(["run", "--release", "--quiet", "--features", "dist", "--bin", "tilewright", "--"]);
-    finish(pages.args(["dist", FOLDER]))?;
+    pages.args(["run", "--profile", PROFILE, "--quiet", "--features", "dist"]);
+    finish(pages.args(["--bin", "tilewright", "--", "dist", FOLDER]))?;
     for (kind, least) in [("man", 12), ("completions", 5)] {
         let found = fs::read_dir(folder.join(kind)).map_err(|e| format!("{FOLDER}/{kind}: {e}"))?;
         let found = found.count();
@@ -46,7 +48,9 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         println!("!!! dist: SKIPPED: what the program is made of, for lack of: cargo-cyclonedx");
     }
     if has_program("cargo-deb", &[]) {
-        finish(cargo().args(["deb", "--package", "tilewright", "--output", FOLDER]))?;
+        let mut package = cargo();
+        package.args(["deb", "--package", "tilewright", "--profile", PROFILE, "--output", FOLDER]);
+        finish(&mut package)?;
     } else {
         println!("!!! dist: SKIPPED: the Debian package, for lack of: cargo-deb");
     }
