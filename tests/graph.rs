@@ -445,6 +445,14 @@ fn empty_tensors_run() {
     let z = cx.op(MatMul::default(), &[y, w]).unwrap();
     let out = compute(&cx, &[z], Isa::select().unwrap(), 2).unwrap();
     assert_eq!(out[0].dims(), [0, 2]);
+    // A part of nothing, which begins behind its end.
+    let x = leaf(&mut cx, &[3, 1, 8, 0], &[]);
+    let part = cx.slice(x, 2, 5, 2, 1).unwrap();
+    let out = compute(&cx, &[part], Isa::select().unwrap(), 1).unwrap();
+    assert_eq!(out[0].dims(), [3, 1, 2, 0]);
+    let x = cx.constant(Tensor::from_slice::<f32>(&[4, 0], &[]).unwrap()).unwrap();
+    let part = cx.slice(x, 0, 3, 1, 1).unwrap();
+    assert_eq!(cx.constant_value(part).unwrap().dims(), [1, 0]);
 }
 
 #[test]

@@ -415,6 +415,8 @@ impl Context {
         shape: Shape,
         offset: usize,
     ) -> Result<TensorId, GraphError> {
+        // No elements lie nowhere: their operand may have no bytes either.
+        let offset = if shape.is_empty() { 0 } else { offset };
         let source = self.record(of);
         let (dtype, constant) = (source.dtype, source.constant);
         let id = self.push(Record {
@@ -469,7 +471,7 @@ impl Context {
             let overflow = || shape_error("view")(ShapeError::Overflow(dims.clone()));
             let mut out = AlignedBytes::zeroed(bytes.ok_or_else(overflow)?)?;
             let map = ops::cont::StridedCopy::new(dtype, shape)?;
-            map.copy(&source.bytes()[offset.min(source.bytes().len())..], &mut out);
+            map.copy(&source.bytes()[offset..], &mut out);
             Ok(Tensor::from_storage(dtype, &dims, Storage::owned(out))?)
         })
     }
