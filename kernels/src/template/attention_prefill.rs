@@ -170,8 +170,8 @@ impl Blocks {
         let weights = if half { s / 2 } else { 0 };
         let (k, v) = (len(&[keys, words])?, keys / unit * l.v_row);
         // Vectors of what there is per row begin at any row.
-        let per_row = rows + GROUP;
-        let lens = [q, s, weights, o, k, v, rows * GROUP, per_row, per_row, rows, rows];
+        let padded = rows + GROUP;
+        let lens = [q, s, weights, o, k, v, rows * GROUP, padded, padded, rows, rows];
         Ok(Self {
             name: info.name,
             half,
