@@ -11,6 +11,7 @@
 //! |---|---|---|---|
 //! | `EXP x` | e^x | 2 ulp, gradual underflow | NaN -> NaN, -inf -> 0, x > 88.72 -> inf |
 //! | `EXP2_IN x` | 2^x, x in [-250, 127] | 2 ulp, gradual underflow | NaN -> NaN |
+//! | `EXP2_BF16 x` | 2^x, x in [-126, 127], to be rounded to bf16 | 7.6e-5 of the value | NaN -> NaN |
 //! | `EXPM1 x` | e^x - 1 | 3 ulp | NaN -> NaN, -inf -> -1 |
 //! | `LOG x` | ln x | 2 ulp | 0 -> -inf, x < 0 -> NaN, denormals exact |
 //! | `LOG1P01 x` | ln(1 + x), x in [0, 1] | 3 ulp | NaN -> NaN |
@@ -48,6 +49,13 @@ macro_rules! tile_math {
         let r = $crate::$m!(VSUB x, n);
         let p = $crate::tile_math!($m POLY r [0.001_326_471_5, 0.009_671_513, 0.055_507_34, 0.240_222_42,
             0.693_147, 1.0]);
+        $crate::$m!(VSCALE p, n)
+    }};
+    ($m:ident EXP2_BF16 $x:expr) => {{
+        let x = $x;
+        let n = $crate::$m!(VROUND x);
+        let r = $crate::$m!(VSUB x, n);
+        let p = $crate::tile_math!($m POLY r [0.055_171_67, 0.242_611_12, 0.693_261, 0.999_928_06]);
         $crate::$m!(VSCALE p, n)
     }};
     // (n, e^r - 1) with x = n ln 2 + r, n integer, |r| <= ln 2 / 2.

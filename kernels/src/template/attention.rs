@@ -457,6 +457,7 @@ impl AttentionPlan {
                 (f.weigh)(&Weigh {
                     s,
                     stride: block,
+                    p: s,
                     rows: group,
                     len: groups * GROUP,
                     start,

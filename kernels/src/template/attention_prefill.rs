@@ -276,6 +276,7 @@ impl Blocks {
                 let weigh = Weigh {
                     s,
                     stride: self.step,
+                    p,
                     rows,
                     len,
                     start,
@@ -289,13 +290,7 @@ impl Blocks {
                 // SAFETY: the rows of the block and what belongs to them.
                 unsafe {
                     self.scores(&work, chunk, seen);
-                    (f.weigh)(&weigh);
-                    if let Some(half) = half {
-                        for row in 0..rows {
-                            let to = weights.add(row * self.step / 2);
-                            (half.words)(s.add(row * self.step), to, len, 1.0);
-                        }
-                    }
+                    half.map_or(f.weigh, |half| half.weigh)(&weigh);
                     (f.rescale)(o.add(row * l.v_row), weigh.alpha, rows, l.v_row);
                     self.sums(&work, chunk, seen);
                 }

@@ -1,7 +1,7 @@
 //! What attention does besides products, on each instruction set: scaling, unpacking of a cache,
 //! softmax of rows as far as they are seen, and the sums of a few rows with a cache as it lies.
 
-use super::attention_layout::{CacheType, GROUP};
+use super::attention_layout::CacheType;
 use crate::{Dtype, Isa};
 
 /// The functions of an instruction set.
@@ -58,7 +58,10 @@ pub(crate) type UnpackFn = unsafe fn(&Unpack<'_>);
 pub(crate) struct Weigh {
     /// `rows` rows of `len` scores, in units of `log2 e`, or arguments of the soft-cap's tanh.
     pub(crate) s: *mut f32,
+    /// Elements between rows of scores, a multiple of 16; so many are writable in each.
     pub(crate) stride: usize,
+    /// The weights, as far from row to row: where the scores are, or elsewhere as bf16.
+    pub(crate) p: *mut f32,
     pub(crate) rows: usize,
     pub(crate) len: usize,
     /// Position of the first key.
@@ -76,7 +79,7 @@ pub(crate) struct Weigh {
     pub(crate) cap: f32,
 }
 
-/// Replaces scores by `2^(score - most)`, those not seen by 0; brings maxima and sums up to date.
+/// Writes `2^(score - most)` for each score, 0 for those not seen; brings maxima and sums up to date.
 ///
 /// # Safety
 /// The CPU has the instructions; the rows and what there is per row are readable and writable.
@@ -183,7 +186,7 @@ pub(crate) const LEAST: f32 = f32::MIN;
 pub(crate) const SPLITS: usize = 16;
 
 /// Scores so far below the greatest one have no weight.
-const FAR: f32 = -126.0;
+pub(crate) const FAR: f32 = -126.0;
 
 /// Vector `i` of the 16 elements at `p`, numbers or halves.
 macro_rules! cached {
@@ -206,7 +209,8 @@ macro_rules! attention_row {
             use super::super::attention_decode::$id as decode;
             use super::super::attention_store::$id as stores;
             use super::super::attention_unpack::$id as unpack;
-            use tilewright_intrinsics::{$tile as tile, each};
+            use super::super::attention_weigh::$id as weights;
+            use tilewright_intrinsics::$tile as tile;
 
             const L: usize = $l;
 
@@ -214,7 +218,8 @@ macro_rules! attention_row {
                 name: concat!("attention_f32_", $l, "_", stringify!($isa_name)),
                 lanes: L,
                 width: decode::WIDTH,
-                scale, weigh, rescale, finish, merge,
+                weigh: weights::weigh,
+                scale, rescale, finish, merge,
                 unpack_k: [unpack::keys::<F32>, unpack::keys::<F16>, unpack::keys::<Q8_0>],
                 unpack_v: [unpack::values::<F32>, unpack::values::<F16>, unpack::values::<Q8_0>],
                 scores: [decode::scores::<F32>, decode::scores::<F16>, decode::scores_q8],
@@ -231,105 +236,6 @@ macro_rules! attention_row {
                     let last = tile!(VMUL factor, tile!(VLOAD_TAIL x.wrapping_add(at), rest));
                     let y = y.wrapping_add(at);
                     tile!(VSTORE_TAIL y, rest, last);
-                }
-            }
-
-            $(#[target_feature(enable = $f)])*
-            unsafe fn weigh(w: &Weigh) {
-                for first in (0..w.rows).step_by(L) {
-                    let rows = (w.rows - first).min(L);
-                    let mut bounds = [(0usize, 0usize); L];
-                    let mut lanes = [f32::NEG_INFINITY; L * L];
-                    for i in 0..rows {
-                        // SAFETY: there are bounds for each row.
-                        let (lo, hi) = unsafe { (*w.lo.add(first + i), *w.hi.add(first + i)) };
-                        let seen = |at: u32| (at as usize).saturating_sub(w.start).min(w.len);
-                        let (lo, hi) = (seen(lo), seen(hi));
-                        bounds[i] = (lo, hi);
-                        let s = w.s.wrapping_add((first + i) * w.stride);
-                        if w.cap != 0.0 {
-                            let cap = tile!(VSET w.cap);
-                            for j in lo / L..hi.div_ceil(L) {
-                                let x = tile!(VLOAD s, j);
-                                tile!(VSTORE s, j, tile!(VMUL cap, tile!(MATH TANH x)));
-                            }
-                        }
-                        let least = tile!(VSET f32::NEG_INFINITY);
-                        let (mut parts, mut at) = ([least; 4], lo);
-                        while at + 4 * L <= hi {
-                            let s = s.wrapping_add(at);
-                            each!(k in 4 { parts[k] = tile!(VMAX parts[k], tile!(VLOAD s, k)); });
-                            at += 4 * L;
-                        }
-                        let most = tile!(VMAX parts[0], parts[1]);
-                        let mut most = tile!(VMAX most, tile!(VMAX parts[2], parts[3]));
-                        while at + L <= hi {
-                            most = tile!(VMAX most, tile!(VLOAD s.wrapping_add(at), 0));
-                            at += L;
-                        }
-                        if at < hi {
-                            let rest = hi - at;
-                            let last = tile!(VLOAD_OR s.wrapping_add(at), rest, f32::NEG_INFINITY);
-                            most = tile!(VMAX most, last);
-                        }
-                        let p = lanes.as_mut_ptr();
-                        tile!(VSTORE p, i, most);
-                    }
-                    // Lane by lane the maxima of a vector's worth of rows.
-                    let mut t = [[tile!(VZERO); 1]; L];
-                    let p = lanes.as_ptr();
-                    each!(i in $l { t[i][0] = tile!(VLOAD p, i); });
-                    tile!(TRANSPOSE t);
-                    let (most, alpha) = (w.most.wrapping_add(first), w.alpha.wrapping_add(first));
-                    let before = tile!(VLOAD most, 0);
-                    let mut now = before;
-                    each!(i in $l { now = tile!(VMAX t[i][0], now); });
-                    let far = tile!(VSET FAR);
-                    let change = tile!(VMAX far, tile!(VSUB before, now));
-                    tile!(VSTORE most, 0, now);
-                    tile!(VSTORE alpha, 0, tile!(MATH EXP2_IN change));
-                    for (i, &(lo, hi)) in bounds.iter().enumerate().take(rows) {
-                        let s = w.s.wrapping_add((first + i) * w.stride);
-                        let sums = w.sums.wrapping_add((first + i) * GROUP);
-                        let most = tile!(VSPLAT most, i);
-                        let mut sum = tile!(VMUL tile!(VSPLAT alpha, i), tile!(VLOAD sums, 0));
-                        let (mut other, mut at) = (tile!(VZERO), lo);
-                        // Two sums and four vectors at a time, as each is a long chain.
-                        while at + 4 * L <= hi {
-                            let p = s.wrapping_add(at);
-                            each!(k in 4 {
-                                let x = tile!(VMAX far, tile!(VSUB tile!(VLOAD p, k), most));
-                                let x = tile!(MATH EXP2_IN x);
-                                if k % 2 == 0 { sum = tile!(VADD sum, x); } else { other = tile!(VADD other, x); }
-                                tile!(VSTORE p, k, x);
-                            });
-                            at += 4 * L;
-                        }
-                        sum = tile!(VADD sum, other);
-                        while at + L <= hi {
-                            let p = s.wrapping_add(at);
-                            let x = tile!(VMAX far, tile!(VSUB tile!(VLOAD p, 0), most));
-                            let x = tile!(MATH EXP2_IN x);
-                            sum = tile!(VADD sum, x);
-                            tile!(VSTORE p, 0, x);
-                            at += L;
-                        }
-                        if at < hi {
-                            let (p, rest) = (s.wrapping_add(at), hi - at);
-                            let last = tile!(VLOAD_OR p, rest, f32::NEG_INFINITY);
-                            let x = tile!(VMAX far, tile!(VSUB last, most));
-                            let x = tile!(MATH EXP2_IN x);
-                            // Lanes without a key have 2^-126: nothing beside the greatest weight, 1.
-                            sum = tile!(VADD sum, x);
-                            tile!(VSTORE_TAIL p, rest, x);
-                        }
-                        tile!(VSTORE sums, 0, sum);
-                        // SAFETY: the row has `len` elements.
-                        unsafe {
-                            s.write_bytes(0, lo);
-                            s.add(hi).write_bytes(0, w.len - hi);
-                        }
-                    }
                 }
             }
 

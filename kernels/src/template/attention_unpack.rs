@@ -1,7 +1,7 @@
 //! Groups of a cache as the panels that products read, of `f32` or of words of two bf16.
 
 use super::attention_layout::{CacheType, GROUP, KEY_RUN, RUN, VALUES, panel_at};
-use super::attention_tile::{F16, F32, Q8_0, Unpack, UnpackFn, cached, signed};
+use super::attention_tile::{F16, F32, Q8_0, Unpack, UnpackFn, WeighFn, cached, signed};
 use crate::{Dtype, Isa};
 use tilewright_intrinsics::soft;
 
@@ -9,6 +9,7 @@ use tilewright_intrinsics::soft;
 pub(crate) struct HalfKernels {
     /// Words of some elements, each times a factor: `(elements, words, count, factor)`.
     pub(crate) words: WordsFn,
+    pub(crate) weigh: WeighFn,
     /// By type of cache.
     pub(crate) unpack_k: [UnpackFn; 3],
     pub(crate) unpack_v: [UnpackFn; 3],
@@ -32,6 +33,7 @@ macro_rules! unpack_row {
     ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, bf16, [$($f:tt)*], lanes $l:tt, $($rest:tt)*) => {
         pub(crate) mod $id {
             use super::*;
+            use super::super::attention_weigh::$id as weights;
             use tilewright_intrinsics::$tile as tile;
 
             const L: usize = $l;
@@ -39,6 +41,7 @@ macro_rules! unpack_row {
 
             pub(super) const KERNELS: HalfKernels = HalfKernels {
                 words,
+                weigh: weights::weigh,
                 unpack_k: [keys::<F32>, keys::<F16>, keys::<Q8_0>],
                 unpack_v: [values::<F32>, values::<F16>, values::<Q8_0>],
             };

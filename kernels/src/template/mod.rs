@@ -24,6 +24,8 @@ mod attention_tile;
 #[cfg(any(feature = "alloc", test))]
 mod attention_unpack;
 #[cfg(any(feature = "alloc", test))]
+mod attention_weigh;
+#[cfg(any(feature = "alloc", test))]
 pub mod binary;
 #[cfg(any(all(feature = "alloc", not(feature = "few-kernels")), test))]
 mod binary_pow;
