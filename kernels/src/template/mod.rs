@@ -41,6 +41,8 @@ pub mod conv;
 #[cfg(any(feature = "alloc", test))]
 mod conv_direct;
 #[cfg(any(feature = "alloc", test))]
+pub mod conv_first;
+#[cfg(any(feature = "alloc", test))]
 mod conv_geometry;
 #[cfg(any(feature = "alloc", test))]
 mod conv_pack;

@@ -119,7 +119,7 @@ impl PlanePlan {
         Window::new(OP, sizes, !weighted, 1)?;
         let s = &sizes;
         let unsupported = |what| Err(KernelError::Unsupported { op: OP, what });
-        if !supports(s) {
+        if !fits_copies(s) {
             return unsupported("a horizontal stride above 2 or rows this long");
         }
         if epilogue.residual {
@@ -296,8 +296,8 @@ impl PlanePlan {
     }
 }
 
-/// Whether there are kernels for these windows.
-fn supports(s: &WindowSizes) -> bool {
+/// Whether there are kernels for these windows: their rows may be copied.
+pub(super) fn fits_copies(s: &WindowSizes) -> bool {
     let reach = s.dilation[1].saturating_mul(s.kernel[1]);
     let wide = [s.pads[1], s.pads[3], reach].iter().fold(s.input[1], |n, &m| n.saturating_add(m));
     matches!(s.stride[1], 1 | 2) && wide <= MAX_ROW
@@ -310,12 +310,12 @@ fn pays(s: &WindowSizes, convolution: bool) -> bool {
         return false;
     }
     !s.output.contains(&0)
-        && supports(s)
+        && fits_copies(s)
         && (s.output[1] >= COPY_WIDTH || plane_direct::is_there(s, convolution))
 }
 
 /// Input rows that a block of output rows reads.
-fn input_rows(s: &WindowSizes, rows: usize) -> usize {
+pub(super) fn input_rows(s: &WindowSizes, rows: usize) -> usize {
     (rows - 1) * s.stride[0] + s.dilation[0] * (s.kernel[0] - 1) + 1
 }
 
@@ -329,26 +329,36 @@ impl Copies {
         // The widest tile that the map fills, of as many rows as there are.
         let fits = |k: &&PlaneKernel| h >= k.info.w_ob && (w > k.lanes() || k.info.c_vec == 1);
         let kernel = *list.iter().find(fits).unwrap_or(&list[list.len() - 1]);
+        let copies = Self::of(s, kernel.info.c_ob)?;
+        let blocks = copies.blocks(s, kernel.info.w_ob, 1);
+        Ok((kernel, copies, blocks))
+    }
 
+    /// Where rows are copied to for tiles of `wide` columns.
+    pub(super) fn of(s: &WindowSizes, wide: usize) -> Result<Self, KernelError> {
         // Tap `k` of pixel `i` is element `i * stride + k * dilation` of the padded row, which is
         // element `i + that / stride` of the half that its remainder names.
         let stride = s.stride[1];
         let offsets = (0..s.kernel[1]).map(|k| k * s.dilation[1]);
         let last = s.dilation[1] * (s.kernel[1] - 1) / stride;
-        let phase = w.next_multiple_of(kernel.info.c_ob) + last;
+        let phase = s.output[1].next_multiple_of(wide) + last;
         // A row that is a multiple of 4 KiB would fall on the cache sets of the one before.
         let phase = phase.next_multiple_of(16) + 16;
         let taps = offsets.map(|o| o % stride * phase + o / stride).collect();
         let row = phase * stride;
-        let step = kernel.info.w_ob;
+        checked_len(OP, &[s.c, input_rows(s, s.output[0]), row])?;
+        Ok(Self { row, phase, taps })
+    }
+
+    /// Blocks of output rows whose copies of so many planes stay in the cache: equal ones, none lower than
+    /// `step` rows.
+    pub(super) fn blocks(&self, s: &WindowSizes, step: usize, planes: usize) -> usize {
+        let h = s.output[0];
         let mut block = step;
-        while block + step <= h && input_rows(s, block + step) * row <= BLOCK {
+        while block + step <= h && planes * input_rows(s, block + step) * self.row <= BLOCK {
             block += step;
         }
-        // Equal blocks, none lower than the tile.
-        let blocks = h.div_ceil(block).min(h / step);
-        checked_len(OP, &[input_rows(s, h.div_ceil(blocks)), row])?;
-        Ok((kernel, Self { row, phase, taps }, blocks))
+        h.div_ceil(block).min(h / step)
     }
 }
 

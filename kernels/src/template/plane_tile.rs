@@ -1,6 +1,6 @@
 //! The microkernels of `plane`: a block of output rows of one channel.
 
-use super::plane::PlaneShape;
+use super::plane::{PlaneShape, input_rows};
 use crate::epilogue::TileActivation;
 use crate::{Dtype, Isa, KernelInfo};
 use core::ops::Range;
@@ -96,6 +96,8 @@ macro_rules! plane_copy {
     };
 }
 
+pub(super) use plane_copy;
+
 macro_rules! plane_row {
     ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $l:tt, $($rest:tt)*) => {
         #[allow(clippy::modulo_one, reason = "scalar code has one lane, some tiles one row")]
@@ -144,8 +146,7 @@ macro_rules! plane_kernel {
             let [h_in, w_in] = s.input;
             let w_out = s.output[1];
             let first = (args.rows.start * s.stride[0]) as isize - s.pads[0] as isize;
-            let span = s.dilation[0] * (s.kernel[0] - 1) + 1;
-            for i in 0..(args.rows.len() - 1) * s.stride[0] + span {
+            for i in 0..input_rows(s, args.rows.len()) {
                 let y = first + i as isize;
                 let inside = y >= 0 && y < h_in as isize;
                 let from = args.x.wrapping_offset(y * w_in as isize);

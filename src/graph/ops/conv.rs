@@ -1,5 +1,6 @@
 //! Convolution and transposed convolution over one or two spatial dimensions.
 
+use tilewright_kernels::template::conv_first::FirstConvPlan;
 use tilewright_kernels::template::plane::PlanePlan;
 use tilewright_kernels::template::pointwise::PointwisePlan;
 use tilewright_kernels::{Activation, C_BLOCK};
@@ -212,6 +213,26 @@ impl Operator for Conv {
     }
 
     fn layout_rule(&self, cx: &RuleCx<'_>) -> LayoutRule {
+        let plain = cx.src[0].layout == Layout::Plain;
+        match self.sizes(&cx.src[0].dims, &cx.src[1].dims) {
+            Ok(s) if plain && self.has_kernel(cx.constant, cx.dst) && self.is_first(&s) => {
+                LayoutRule::Blocked(Vec::new())
+            }
+            _ => self.usual_layouts(cx),
+        }
+    }
+
+    fn macs(&self, src: &[Info], dst: &Info) -> u64 {
+        // Each weight meets each pixel of the output (transposed: of the input) once.
+        let pixels = if self.transposed.is_some() { src[0].ncs() } else { dst.ncs() };
+        let weights: usize = src[1].dims.iter().product();
+        weights as u64 * (pixels.0 * pixels.2) as u64
+    }
+}
+
+impl Conv {
+    /// The layouts of all kernels but those that [`is_first`](Self::is_first) is about.
+    pub(super) fn usual_layouts(&self, cx: &RuleCx<'_>) -> LayoutRule {
         let Ok(s) = self.sizes(&cx.src[0].dims, &cx.src[1].dims) else { return LayoutRule::Plain };
         if !self.has_kernel(cx.constant, cx.dst) {
             return LayoutRule::Plain;
@@ -234,15 +255,11 @@ impl Operator for Conv {
         LayoutRule::Blocked(wishes)
     }
 
-    fn macs(&self, src: &[Info], dst: &Info) -> u64 {
-        // Each weight meets each pixel of the output (transposed: of the input) once.
-        let pixels = if self.transposed.is_some() { src[0].ncs() } else { dst.ncs() };
-        let weights: usize = src[1].dims.iter().product();
-        weights as u64 * (pixels.0 * pixels.2) as u64
+    /// Whether there are kernels for a plain image of few channels and so few results.
+    fn is_first(&self, s: &Sizes) -> bool {
+        !self.is_depthwise(s) && FirstConvPlan::pays(&lower::conv_params(self, s, Layout::Plain))
     }
-}
 
-impl Conv {
     /// Whether a kernel computes this: weights and bias are packed ahead, so they must be
     /// constants.
     fn has_kernel(&self, constant: &[bool], dst: &Info) -> bool {

@@ -73,7 +73,7 @@ impl Operator for ConvPool {
     }
 
     fn layout_rule(&self, cx: &RuleCx<'_>) -> LayoutRule {
-        if FEW { LayoutRule::Plain } else { self.conv.layout_rule(cx) }
+        if FEW { LayoutRule::Plain } else { self.conv.usual_layouts(cx) }
     }
 
     fn macs(&self, src: &[Info], _dst: &Info) -> u64 {

@@ -4,6 +4,7 @@ use core::ops::Range;
 use core::ptr;
 use std::sync::Arc;
 
+use tilewright_kernels::template::conv_first::FirstConvPlan;
 use tilewright_kernels::template::depthwise::{DepthwiseParams, DepthwisePlan};
 use tilewright_kernels::template::plane::PlanePlan;
 use tilewright_kernels::template::pointwise::PointwisePlan;
@@ -35,6 +36,8 @@ pub(super) fn lower(op: &Conv, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>
         )?))
     } else if op.is_depthwise(&s) {
         Plan::Depthwise(Box::new(DepthwisePlan::new(cx.isa, &depthwise_params(op, &s))?))
+    } else if cx.src[0].layout == Layout::Plain && op.is_first(&s) {
+        Plan::First(Box::new(FirstConvPlan::new(cx.isa, &params)?))
     } else {
         Plan::Conv(Box::new(cx.tuned(
             &Workload::conv(&params),
@@ -147,6 +150,7 @@ pub(in crate::graph::ops) fn conv_params(op: &Conv, s: &Sizes, x: Layout) -> Con
 enum Plan {
     Conv(Box<ConvPlan>),
     Depthwise(Box<DepthwisePlan>),
+    First(Box<FirstConvPlan>),
     Pointwise(Box<PointwisePlan>),
 }
 
@@ -155,6 +159,7 @@ macro_rules! each {
         match $self {
             Plan::Conv($plan) => $body,
             Plan::Depthwise($plan) => $body,
+            Plan::First($plan) => $body,
             Plan::Pointwise($plan) => $body,
         }
     };
@@ -169,6 +174,7 @@ impl Plan {
         match self {
             Plan::Conv(p) => Packing::Conv(p),
             Plan::Depthwise(p) => Packing::Depthwise(p),
+            Plan::First(p) => Packing::First(p),
             Plan::Pointwise(p) => Packing::Pointwise(p),
         }
     }
@@ -179,6 +185,7 @@ impl Plan {
 pub(in crate::graph::ops) enum Packing<'a> {
     Conv(&'a ConvPlan),
     Depthwise(&'a DepthwisePlan),
+    First(&'a FirstConvPlan),
     Pointwise(&'a PointwisePlan),
 }
 
@@ -187,6 +194,7 @@ macro_rules! packing {
         match $self {
             Packing::Conv($plan) => $body,
             Packing::Depthwise($plan) => $body,
+            Packing::First($plan) => $body,
             Packing::Pointwise($plan) => $body,
         }
     };
@@ -204,6 +212,7 @@ impl Packing<'_> {
                 format!("{name} {width} {} {input:?}", p.isa())
             }
             Packing::Depthwise(p) => p.kernel_name().to_owned(),
+            Packing::First(_) => "first".to_owned(),
             Packing::Pointwise(p) => format!("pointwise {} {}", p.packing(), p.isa()),
         }
     }
@@ -244,7 +253,7 @@ impl Step for Run {
     fn repeated(&self) -> f64 {
         match &self.plan {
             Plan::Conv(p) => p.repeated(),
-            Plan::Depthwise(_) | Plan::Pointwise(_) => 0.0,
+            Plan::Depthwise(_) | Plan::First(_) | Plan::Pointwise(_) => 0.0,
         }
     }
 
@@ -256,6 +265,7 @@ impl Step for Run {
         match &self.plan {
             Plan::Conv(p) => p.scratch_len() * size_of::<f32>(),
             Plan::Pointwise(p) => p.scratch_len() * size_of::<f32>(),
+            Plan::First(p) => p.scratch_len() * size_of::<f32>(),
             Plan::Depthwise(_) => 0,
         }
     }
@@ -264,7 +274,7 @@ impl Step for Run {
         match &self.plan {
             Plan::Conv(p) => Some(Workload::conv(p.params())),
             Plan::Pointwise(p) => Some(Workload::pointwise(p.params())),
-            Plan::Depthwise(_) => None,
+            Plan::Depthwise(_) | Plan::First(_) => None,
         }
     }
 
@@ -287,6 +297,7 @@ impl Step for Run {
             match &self.plan {
                 Plan::Conv(p) => p.run(x, weights, bias, residual, y, scratch, units),
                 Plan::Depthwise(p) => p.run(x, weights, bias, residual, y, units),
+                Plan::First(p) => p.run(x, weights, bias, y, scratch, units),
                 Plan::Pointwise(p) => p.run(x, weights, bias, residual, y, scratch, units),
             }
         }
