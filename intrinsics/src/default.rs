@@ -224,6 +224,7 @@ macro_rules! tile_default {
     // Verbs on vectors.
     ($m:ident VNEG $x:expr) => { $crate::$m!(VSUB $crate::$m!(VSET -0.0f32), $x) };
     // In two steps, so that the product may underflow gradually and the powers stay normal.
+    ($m:ident VSCALABLE $lo:expr, $x:expr) => { $crate::$m!(VMAX $lo, $x) };
     ($m:ident VSCALE $x:expr, $n:expr) => {{
         let (x, n) = ($x, $n);
         let half = $crate::$m!(VFLOOR $crate::$m!(VMUL n, $crate::$m!(VSET 0.5f32)));

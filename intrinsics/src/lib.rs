@@ -108,6 +108,7 @@
 //! | `VLOAD16 p`, `VSTORE16 p, x` | the `LANES` IEEE binary16 at `p`, any alignment, as floats; floats as the nearest binary16, ties to even, too large ones infinite |
 //! | `VPAIR16 a, b`, `VROW16 a, b` | rows of words of two bf16 only: words of a lane of `a` and that of `b`; words of neighbouring lanes, those of `a` before those of `b` |
 //! | `VKEEP x` | `x`, computed where it stands in the source, so that it is not loaded for long before |
+//! | `VSCALABLE lo, x` | `max(lo, x)`, NaN for NaN; where `VSCALE` takes any `n`, 0 for great negative ones, `x` |
 //! | `VNEG x`, `VSCALE x, n`, `LANES_OF x` | `-x`; `x * 2^n` for an integer `n` in -250..=250; the lanes as an array |
 //! | `MATH f x` | an elementary function: see `math.rs` |
 //!

@@ -10,8 +10,8 @@
 //! | verb | value | bound | special cases |
 //! |---|---|---|---|
 //! | `EXP x` | e^x | 2 ulp, gradual underflow | NaN -> NaN, -inf -> 0, x > 88.72 -> inf |
-//! | `EXP2_IN x` | 2^x, x in [-250, 127] | 2 ulp, gradual underflow | NaN -> NaN |
-//! | `EXP2_BF16 x` | 2^x, x in [-126, 127], to be rounded to bf16 | 7.6e-5 of the value | NaN -> NaN |
+//! | `EXP2_IN x` | 2^x, x in [-250, 127] or as `VSCALABLE` leaves it | 2 ulp, gradual underflow | NaN -> NaN |
+//! | `EXP2_BF16 x` | 2^x, x likewise, to be rounded to bf16 | 7.6e-5 of the value | NaN -> NaN |
 //! | `EXPM1 x` | e^x - 1 | 3 ulp | NaN -> NaN, -inf -> -1 |
 //! | `LOG x` | ln x | 2 ulp | 0 -> -inf, x < 0 -> NaN, denormals exact |
 //! | `LOG1P01 x` | ln(1 + x), x in [0, 1] | 3 ulp | NaN -> NaN |

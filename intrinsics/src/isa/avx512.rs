@@ -150,6 +150,7 @@ macro_rules! tile_avx512_f32 {
         let mut x = $x;
         unsafe { core::arch::asm!("/* {0} */", inout(zmm_reg) x, options(nomem, nostack, preserves_flags)) };
         x }};
+    (VSCALABLE $lo:expr, $x:expr) => {{ let _ = $lo; $x }};
     (VSCALE $x:expr, $n:expr) => { $crate::arch::_mm512_scalef_ps($x, $n) };
     // Two dozen stores of 64 bytes in a row hold up what follows for 40 cycles, a few none.
     (DRAIN_STEPS) => { 4usize };

@@ -72,6 +72,24 @@ macro_rules! weigh_functions {
             const L: usize = $l;
             const STEP: usize = step!($mode);
 
+            /// The elements of the vectors that some of the elements `lo..hi` lie in.
+            fn whole(lo: usize, hi: usize) -> (usize, usize) {
+                if lo < hi { (lo / (STEP * L) * (STEP * L), hi.next_multiple_of(STEP * L)) } else { (lo, lo) }
+            }
+
+            /// Sets those before `lo` and from `hi` on to a number.
+            ///
+            /// # Safety
+            /// They are writable.
+            unsafe fn outside(s: *mut f32, lo: usize, hi: usize, x: f32) {
+                let (at, end) = whole(lo, hi);
+                // SAFETY: the caller's duties.
+                unsafe {
+                    for j in at..lo { *s.add(j) = x; }
+                    for j in hi..end { *s.add(j) = x; }
+                }
+            }
+
             /// # Safety
             /// That of `WeighFn`.
             $(#[target_feature(enable = $f)])*
@@ -94,13 +112,9 @@ macro_rules! weigh_functions {
                                 tile!(VSTORE s, j, tile!(VMUL cap, tile!(MATH TANH x)));
                             }
                         }
-                        // What is not seen of the first and the last vectors does not count.
-                        let (mut at, end) = (lo / (STEP * L) * (STEP * L), hi.next_multiple_of(STEP * L));
+                        let (mut at, end) = whole(lo, hi);
                         // SAFETY: the row has as many elements, a multiple of 16.
-                        unsafe {
-                            for j in at..lo { *s.add(j) = f32::NEG_INFINITY; }
-                            for j in hi..end { *s.add(j) = f32::NEG_INFINITY; }
-                        }
+                        unsafe { outside(s, lo, hi, f32::NEG_INFINITY) };
                         let mut parts = [tile!(VSET f32::NEG_INFINITY); 4];
                         while at + 4 * L <= end {
                             let s = s.wrapping_add(at);
@@ -133,17 +147,23 @@ macro_rules! weigh_functions {
                         let s = w.s.wrapping_add((first + i) * w.stride);
                         let weights = w.p.wrapping_add((first + i) * (w.stride / STEP));
                         let sums = w.sums.wrapping_add((first + i) * GROUP);
+                        // SAFETY: there is a maximum for each row; the row has as many elements.
+                        unsafe {
+                            let most = *most.add(i);
+                            // Far below it, however large it is, and finite.
+                            outside(s, lo, hi, (most - 200.0 - most.abs()).max(f32::MIN));
+                        }
                         let most = tile!(VSPLAT most, i);
                         let mut sum = tile!(VMUL tile!(VSPLAT alpha, i), tile!(VLOAD sums, 0));
                         let mut other = tile!(VZERO);
-                        let (mut at, end) = (lo / (STEP * L) * (STEP * L), hi.next_multiple_of(STEP * L));
+                        let (mut at, end) = whole(lo, hi);
                         // Two sums and four vectors at a time, as each is a long chain. Elements without a
-                        // key have 2^-126: nothing beside the greatest weight, 1.
+                        // key have 2^-126 or less: nothing beside the greatest weight, 1.
                         while at + 4 * L <= end {
                             let (from, to) = (s.wrapping_add(at), weights.wrapping_add(at / STEP));
                             let mut x = [sum; 4];
                             each!(k in 4 {
-                                let y = tile!(VMAX far, tile!(VSUB tile!(VLOAD from, k), most));
+                                let y = tile!(VSCALABLE far, tile!(VSUB tile!(VLOAD from, k), most));
                                 x[k] = weight!($mode y);
                                 if k % 2 == 0 { sum = tile!(VADD sum, x[k]); } else { other = tile!(VADD other, x[k]); }
                                 if (k + 1) % STEP == 0 { store!($mode to, k / STEP, x, k); }
@@ -156,7 +176,7 @@ macro_rules! weigh_functions {
                             let mut x = [sum; STEP];
                             each!(k in 2 {
                                 if k < STEP {
-                                    let y = tile!(VMAX far, tile!(VSUB tile!(VLOAD from, k), most));
+                                    let y = tile!(VSCALABLE far, tile!(VSUB tile!(VLOAD from, k), most));
                                     x[k] = weight!($mode y);
                                     sum = tile!(VADD sum, x[k]);
                                 }
