@@ -373,7 +373,7 @@ macro_rules! cells_row {
                 squares: &mut [tile!(VTYPE); 2],
             ) -> f32 {
                 let zero = tile!(VZERO);
-                let (mut most, mut more, mut bad) = (zero, zero, zero);
+                let (mut most, mut more, mut bad) = (zero, zero, [zero; 2]);
                 let mut all = *squares;
                 let pairs = k / (2 * L);
                 for i in 0..pairs {
@@ -381,17 +381,20 @@ macro_rules! cells_row {
                     most = tile!(VMAX tile!(VABS a), most);
                     more = tile!(VMAX tile!(VABS b), more);
                     // What is not finite, times 0, is not a number.
-                    bad = tile!(VFMA a, zero, bad);
-                    bad = tile!(VFMA b, zero, bad);
+                    bad[0] = tile!(VFMA a, zero, bad[0]);
                     if SQUARES {
+                        // With squares, a sum of both would be what all wait for.
+                        bad[1] = tile!(VFMA b, zero, bad[1]);
                         all[0] = tile!(VFMA a, a, all[0]);
                         all[1] = tile!(VFMA b, b, all[1]);
+                    } else {
+                        bad[0] = tile!(VFMA b, zero, bad[0]);
                     }
                 }
                 for at in (pairs * 2 * L..k).step_by(L) {
                     let a = tile!(VLOAD_TAIL x.wrapping_add(at), L.min(k - at));
                     most = tile!(VMAX tile!(VABS a), most);
-                    bad = tile!(VFMA a, zero, bad);
+                    bad[0] = tile!(VFMA a, zero, bad[0]);
                     if SQUARES {
                         all[0] = tile!(VFMA a, a, all[0]);
                     }
@@ -400,7 +403,7 @@ macro_rules! cells_row {
                 let (mut sizes, mut nothing) = ([0.0f32; L], [0.0f32; L]);
                 let (s, n) = (sizes.as_mut_ptr(), nothing.as_mut_ptr());
                 tile!(VSTORE s, 0, tile!(VMAX most, more));
-                tile!(VSTORE n, 0, bad);
+                tile!(VSTORE n, 0, tile!(VADD bad[0], bad[1]));
                 let most = sizes.iter().fold(0.0f32, |most, x| if *x > most { *x } else { most });
                 if nothing.iter().all(|x| *x == 0.0) { most } else { f32::NAN }
             }
@@ -486,8 +489,10 @@ macro_rules! cells_row {
                         let x = a.x.wrapping_add(r * a.stride + at);
                         // The rows after these are read while these are written, which takes longer through the
                         // caches than past them. What goes past them needs the buffers of lines that are on their
-                        // way from memory: these rows come from a cache, so soon that they need none for long.
-                        let ahead = if a.past_caches { 2 * STEP } else { GROUP * a.stride };
+                        // way from memory: these rows come from a cache, so soon that they need none for long. Bytes with
+                        // sums are so few, and take so long, that the next rows can come meanwhile.
+                        let past = a.past_caches && (FORM == F16 || !SUMS);
+                        let ahead = if past { 2 * STEP } else { GROUP * a.stride };
                         tile!(VPREFETCH x, ahead);
                         tile!(VPREFETCH x, ahead + STEP / 2);
                         let x = if at + STEP <= a.k {
