@@ -152,3 +152,16 @@ fn templates_that_do_not_end_are_one_error() {
     let deep = "(".repeat(10_000);
     assert!(render(&format!("{{{{ {deep} }}}}"), &TALK).is_err());
 }
+
+#[test]
+fn line_ends_of_other_systems_are_line_ends() {
+    let source =
+        "{% for m in messages %}\n{{ m.content }}\n{% endfor %}\n  {% if true %}\nend\n{% endif %}";
+    let expected = render(source, &TALK).unwrap();
+    assert_eq!(expected, " Hi \nYes?\nBye\nend\n");
+    for end in ["\r\n", "\r"] {
+        assert_eq!(render(&source.replace('\n', end), &TALK).unwrap(), expected);
+    }
+    // Those of messages are what somebody said.
+    assert_eq!(render("{{ messages[0].content }}", &[("user", "a\r\nb")]).unwrap(), "a\r\nb");
+}

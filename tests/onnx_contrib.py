@@ -15,6 +15,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+from itertools import chain
 
 import numpy as np
 import onnx
@@ -37,11 +38,31 @@ def number(value, dtype=np.float32):
     return np.array(value, dtype)
 
 
-def case(op, operands, outputs=1, domain="com.microsoft", inputs=1, name=None, order=None, **attributes):
+def case(op, operands, outputs=1, domain="com.microsoft", inputs=1, name=None, order=None, beside=None, **attributes):
     """One node: its first `inputs` operands are inputs of the network, the others constants. `order` is that in
-    which the node has them."""
-    return dict(op=op, operands=operands, outputs=outputs, domain=domain, inputs=inputs,
+    which the node has them, with None for what it lacks. `outputs` is their number, of which those between the
+    first and the last are left out, or a list of names. `beside` is another node, whose results these must be."""
+    return dict(op=op, operands=operands, outputs=outputs, domain=domain, inputs=inputs, beside=beside,
                 name=name or op, order=order or range(len(operands)), attributes=attributes)
+
+
+def dynamic_lstm(directions, columns):
+    """With bytes for weights, beside an LSTM with the weights that they stand for: the other runtime also rounds
+    what they are multiplied with."""
+    time, batch, wide, hidden = 5, 2, 6, 8
+    scales = (directions, 4 * hidden) if columns else (directions,)
+    weights, exact = [], []
+    for rows in (wide, hidden):
+        w, scale, zero = octets(directions, rows, 4 * hidden), abs(floats(*scales)) / 200, octets(*scales)
+        spread = lambda a: a.astype(np.float32).reshape(directions, 1, -1)
+        exact.append(np.ascontiguousarray(((w.astype(np.float32) - spread(zero)) * spread(scale)).transpose(0, 2, 1)))
+        weights.append((w, scale, zero))
+    (w, ws, wz), (r, rs, rz) = weights
+    x, b = floats(time, batch, wide), floats(directions, 8 * hidden)
+    more = dict(hidden_size=hidden, direction="bidirectional" if directions == 2 else "forward")
+    return case("DynamicQuantizeLSTM", [x, w, r, b, ws, wz, rs, rz], 3, order=[0, 1, 2, 3, *[None] * 4, 4, 5, 6, 7],
+                beside=case("LSTM", [x, *exact, b], 3, "", **more), **more,
+                name=f"DynamicQuantizeLSTM, {directions} directions, by columns: {columns}")
 
 
 def nbits(bits, with_zeros, n=5, k=48, block=16):
@@ -64,6 +85,17 @@ def cases():
     yield case("Gelu", [floats(2, 8)])
     yield case("QuickGelu", [floats(2, 8)], alpha=1.5)
     yield case("FusedMatMul", [floats(2, 8, 3), floats(2, 5, 8)], transA=1, transB=1, alpha=0.5)
+    for batch in ((1, 0), (0, 1), (1, 1)):
+        for trans in ((0, 0), (1, 1)):
+            # What becomes [2, 3, 4, 8] and [2, 3, 8, 5], the first dimension being moved behind the batch's.
+            a, b = ([2, 3, 4, 8], [2, 3, 8, 5])
+            dims = [d[:-2] + d[:-3:-1] if t else d for d, t in zip((a, b), trans)]
+            dims = [d[-2:-1] + d[:-2] + d[-1:] if t else d for d, t in zip(dims, batch)]
+            yield case("FusedMatMul", [floats(*dims[0]), floats(*dims[1])], transBatchA=batch[0], transBatchB=batch[1],
+                       transA=trans[0], transB=trans[1], name=f"FusedMatMul batch {batch} {trans}")
+    for directions in (1, 2):
+        for columns in (False, True):
+            yield dynamic_lstm(directions, columns)
     yield case("FusedGemm", [floats(4, 3), floats(4, 5), floats(5)], transA=1, alpha=2.0,
                activation="LeakyRelu", activation_alpha=0.2)
     yield case("FusedConv", [floats(1, 3, 6, 6), floats(4, 3, 3, 3), floats(4)], activation="Relu")
@@ -139,15 +171,121 @@ def cases():
                inputs=2, outputs=4)
 
 
+def ints(values, dtype=np.int32):
+    return np.array(values, dtype)
+
+
+def embeddings():
+    """Words, positions and segments, gamma and beta, after the identifiers."""
+    op, tables = "EmbedLayerNormalization", [floats(9, 8), floats(7, 8), floats(2, 8), floats(8), floats(8)]
+    ids, segments, mask = ints([[1, 2, 8], [0, 3, 3]]), ints([[0, 0, 1], [1, 0, 0]]), ints([[1, 1, 0], [1, 2, 1]])
+    yield case(op, [ids, segments, *tables], inputs=2, outputs=2)
+    yield case(op, [ids, segments, mask, *tables], inputs=3, outputs=["y", "m"], order=[0, 1, 3, 4, 5, 6, 7, 2],
+               epsilon=1e-5, name="EmbedLayerNormalization with a mask")
+    yield case(op, [ids, *tables], inputs=1, outputs=["y", "m"], order=[0, None, 1, 2, 3, 4, 5],
+               name="EmbedLayerNormalization of one segment")
+    yield case(op, [ids, ints([[3, 1, 2]]), *tables[:2], *tables[3:]], inputs=2, outputs=["y", "m", "s"],
+               order=[0, None, 2, 3, None, 4, 5, None, 1], name="EmbedLayerNormalization of positions")
+
+
+def attentions():
+    x, w, b = floats(2, 5, 8) / 2, floats(8, 24) / 2, floats(24)
+    past = floats(2, 2, 2, 3, 4)
+    op = "Attention"
+    yield case(op, [x, w, b], num_heads=2)
+    yield case(op, [x, w, b], num_heads=4, scale=0.3, unidirectional=1, name="Attention in one direction")
+    yield case(op, [x, floats(8, 20) / 2, floats(20)], num_heads=2, qkv_hidden_sizes=[8, 8, 4],
+               name="Attention with narrow values")
+    yield case(op, [x, past, w, b], inputs=2, outputs=2, order=[0, 2, 3, None, 1], num_heads=2, unidirectional=1,
+               name="Attention after a past")
+    yield case(op, [x, floats(1, 2, 5, 5), w, b], inputs=2, order=[0, 2, 3, None, None, 1], num_heads=2,
+               name="Attention with a bias of scores")
+    flags = ints([[0, 1, 1, 1, 0], [1, 1, 1, 0, 0]])
+    for name, mask in (("lengths", ints([3, 5])), ("ends and starts", ints([3, 5, 1, 2])), ("keys", flags),
+                       ("pairs", (RNG.random((2, 5, 5)) < 0.6).astype(np.int32))):
+        for one_way in (0, 1):
+            yield case(op, [x, mask, w, b], inputs=2, order=[0, 2, 3, 1], num_heads=2, unidirectional=one_way,
+                       name=f"Attention, mask of {name}, {one_way}")
+    yield case(op, [x, flags, w, b], inputs=2, order=[0, 2, 3, 1], num_heads=2, mask_filter_value=-2.0,
+               name="Attention, weak mask")
+    yield case(op, [x, past, ints([[0] + [1] * 7, [1] * 6 + [0] * 2]), w, b], inputs=3, outputs=2,
+               order=[0, 3, 4, 2, 1], num_heads=2, name="Attention, mask of keys and a past")
+
+
+def heads():
+    q, k, v, b = floats(2, 5, 8), floats(2, 7, 8), floats(2, 7, 8), floats(24)
+    op, past = "MultiHeadAttention", [floats(2, 2, 3, 4), floats(2, 2, 3, 4)]
+    kept, flags = ["y", "k", "v"], ints([[0, 1, 1, 1, 0, 1, 1], [1, 1, 1, 0, 0, 0, 0]])
+    yield case(op, [q, k, v, b], inputs=3, num_heads=2)
+    yield case(op, [q, k, floats(2, 7, 4)], inputs=3, num_heads=2, scale=0.3, name="MultiHeadAttention, narrow values")
+    yield case(op, [q, floats(2, 2, 7, 4), floats(2, 2, 7, 4), b], inputs=3, outputs=kept, num_heads=2,
+               name="MultiHeadAttention of keys by head")
+    for name, mask in (("lengths", ints([3, 7])), ("keys", flags),
+                       ("pairs", (RNG.random((2, 5, 7)) < 0.6).astype(np.int32))):
+        yield case(op, [q, k, v, mask], inputs=4, order=[0, 1, 2, None, 3], num_heads=2,
+                   name=f"MultiHeadAttention, mask of {name}")
+    yield case(op, [q, k, v, floats(2, 1, 5, 7)], inputs=4, order=[0, 1, 2, None, None, 3], num_heads=2,
+               name="MultiHeadAttention, bias of scores")
+    own = [q, floats(2, 5, 8), floats(2, 5, 8)]
+    yield case(op, [*own, flags[:, :5], b], inputs=4, order=[0, 1, 2, 4, 3], num_heads=2, unidirectional=1,
+               name="MultiHeadAttention in one direction")
+    yield case(op, [*own, *past, b], inputs=5, outputs=kept, order=[0, 1, 2, 5, None, None, 3, 4], num_heads=2,
+               unidirectional=1, name="MultiHeadAttention after a past")
+    yield case(op, [*own, *past, np.tile(flags, 2)[:, :8]], inputs=6, outputs=kept, num_heads=2,
+               order=[0, 1, 2, None, 5, None, 3, 4], name="MultiHeadAttention, mask of keys and a past")
+
+
+def rotations():
+    op, at = "RotaryEmbedding", ints([[0, 3, 4], [5, 2, 1]], np.int64)
+    for interleaved in (0, 1):
+        whole, part, kind = [floats(6, 8), floats(6, 8)], [floats(6, 4), floats(6, 4)], dict(interleaved=interleaved)
+        yield case(op, [floats(2, 3, 32), at, *whole], inputs=2, **kind, name=f"RotaryEmbedding {interleaved}")
+        yield case(op, [floats(2, 2, 3, 16), ints([2], np.int64), *whole], inputs=2, **kind,
+                   name=f"RotaryEmbedding by head {interleaved}")
+        yield case(op, [floats(2, 3, 32), at, *part], inputs=2, num_heads=2, rotary_embedding_dim=8, **kind,
+                   name=f"RotaryEmbedding of a part {interleaved}")
+
+
+def grouped():
+    op, kept = "GroupQueryAttention", ["y", "k", "v"]
+    plain = dict(num_heads=4, kv_num_heads=2)
+    tables = [floats(16, 8), floats(16, 8)]
+    # New tokens, tokens that the cache has room for, the last token's number of each text, tokens in all.
+    for name, tokens, room, last, total, more in (
+            ("of a text", 5, 0, [4, 4], 5, {}), ("of texts of two lengths", 5, 0, [4, 2], 5, {}),
+            ("into a cache", 5, 9, [4, 2], 5, {}), ("in a window", 5, 0, [4, 4], 5, dict(local_window_size=3)),
+            ("of both directions", 5, 0, [4, 4], 5, dict(causal=0)), ("with a cap", 5, 0, [4, 4], 5, dict(softcap=2.0)),
+            ("of a token", 1, 5, [5, 5], 6, {}), ("of tokens at two places", 1, 5, [5, 3], 6, {}),
+            ("of a token in a window", 1, 5, [5, 3], 6, dict(local_window_size=3, scale=0.2)),
+            ("of a token into a cache", 1, 9, [5, 3], 6, {}), ("of more tokens", 3, 5, [7], 8, {}),
+            ("of more tokens in a window", 3, 5, [7], 8, dict(local_window_size=2))):
+        n = len(last)
+        cache = [floats(n, 2, room, 16), floats(n, 2, room, 16)]
+        lengths = [ints(last), ints(total)]
+        q, k, v = floats(n, tokens, 64), floats(n, tokens, 32), floats(n, tokens, 32)
+        yield case(op, [q, k, v, *cache, *lengths], inputs=7, outputs=kept, **plain, **more,
+                   name=f"GroupQueryAttention {name}")
+        yield case(op, [floats(n, tokens, 128), *cache, *lengths, *tables], inputs=5, outputs=kept, **plain, **more,
+                   order=[0, None, None, 1, 2, 3, 4, 5, 6], do_rotary=1, rotary_interleaved=n - 1,
+                   name=f"GroupQueryAttention {name}, turned")
+    yield case(op, [floats(2, 3, 64), floats(2, 3, 32), floats(2, 3, 32), floats(2, 2, 4, 16), floats(2, 2, 4, 16),
+                    ints([2, 2]), ints(3), floats(1, 4, 3, 3)], inputs=8, outputs=kept,
+               order=[0, 1, 2, 3, 4, 5, 6, None, None, None, 7], **plain, name="GroupQueryAttention, bias of scores")
+    yield case(op, [floats(1, 3, 64), floats(1, 3, 32), floats(1, 3, 32), ints([2]), ints(3)], inputs=5, outputs=kept,
+               order=[0, 1, 2, None, None, 3, 4], **plain, name="GroupQueryAttention without a cache")
+
+
 def model(given):
     """A model of one node; outputs that a runtime may leave out are left out."""
     names = [f"x{i}" for i in range(len(given["operands"]))]
     kinds = {a.dtype: helper.np_dtype_to_tensor_dtype(a.dtype) for a in given["operands"]}
     info = [helper.make_tensor_value_info(n, kinds[a.dtype], a.shape)
             for n, a in zip(names, given["operands"])]
-    outputs = ["y"] + [""] * (given["outputs"] - 2) + ["z"] * (given["outputs"] > 1)
-    node = helper.make_node(given["op"], [names[i] for i in given["order"]], outputs, domain=given["domain"],
-                            **given["attributes"])
+    outputs = given["outputs"]
+    if isinstance(outputs, int):
+        outputs = ["y"] + [""] * (outputs - 2) + ["z"] * (outputs > 1)
+    inputs = ["" if i is None else names[i] for i in given["order"]]
+    node = helper.make_node(given["op"], inputs, outputs, domain=given["domain"], **given["attributes"])
     constants = [numpy_helper.from_array(a, n) for n, a in zip(names, given["operands"])]
     count = given["inputs"]
     results = [helper.make_empty_tensor_value_info(n) for n in outputs if n]
@@ -162,7 +300,8 @@ def run(given, program, root):
     feeds = {f"x{i}": a for i, a in enumerate(given["operands"][:count])}
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(m.SerializeToString(), options,
+    other = model(given["beside"] or given)
+    session = onnxruntime.InferenceSession(other.SerializeToString(), options,
                                            providers=["CPUExecutionProvider"])
     want = session.run(None, feeds)
     for result, value in zip(m.graph.output, want):
@@ -194,7 +333,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("program", help="the program tilewright")
     program, bad, total = pathlib.Path(parser.parse_args().program).resolve(), 0, 0
-    for given in cases():
+    for given in chain(cases(), embeddings(), attentions(), heads(), rotations(), grouped()):
         with tempfile.TemporaryDirectory() as folder:
             problem = run(given, program, pathlib.Path(folder))
         total, bad = total + 1, bad + (problem is not None)

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{Arg, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 
 #[cfg(feature = "llm")]
 use super::llm::args::{ChatArgs, GenerateArgs, PerplexityArgs, TokenizeArgs};
@@ -45,6 +45,25 @@ fn examples() -> String {
 pub(super) struct Args {
     #[command(subcommand)]
     pub(super) command: Command,
+}
+
+impl Args {
+    /// The arguments of this process. Where an option wants a value, `-1` is one, and the option says
+    /// what it thinks of it.
+    pub(super) fn of_process() -> Self {
+        let negative = |arg: Arg| match arg.get_long() {
+            Some(_) if arg.get_action().takes_values() => arg.allow_negative_numbers(true),
+            _ => arg,
+        };
+        let command = Self::command().mut_subcommands(|command| command.mut_args(negative));
+        Self::from_arg_matches(&command.get_matches()).unwrap_or_else(|e| e.exit())
+    }
+}
+
+/// Ends the program for what is wrong with the arguments together.
+#[cfg(feature = "llm")]
+pub(super) fn bad_usage(what: impl core::fmt::Display) -> ! {
+    Args::command().error(clap::error::ErrorKind::ValueValidation, what).exit()
 }
 
 #[derive(Subcommand, Debug)]
@@ -126,7 +145,7 @@ pub(super) struct RunArgs {
     #[arg(long, value_name = "FILE")]
     pub(super) labels: Option<PathBuf>,
     /// Draw what a detector found on the picture, as PNG
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE.png", value_parser = png)]
     pub(super) draw: Option<PathBuf>,
     /// Read text by a search over the N best beginnings instead of step by step
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=10_000))]
@@ -191,7 +210,7 @@ pub(super) struct BenchArgs {
     #[arg(long, value_name = "FILE", requires = "kernels", conflicts_with = "model")]
     pub(super) roofline: Option<PathBuf>,
     /// Shape of an input; repeat for several, `SHAPE` alone is enough for one
-    #[arg(long = "shape", value_name = "[NAME=]SHAPE", conflicts_with = "kernels")]
+    #[arg(long = "shape", value_name = "[NAME=]SHAPE", value_parser = shape, conflicts_with = "kernels")]
     pub(super) shapes: Vec<String>,
     /// Time for measuring, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
@@ -245,7 +264,7 @@ pub(super) struct TuneArgs {
     #[arg(long = "shapes", value_name = "FILE", conflicts_with = "model")]
     pub(super) shapes_file: Option<PathBuf>,
     /// Shape of an input; repeat for several, `SHAPE` alone is enough for one
-    #[arg(long = "shape", value_name = "[NAME=]SHAPE", conflicts_with = "shapes_file")]
+    #[arg(long = "shape", value_name = "[NAME=]SHAPE", value_parser = shape, conflicts_with = "shapes_file")]
     pub(super) shapes: Vec<String>,
     /// Time for measuring, in seconds; less is used where the ranking is clear
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
@@ -261,6 +280,7 @@ pub(super) struct TuneArgs {
         long,
         value_name = "NAME",
         default_value = "cpu",
+        value_parser = backend,
         default_value_if("device", clap::builder::ArgPredicate::IsPresent, "opencl")
     )]
     pub(super) backend: String,
@@ -300,7 +320,7 @@ pub(super) struct InspectArgs {
     #[arg(long, value_name = "FILE", value_parser = super::graph::file)]
     pub(super) after: Option<PathBuf>,
     /// Shape of an input; repeat for several, `SHAPE` alone is enough for one
-    #[arg(long = "shape", value_name = "[NAME=]SHAPE")]
+    #[arg(long = "shape", value_name = "[NAME=]SHAPE", value_parser = shape)]
     pub(super) shapes: Vec<String>,
     /// Form of the result
     #[arg(long, value_enum, default_value_t)]
@@ -322,7 +342,7 @@ pub(super) struct ExplainArgs {
     /// ONNX file; without it the embedded text-line reader
     pub(super) model: Option<PathBuf>,
     /// Shape of an input; repeat for several, `SHAPE` alone is enough for one
-    #[arg(long = "shape", value_name = "[NAME=]SHAPE")]
+    #[arg(long = "shape", value_name = "[NAME=]SHAPE", value_parser = shape)]
     pub(super) shapes: Vec<String>,
     /// Run the network and show measured times
     #[arg(long)]
@@ -357,7 +377,7 @@ pub(super) struct MachineArgs {
     #[arg(short = 't', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(super) threads: Option<u16>,
     /// Backend to run on: cpu, opencl or rknn
-    #[arg(long, value_name = "NAME", default_value = "cpu")]
+    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = backend)]
     pub(super) backend: String,
     /// Device of the backend, for opencl: its number or a part of its name; `doctor` lists them
     #[arg(long, value_name = "DEVICE")]
@@ -395,6 +415,37 @@ pub(super) fn size(text: &str) -> Result<usize, String> {
     };
     let bytes = number.parse::<usize>().ok().and_then(|n| n.checked_mul(1 << shift));
     bytes.ok_or_else(|| "expected a number of bytes, or one with K, M or G behind it".into())
+}
+
+/// A backend of this build.
+pub(super) fn backend(text: &str) -> Result<String, String> {
+    super::model::check_backend(text).map(|()| text.to_owned()).map_err(|e| e.to_string())
+}
+
+/// A number of things.
+#[cfg(feature = "llm")]
+pub(super) fn count(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "expected a whole number, 0 or more".into())
+}
+
+/// A shape, perhaps behind the name of an input, which may contain anything.
+fn shape(text: &str) -> Result<String, String> {
+    let (_, extents) = text.rsplit_once('=').unwrap_or(("", text));
+    match extents.split([',', 'x']).all(|d| d.trim().parse::<usize>().is_ok()) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("`{extents}` is not a shape such as 1,3,8,8")),
+    }
+}
+
+/// A file that does not look like another kind of picture.
+fn png(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    match path.extension() {
+        Some(other) if !other.eq_ignore_ascii_case("png") => {
+            Err("drawings are PNG files: expected a name that ends in .png".into())
+        }
+        _ => Ok(path),
+    }
 }
 
 fn pixel_range(text: &str) -> Result<[f32; 2], String> {

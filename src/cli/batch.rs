@@ -60,7 +60,6 @@ impl From<tilewright::Error> for Problem {
 
 /// The command.
 pub(super) fn batch(args: &BatchArgs) -> Result<(), Failure> {
-    args.machine.check()?;
     let network = Network::load(Some(&args.model))?;
     let folders = case_folders(&args.cases, network.model.inputs().is_empty())?;
     let mut session = network.session(&args.machine, false)?;

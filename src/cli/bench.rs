@@ -40,7 +40,6 @@ struct Shape {
 
 /// The command.
 pub(super) fn bench(args: &BenchArgs) -> Result<(), Failure> {
-    args.machine.check()?;
     if let Some(filter) = &args.kernels {
         return kernels::bench(args, filter);
     }

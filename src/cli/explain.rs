@@ -87,7 +87,6 @@ impl Machine {
 
 /// The command.
 pub(super) fn explain(args: &ExplainArgs) -> Result<(), Failure> {
-    args.machine.check()?;
     let network = Network::load(args.model.as_deref())?;
     let given = if network.is_embedded && args.shapes.is_empty() {
         vec![inputs::embedded_input(&network)?]
@@ -362,7 +361,7 @@ fn text(result: &Json<'_>) -> String {
     if !result.advice.is_empty() {
         out.push_str("what would help most:\n");
         for line in &result.advice {
-            out.push_str(&format!("  - {line}\n"));
+            out.push_str(&format!("  - {}\n", report::visible(line)));
         }
     }
     out

@@ -88,8 +88,10 @@ pub(super) fn inspect(args: &InspectArgs) -> Result<(), Failure> {
             metadata: network.model.metadata(),
         }),
         Format::Text => {
-            let shapes: Vec<String> =
-                given.iter().map(|(name, t)| format!("{name} {:?}", t.dims())).collect();
+            let shapes: Vec<String> = given
+                .iter()
+                .map(|(name, t)| format!("{} {:?}", report::visible(name), t.dims()))
+                .collect();
             report::print(&text(&network, &plan, &shapes.join(", "), session.isa().name()))
         }
     }
@@ -122,7 +124,9 @@ fn json_node(node: &NodeInfo) -> JsonNode<'_> {
 
 fn text(network: &Network, plan: &PlanInfo, shapes: &str, isa: &str) -> String {
     let values = |infos: &[ValueInfo]| {
-        let text = |i: &ValueInfo| format!("{} {} {}", i.name, i.dtype, i.shape_text());
+        let text = |i: &ValueInfo| {
+            report::visible(&format!("{} {} {}", i.name, i.dtype, i.shape_text())).into_owned()
+        };
         infos.iter().map(text).collect::<Vec<_>>().join("\n              ")
     };
     let mut out = format!(

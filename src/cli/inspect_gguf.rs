@@ -203,7 +203,7 @@ fn text(name: &str, gguf: &Gguf) -> Result<String, Failure> {
         json.version,
         json.parts,
         if json.parts == 1 { "" } else { "s" },
-        json.architecture.unwrap_or("not said"),
+        report::visible(json.architecture.unwrap_or("not said")),
         report::count(json.parameters as f64),
         report::count(json.macs as f64),
         report::bytes(json.weight_bytes),

@@ -34,8 +34,6 @@ use core::fmt;
 use std::panic::{self, PanicHookInfo};
 use std::process::ExitCode;
 
-use clap::Parser;
-
 use args::{Args, Command};
 
 /// What is written after `error: `: one sentence, lower case, no full stop.
@@ -72,7 +70,7 @@ pub(crate) fn main() -> ExitCode {
     if let Some(done) = dist::asked() {
         return done;
     }
-    let args = Args::parse();
+    let args = Args::of_process();
     let result = panic::catch_unwind(|| match args.command {
         Command::Run(args) => run::run(&args),
         Command::Batch(args) => batch::batch(&args),

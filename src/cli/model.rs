@@ -1,11 +1,14 @@
 //! Loading networks, and what they run on.
 
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
 use tilewright::graph::Device;
 use tilewright::import::ImportError;
-use tilewright::task::Task;
+use tilewright::task::{Output, Task, keys};
 use tilewright::tune::{Table, Tuning};
 use tilewright::{DType, Error, Model, Session, SessionOptions};
 
@@ -27,6 +30,8 @@ pub(super) struct Network {
     pub(super) model: Arc<Model>,
     pub(super) task: Task,
     pub(super) is_embedded: bool,
+    /// Whether labels are all that is said of its task.
+    only_labels: bool,
 }
 
 impl Network {
@@ -50,7 +55,10 @@ impl Network {
         let entries = entries.or(beside.as_deref());
         let more = side_file::entries(entries, labels)?;
         let metadata = model.metadata().iter().chain(&more);
-        let metadata = metadata.map(|(k, v)| (k.clone(), v.clone())).collect();
+        let metadata: BTreeMap<String, String> =
+            metadata.map(|(k, v)| (k.clone(), v.clone())).collect();
+        let only_labels =
+            keys::ALL.iter().all(|k| metadata.contains_key(*k) == (*k == keys::LABELS));
         let task = match Task::from_metadata(&metadata) {
             Ok(task) => task,
             // Somebody has just written that file, and should hear what is wrong with it.
@@ -60,21 +68,28 @@ impl Network {
                 Task::default()
             }
         };
-        Ok(Self { name, model: Arc::new(model), task, is_embedded: path.is_none() })
+        Ok(Self { name, model: Arc::new(model), task, is_embedded: path.is_none(), only_labels })
     }
 
-    /// Takes a network that says nothing of its task for a usual one, if it looks like it.
+    /// Takes a network that says nothing of its task for a usual one, if it looks like it. Labels, if
+    /// it has any, stay its own.
     pub(super) fn guess_task(&mut self) {
         let ([input], [output]) = (self.model.inputs(), self.model.outputs()) else { return };
-        if self.task != Task::default() || input.dtype != DType::F32 || output.dtype != DType::F32 {
+        let says_more = self.task != Task::default() && !self.only_labels;
+        if says_more || input.dtype != DType::F32 || output.dtype != DType::F32 {
             return;
         }
-        if let Some(task) = Task::guess(&inputs::extents(input), &inputs::extents(output)) {
+        if let Some(mut task) = Task::guess(&inputs::extents(input), &inputs::extents(output)) {
             report::note(
                 "note: the network does not say what its input and output mean; it is taken for an \
                  ImageNet classifier with the usual preparation (--task FILE says otherwise, see \
                  `tilewright run --help`)",
             );
+            if let (Some(Output::Labels { labels, .. }), Some(Output::Labels { labels: own, .. })) =
+                (&mut task.output, self.task.output.take())
+            {
+                *labels = own;
+            }
             self.task = task;
         }
     }
@@ -104,6 +119,7 @@ impl MachineArgs {
         if !path.exists() {
             return Err(Failure(format!("there is no tuning table {}", path.display())));
         }
+        side_file::check_regular(path)?;
         match Table::load(path) {
             Ok(table) => Ok(Tuning::Table(Arc::new(table))),
             Err(problem) => {
@@ -111,11 +127,6 @@ impl MachineArgs {
                 Ok(Tuning::Off)
             }
         }
-    }
-
-    /// Whether the backend exists here.
-    pub(super) fn check(&self) -> Result<(), Failure> {
-        check_backend(&self.backend)
     }
 }
 
@@ -206,7 +217,31 @@ pub(super) fn is_unsupported(error: &Error) -> bool {
 }
 
 fn load_file(path: &Path) -> Result<Model, Failure> {
+    if let Some(other) = other_kind(path) {
+        return Err(Failure::new(path.display(), other));
+    }
     Model::load(path).map_err(|e| describe(path, &e))
+}
+
+/// What a file is that is no network, and what it is for, as far as its first bytes show.
+fn other_kind(path: &Path) -> Option<String> {
+    let mut begin = [0; 8];
+    // A pipe would lose these bytes.
+    let file = path.is_file().then(|| File::open(path).ok()).flatten();
+    file?.read_exact(&mut begin).ok()?;
+    if begin.starts_with(b"GGUF") {
+        let commands = match cfg!(feature = "llm") {
+            true => "`tilewright generate` and `chat` run language models, `inspect` shows it",
+            false => "`tilewright inspect` shows it; this build runs no language models",
+        };
+        return Some(format!("it is a GGUF file, expected an ONNX network; {commands}"));
+    }
+    let is_picture = begin == *b"\x89PNG\r\n\x1a\n" || begin.starts_with(&[0xff, 0xd8, 0xff]);
+    is_picture.then(|| {
+        "it is a picture, expected an ONNX network; a picture is an input: `tilewright run \
+         [NETWORK] --input FILE`"
+            .into()
+    })
 }
 
 /// The error with the file's name, once.

@@ -1,8 +1,9 @@
-//! Files with outputs: all of a run, or none.
+//! Files with outputs: all of a run, or none. What is a device or a pipe is written into, and a link
+//! stays one.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io::Write;
+use std::fs::{self, File};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
@@ -34,7 +35,7 @@ impl OutputDir {
         for folder in made {
             match fs::create_dir(&folder) {
                 Ok(()) => this.made.push(folder),
-                Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(e) => return Err(fail(e)),
             }
         }
@@ -48,51 +49,124 @@ impl OutputDir {
         let names = file_names(outputs.iter().map(|(name, _)| *name));
         let mut pending = Vec::with_capacity(outputs.len());
         for ((_, tensor), name) in outputs.iter().zip(names) {
-            let path = self.path.join(name);
-            let fail = |e| Failure::new(format!("cannot write {}", path.display()), e);
-            if path.is_dir() {
-                return Err(fail(std::io::Error::from(std::io::ErrorKind::IsADirectory)));
-            }
-            let mut file = temporary(&self.path).map_err(fail)?;
-            file.write_all(&npy::write(tensor)?).map_err(fail)?;
-            pending.push((file, path));
+            pending.push(Pending::new(&self.path.join(name), &npy::write(tensor)?)?);
         }
-        let mut written = Vec::with_capacity(pending.len());
-        for (file, path) in pending {
-            file.persist(&path)
-                .map_err(|e| Failure::new(format!("cannot write {}", path.display()), e.error))?;
+        let written = pending.iter().map(|p| p.path.clone()).collect();
+        // A device may refuse its bytes; files get their names after that.
+        pending.sort_by_key(|p| matches!(p.place, Place::Beside { .. }));
+        for file in pending {
+            file.finish()?;
             self.used = true;
-            written.push(path);
         }
         Ok(written)
     }
 }
 
-/// A single file that is written, but has not its name yet.
+/// A single file that is not there yet.
 pub(super) struct Pending {
-    file: NamedTempFile,
+    place: Place,
+    /// As it was asked for.
     path: PathBuf,
 }
 
+/// Where the bytes of an output go.
+enum Place {
+    /// Into a file beside `target`, which then gets its name.
+    Beside { file: NamedTempFile, target: PathBuf },
+    /// Into what is there already and is no regular file, such as a device or a pipe.
+    Into(Vec<u8>),
+}
+
 impl Pending {
-    /// Writes `bytes` beside `path`.
+    /// Writes `bytes` beside `path`; keeps them where that is no regular file.
     pub(super) fn new(path: &Path, bytes: &[u8]) -> Result<Self, Failure> {
         let fail = |e| Failure::new(format!("cannot write {}", path.display()), e);
-        if path.is_dir() {
-            return Err(fail(std::io::Error::from(std::io::ErrorKind::IsADirectory)));
+        let path_buf = path.to_path_buf();
+        if is_special(path).map_err(fail)? {
+            return Ok(Self { place: Place::Into(bytes.to_vec()), path: path_buf });
         }
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+        let target = target(path).map_err(fail)?;
+        let folder = target.parent().filter(|p| !p.as_os_str().is_empty());
         let mut file = temporary(folder.unwrap_or(Path::new("."))).map_err(fail)?;
-        file.write_all(bytes).map_err(fail)?;
-        Ok(Self { file, path: path.to_path_buf() })
+        // Errors of the temporary file itself would name it.
+        file.as_file_mut().write_all(bytes).map_err(fail)?;
+        Ok(Self { place: Place::Beside { file, target }, path: path_buf })
     }
 
     /// Gives the file its name; one that has it already is replaced.
     pub(super) fn finish(self) -> Result<PathBuf, Failure> {
-        let fail = |e| Failure::new(format!("cannot write {}", self.path.display()), e);
-        self.file.persist(&self.path).map_err(|e| fail(e.error))?;
+        let done = match self.place {
+            Place::Beside { file, target } => {
+                file.persist(&target).map(|_| ()).map_err(|e| e.error)
+            }
+            Place::Into(bytes) => write_into(&self.path, &bytes),
+        };
+        done.map_err(|e| Failure::new(format!("cannot write {}", self.path.display()), e))?;
         Ok(self.path)
     }
+}
+
+/// Whether bytes for `path` go into what is there: it exists and is neither a regular file nor a
+/// folder, or it is where this program's own output goes.
+fn is_special(path: &Path) -> io::Result<bool> {
+    match fs::metadata(path) {
+        Ok(found) if found.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+        Ok(found) => Ok(!found.is_file() || own_stream(&found).is_some()),
+        // What cannot be seen is told when it is written.
+        Err(_) => Ok(false),
+    }
+}
+
+fn write_into(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut stream: Box<dyn Write> = match own_stream(&fs::metadata(path)?) {
+        Some(Stream::Out) => Box::new(io::stdout()),
+        Some(Stream::Error) => Box::new(io::stderr()),
+        None => Box::new(File::options().write(true).open(path)?),
+    };
+    stream.write_all(bytes)?;
+    stream.flush()
+}
+
+/// A stream that this program writes into anyway.
+#[cfg_attr(not(unix), expect(dead_code, reason = "streams have names on Unix only"))]
+enum Stream {
+    Out,
+    Error,
+}
+
+/// The stream that `found` is. Opened a second time, a file would be written from its beginning.
+#[cfg(unix)]
+fn own_stream(found: &fs::Metadata) -> Option<Stream> {
+    use std::os::unix::fs::MetadataExt;
+    let is = |stream: &str| {
+        fs::metadata(stream).is_ok_and(|s| (s.dev(), s.ino()) == (found.dev(), found.ino()))
+    };
+    match (is("/dev/stdout"), is("/dev/stderr")) {
+        (true, _) => Some(Stream::Out),
+        (false, true) => Some(Stream::Error),
+        (false, false) => None,
+    }
+}
+
+#[cfg(not(unix))]
+fn own_stream(_: &fs::Metadata) -> Option<Stream> {
+    None
+}
+
+/// Links behind each other, before they are taken for a circle.
+const MAX_LINKS: usize = 40;
+
+/// The file that a path means: behind links, whether there is one or not.
+pub(super) fn target(path: &Path) -> io::Result<PathBuf> {
+    let mut path = path.to_path_buf();
+    for _ in 0..MAX_LINKS {
+        if !fs::symlink_metadata(&path).is_ok_and(|m| m.is_symlink()) {
+            return Ok(path);
+        }
+        let next = fs::read_link(&path)?;
+        path = path.parent().unwrap_or(Path::new("")).join(next);
+    }
+    Err(io::Error::other("too many symbolic links behind each other"))
 }
 
 impl Drop for OutputDir {
@@ -108,15 +182,11 @@ impl Drop for OutputDir {
 
 /// A temporary file in `folder`, with the permissions of a usual new file, so that it is for
 /// everybody whom the folder lets in once it has its name.
-fn temporary(folder: &Path) -> std::io::Result<NamedTempFile> {
+fn temporary(folder: &Path) -> io::Result<NamedTempFile> {
     let mut builder = tempfile::Builder::new();
-    builder.prefix(".tilewright-");
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        builder.permissions(fs::Permissions::from_mode(0o666));
-    }
-    builder.tempfile_in(folder)
+    // Opened here: an error of the builder's own would name the temporary file.
+    let open = |path: &Path| File::options().write(true).create_new(true).open(path);
+    builder.prefix(".tilewright-").make_in(folder, open)
 }
 
 /// `NAME.npy` for each name, every character outside A-Z a-z 0-9 _ . - replaced by _. Names that
@@ -159,5 +229,28 @@ mod tests {
         drop(out);
         let files: Vec<_> = fs::read_dir(&deep).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(files, ["y.npy"]);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn links_stay_and_devices_are_written_into() {
+        use std::os::unix::fs::{FileTypeExt, symlink};
+        let base = tempfile::tempdir().unwrap();
+        let at = |name: &str| base.path().join(name);
+        fs::write(at("old"), "old").unwrap();
+        symlink("old", at("first")).unwrap();
+        symlink(at("first"), at("second")).unwrap();
+        symlink("new", at("nowhere")).unwrap();
+        symlink("circle", at("circle")).unwrap();
+        for (link, file) in [("second", "old"), ("nowhere", "new")] {
+            assert_eq!(Pending::new(&at(link), b"x").unwrap().finish().unwrap(), at(link));
+            assert!(fs::symlink_metadata(at(link)).unwrap().is_symlink());
+            assert_eq!(fs::read(at(file)).unwrap(), b"x", "{link}");
+        }
+        assert!(Pending::new(&at("circle"), b"x").is_err());
+        Pending::new(Path::new("/dev/null"), b"x").unwrap().finish().unwrap();
+        assert!(fs::metadata("/dev/null").unwrap().file_type().is_char_device());
+        let absent = Pending::new(&at("no/file"), b"x").map(|_| ()).unwrap_err().0;
+        assert!(absent.contains("no/file") && !absent.contains(".tilewright"), "{absent}");
     }
 }

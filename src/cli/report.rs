@@ -1,5 +1,6 @@
 //! Printing: results to standard output, notes to standard error.
 
+use std::borrow::Cow;
 use std::io::{self, Write};
 
 use serde::Serialize;
@@ -13,7 +14,7 @@ const PLAIN: &str = "\x1b[0m";
 /// reader that has gone away is not an error.
 pub(super) fn print(text: &str) -> Result<(), Failure> {
     let mut out = anstream::stdout();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+    match out.write_all(harmless(text).as_bytes()).and_then(|()| out.flush()) {
         Err(e) if e.kind() != io::ErrorKind::BrokenPipe => {
             Err(Failure::new("cannot write the result", e))
         }
@@ -23,14 +24,45 @@ pub(super) fn print(text: &str) -> Result<(), Failure> {
 
 /// Prints one object on one line.
 pub(super) fn print_json(object: &impl Serialize) -> Result<(), Failure> {
-    let mut text = serde_json::to_string(object)?;
-    text.push('\n');
-    print(&text)
+    let text = serde_json::to_string(object)?;
+    // Left of control characters are those above ASCII, and they stand in strings.
+    let escape = |c: char| format!("\\u{:04x}", u32::from(c));
+    print(&(with_escapes(&text, char::is_control, escape) + "\n"))
+}
+
+/// Text from a file on one line: control characters, which a terminal would obey, escaped.
+pub(super) fn visible(text: &str) -> Cow<'_, str> {
+    with_escapes(text, char::is_control, |c| c.escape_default().to_string())
+}
+
+/// Text of which only line breaks and our own styles are more than characters.
+fn harmless(text: &str) -> Cow<'_, str> {
+    let mut out = Cow::Borrowed("");
+    for (i, part) in text.split(BOLD).enumerate() {
+        for (j, part) in part.split(PLAIN).enumerate() {
+            out += ["", PLAIN, BOLD][if j > 0 { 1 } else { 2 * usize::from(i > 0) }];
+            let control = |c: char| c.is_control() && c != '\n';
+            out += with_escapes(part, control, |c| c.escape_default().to_string());
+        }
+    }
+    out
+}
+
+fn with_escapes(
+    text: &str,
+    which: impl Fn(char) -> bool,
+    escape: impl Fn(char) -> String,
+) -> Cow<'_, str> {
+    if !text.contains(&which) {
+        return Cow::Borrowed(text);
+    }
+    let shown = |c: char| if which(c) { escape(c) } else { c.to_string() };
+    Cow::Owned(text.chars().map(shown).collect())
 }
 
 /// One line on standard error; there is nobody to tell when that fails.
 pub(super) fn note(text: &str) {
-    let _ = writeln!(io::stderr(), "{text}");
+    let _ = writeln!(io::stderr(), "{}", harmless(text));
 }
 
 /// Text that stands out on a terminal.
@@ -63,7 +95,7 @@ impl Table {
     pub(super) fn row<const N: usize>(&mut self, cells: [String; N]) {
         debug_assert_eq!(N, self.columns.len());
         for (column, cell) in self.columns.iter_mut().zip(cells) {
-            column.cells.push(cell);
+            column.cells.push(visible(&cell).into_owned());
         }
     }
 
@@ -103,7 +135,11 @@ impl Table {
 
 /// Text that may stand in an element or an attribute of an SVG file.
 pub(super) fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    visible(text)
+        .replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
 }
 
 /// A duration in a unit that fits.
@@ -177,6 +213,14 @@ mod tests {
         }
         assert_eq!((duration(2.5e-6), duration(0.0123)), ("2.5 µs".into(), "12.30 ms".into()));
         assert_eq!((bytes(2048), count(1.5e6)), ("2.0 KiB".into(), "1.50 M".into()));
+    }
+
+    #[test]
+    fn control_characters_are_seen_and_not_obeyed() {
+        assert_eq!(visible("a\u{1b}[2Jb\n\u{9b}é"), "a\\u{1b}[2Jb\\n\\u{9b}é");
+        let text = format!("{}\n\u{1b}]0;x\u{7}{}", bold("b"), bold("\r"));
+        assert_eq!(harmless(&text), format!("{}\n\\u{{1b}}]0;x\\u{{7}}{}", bold("b"), bold("\\r")));
+        assert_eq!(harmless("plain\n"), "plain\n");
     }
 
     #[test]

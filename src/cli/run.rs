@@ -34,7 +34,6 @@ type Named = Vec<(String, Tensor)>;
 
 /// The command.
 pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
-    args.machine.check()?;
     let network = network(args)?;
     let decoder = args.beam.map(|n| Decoder::Beam(n.into()));
     if decoder.is_some() && !matches!(network.task.output, Some(Output::Text { .. })) {
@@ -62,17 +61,18 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
         _ => Err(Failure("--draw needs a picture as input, and outputs that can be read".into())),
     });
     let drawing = drawing.transpose()?;
-    let mut files = write(output_dir, &outputs)?;
-    files.extend(drawing.map(Pending::finish).transpose()?);
+    let files = write(output_dir, &outputs)?;
+    let drawing = drawing.map(Pending::finish).transpose()?;
     let profile = if args.profile { profile(&mut session, &inputs)? } else { Vec::new() };
     match args.format {
         Format::Json => {
             let result =
                 Json::new(&network, &session, elapsed, &outputs, &files, &reading, &profile);
-            report::print_json(&result)
+            let drawing = drawing.map(|file| file.display().to_string());
+            report::print_json(&Json { drawing, ..result })
         }
         Format::Text => {
-            for file in &files {
+            for file in files.iter().chain(&drawing) {
                 report::note(&format!("wrote {}", file.display()));
             }
             report::print(&text(&network, &session, elapsed, &outputs, &reading, &profile))
@@ -237,6 +237,9 @@ struct Json<'a> {
     labels: Option<Vec<JsonLabel<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     detections: Option<Vec<JsonDetection<'a>>>,
+    /// The file of `--draw`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    drawing: Option<String>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     profile: Vec<JsonProfile<'a>>,
 }
@@ -331,6 +334,7 @@ impl<'a> Json<'a> {
                 };
                 found.iter().map(row).collect()
             }),
+            drawing: None,
             profile: profile
                 .iter()
                 .map(|row| JsonProfile {
@@ -365,7 +369,7 @@ fn text(
     let mut out = String::new();
     if let Some(Decoded { text, confidence }) = &reading.text {
         let shown = if text.is_empty() { "(no text)" } else { text };
-        out.push_str(&format!("text        {}\n", report::bold(shown)));
+        out.push_str(&format!("text        {}\n", report::bold(&report::visible(shown))));
         out.push_str(&format!("confidence  {:.1} %\n", confidence * 100.0));
     } else if let Some(labels) = &reading.labels {
         let mut table = Table::new(&[">score", "label"]);

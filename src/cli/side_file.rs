@@ -1,7 +1,8 @@
 //! Files that say of a network what its metadata do not.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io::Read;
 use std::path::Path;
 
 use serde_json::Value;
@@ -10,7 +11,7 @@ use tilewright::task::keys;
 use super::Failure;
 
 /// Largest file that is read: labels of a hundred thousand classes fit.
-const MAX_BYTES: u64 = 8 << 20;
+const MAX_BYTES: usize = 8 << 20;
 
 /// What all keys begin with; files may leave it out.
 const PREFIX: &str = "tilewright.";
@@ -39,14 +40,29 @@ pub(super) fn wrong(path: Option<&Path>, error: &tilewright::task::TaskError) ->
     }
 }
 
-fn read(path: &Path) -> Result<String, Failure> {
+/// A text that people write or tools make for them; what says no size of itself, such as a device,
+/// is not read for ever.
+pub(super) fn read(path: &Path) -> Result<String, Failure> {
     let fail =
         |e: &dyn core::fmt::Display| Failure::new(format!("cannot read {}", path.display()), e);
-    let size = fs::metadata(path).map_err(|e| fail(&e))?.len();
-    if size > MAX_BYTES {
-        return Err(fail(&format!("it has {size} bytes, at most {MAX_BYTES} are expected")));
+    let mut bytes = Vec::new();
+    let file = File::open(path).map_err(|e| fail(&e))?;
+    file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(|e| fail(&e))?;
+    if bytes.len() > MAX_BYTES {
+        return Err(fail(&format!("it is larger than {} MiB", MAX_BYTES >> 20)));
     }
-    fs::read_to_string(path).map_err(|e| fail(&e))
+    String::from_utf8(bytes).map_err(|_| fail(&"it is not text in UTF-8"))
+}
+
+/// Refuses what has no end, or waits for somebody, where a file is read by its size. That there is
+/// none is no mistake.
+pub(super) fn check_regular(path: &Path) -> Result<(), Failure> {
+    match fs::metadata(path) {
+        Ok(found) if !found.is_file() && !found.is_dir() => {
+            Err(Failure::new(path.display(), "it is not a regular file"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn parse(text: &str) -> Result<BTreeMap<String, String>, Failure> {

@@ -5,6 +5,7 @@ use core::str::FromStr;
 use core::time::Duration;
 use std::collections::HashSet;
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -16,11 +17,11 @@ use tilewright::tune::{
 use tilewright::{Session, Tensor};
 
 use super::args::{Format, TuneArgs};
-use super::model::{self, Network};
+use super::model::Network;
 use super::report::{self, Table};
 use super::run::borrowed;
 use super::tune_subject::{Cpu, Subject, Tasks};
-use super::{Failure, inputs, inspect_gguf};
+use super::{Failure, inputs, inspect_gguf, output, side_file};
 
 /// Part of the budget that the comparison of the whole model may take.
 const MODEL_SHARE: f64 = 0.1;
@@ -30,7 +31,6 @@ const SAVE_EVERY: Duration = Duration::from_secs(5);
 
 /// The command.
 pub(super) fn tune(args: &TuneArgs) -> Result<(), Failure> {
-    model::check_backend(&args.backend)?;
     match (args.backend.as_str(), &args.device) {
         #[cfg(feature = "opencl")]
         ("opencl", device) => tune_on(args, super::tune_subject::OpenCl::new(device.as_deref())?),
@@ -46,6 +46,8 @@ fn tune_on(args: &TuneArgs, subject: impl Subject) -> Result<(), Failure> {
          with --table"
             .into(),
     ))?;
+    side_file::check_regular(&path)?;
+    let path = output::target(&path).map_err(|e| Failure::new(path.display(), e))?;
     let table = if args.verify { TuningTable::load(&path)? } else { writable(&path)? };
     let gguf = args.model.as_deref().filter(|path| inspect_gguf::is_gguf(path));
     let network = match (&args.shapes_file, args.verify && args.model.is_none(), gguf) {
@@ -77,7 +79,10 @@ fn writable(path: &Path) -> Result<TuningTable, Failure> {
     match TuningTable::load(path) {
         Ok(table) => Ok(table),
         Err(e @ TableError::Invalid { .. }) => {
-            let ours = fs::read(path).is_ok_and(|b| b.starts_with(b"tilewright tuning table"));
+            const OURS: &[u8] = b"tilewright tuning table";
+            let mut begin = [0; OURS.len()];
+            let file = fs::File::open(path).and_then(|mut f| f.read_exact(&mut begin));
+            let ours = file.is_ok() && begin == *OURS;
             if !ours && Some(path) != TuningTable::default_path().as_deref() {
                 return Err(Failure(format!("{e}; it is not overwritten")));
             }
@@ -104,7 +109,7 @@ fn read_list<W: FromStr<Err: Display> + Display>(
     path: &Path,
     threads: usize,
 ) -> Result<Tasks<W>, Failure> {
-    let text = fs::read_to_string(path).map_err(|e| Failure::new(path.display(), e))?;
+    let text = side_file::read(path)?;
     let lines = text.lines().enumerate().map(|(i, line)| (i + 1, line));
     let lines = lines.map(|(i, line)| (i, line.split('#').next().unwrap_or_default().trim()));
     let parsed: Result<Tasks<W>, Failure> = lines

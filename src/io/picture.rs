@@ -52,6 +52,9 @@ pub fn read(bytes: &[u8]) -> Result<Picture, PictureError> {
         Ok(format @ (ImageFormat::Png | ImageFormat::Jpeg)) => format,
         _ => return Err(PictureError::InvalidFormat),
     };
+    if format == ImageFormat::Jpeg && !has_end(bytes) {
+        return Err(PictureError::InvalidData("the JPEG file ends before its end marker".into()));
+    }
     let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
     let mut limits = Limits::default();
     limits.max_image_width = Some(MAX_SIDE);
@@ -70,6 +73,28 @@ pub fn read(bytes: &[u8]) -> Result<Picture, PictureError> {
         (_, true) => (4, decoded.into_rgba8().into_raw()),
     };
     Ok(Picture { width, height, channels, samples })
+}
+
+/// Whether a JPEG file is there up to the marker that ends its picture: a decoder would fill what is
+/// missing with grey. Markers within parts are those of other pictures; what is behind the end, such
+/// as a film, is no part of it.
+fn has_end(bytes: &[u8]) -> bool {
+    const END: u8 = 0xd9;
+    let mut rest = bytes;
+    // Coded data have a 0 behind 0xff, or a marker of repeated beginnings; between parts, 0xff fills.
+    let begins = |pair: &[u8]| pair[0] == 0xff && !matches!(pair[1], 0 | 0xd0..=0xd7 | 0xff);
+    while let Some(at) = rest.windows(2).position(begins) {
+        let (marker, behind) = (rest[at + 1], &rest[at + 2..]);
+        let size = match (marker, behind) {
+            (END, _) => return true,
+            // Those of the beginning, and of nothing, stand alone.
+            (0x01 | 0xd8, _) => 0,
+            (_, [high, low, ..]) => usize::from(u16::from_be_bytes([*high, *low])),
+            _ => return false,
+        };
+        rest = behind.get(size..).unwrap_or_default();
+    }
+    false
 }
 
 fn explain(error: image::ImageError) -> PictureError {
@@ -113,6 +138,28 @@ mod tests {
         let good = png(image::ExtendedColorType::L8, 8, 8, &[5; 64]);
         for end in 8..good.len() - 12 {
             assert!(read(&good[..end]).is_err(), "cut at {end}");
+        }
+    }
+
+    #[test]
+    fn jpeg_files_are_whole_or_refused() {
+        let mut good = Vec::new();
+        let samples: Vec<u8> = (0..64 * 48 * 3u32).map(|i| (i * i / 7) as u8).collect();
+        image::codecs::jpeg::JpegEncoder::new(&mut good)
+            .encode(&samples, 64, 48, image::ExtendedColorType::Rgb8)
+            .unwrap();
+        // A small picture within a part, as cameras add it, and something behind the end.
+        let size = (good.len() as u16 + 2).to_be_bytes();
+        let thumbnail = [&[0xff, 0xe5], &size[..], &good].concat();
+        let camera = [&good[..2], &thumbnail, &good[2..], b"film \xff\xda"].concat();
+        assert_eq!(read(&camera).unwrap(), read(&good).unwrap());
+        for end in [good.len() - 1, good.len() - 2, good.len() / 2, 20] {
+            for whole in [&good, &camera] {
+                let cut = &whole[..whole.len() - if whole.len() > good.len() { 7 } else { 0 }];
+                let cut = &cut[..cut.len() - (good.len() - end)];
+                let error = read(cut).unwrap_err().to_string();
+                assert!(error.contains("end marker"), "cut at {end}: {error}");
+            }
         }
     }
 

@@ -45,6 +45,15 @@ pub struct RopeConfig {
     pub original_context: usize,
 }
 
+/// Which layers have the window.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WindowPattern {
+    /// Of each run of so many layers, all but the last.
+    AllButLast(usize),
+    /// Those that are true.
+    Layers(Vec<bool>),
+}
+
 /// Hyper-parameters of a model, as most architectures have them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -74,8 +83,8 @@ pub struct Config {
     pub rope: RopeConfig,
     /// `attention.sliding_window`, if not 0.
     pub window: Option<usize>,
-    /// `attention.sliding_window_pattern`: of so many layers, all but the last have the window.
-    pub window_pattern: Option<usize>,
+    /// `attention.sliding_window_pattern`.
+    pub window_pattern: Option<WindowPattern>,
     /// `attention.scale`, if not 0.
     pub attention_scale: Option<f32>,
     /// `attn_logit_softcapping`, if not 0.
@@ -137,6 +146,31 @@ impl<'a> Keys<'a> {
             return Err(self.wrong(name, "a list of different numbers", "one for all layers"));
         }
         Ok(Some(first as usize))
+    }
+
+    /// Which layers have a window: a number, or a list of booleans, one per layer.
+    fn window_pattern(&self, layers: usize) -> Result<Option<WindowPattern>, Error> {
+        let name = "attention.sliding_window_pattern";
+        match self.metadata.get(&self.key(name)) {
+            None => Ok(None),
+            Some(Value::Array(list)) => {
+                let is_windowed = |value| match value {
+                    Value::Bool(is) => Some(is),
+                    Value::Integer { value, .. } => Some(value != 0),
+                    _ => None,
+                };
+                let list: Option<Vec<bool>> = list.values().map(is_windowed).collect();
+                let found = list.as_ref().map_or(0, Vec::len);
+                match list.filter(|list| list.len() >= layers) {
+                    Some(list) => Ok(Some(WindowPattern::Layers(list))),
+                    None => {
+                        let expected = format!("one of {layers} booleans");
+                        Err(self.wrong(name, format!("a list of {found}"), &expected))
+                    }
+                }
+            }
+            Some(_) => Ok(Some(WindowPattern::AllButLast(self.needed(name)?))),
+        }
     }
 
     /// A finite number.
@@ -248,10 +282,11 @@ impl Config {
             Some(epsilon) => Some(epsilon),
             None => keys.positive(layer)?,
         };
-        let pattern = "attention.sliding_window_pattern";
-        let pattern_is_number =
-            matches!(keys.metadata.get(&keys.key(pattern)), Some(Value::Integer { .. }));
-        let window_pattern = if pattern_is_number { Some(keys.needed(pattern)?) } else { None };
+        let window_pattern = keys.window_pattern(layers)?;
+        let causal = "attention.causal";
+        if keys.metadata.get(&keys.key(causal)) == Some(&Value::Bool(false)) {
+            return Err(keys.wrong(causal, false, "true: rows see only what is before them"));
+        }
         Ok(Self {
             arch: keys.arch.to_owned(),
             layers,
@@ -308,10 +343,12 @@ impl Config {
         self.rope.attention_factor * yarn as f32
     }
 
-    /// The window of a layer: of each run of `window_pattern` layers all but the last have one; all
-    /// layers where there is no such pattern.
+    /// The window of a layer, if it has one; all layers have one where there is no pattern.
     pub(super) fn window_of(&self, layer: usize) -> Option<usize> {
-        let pattern = self.window_pattern.unwrap_or(0);
-        self.window.filter(|_| pattern == 0 || layer % pattern < pattern - 1)
+        self.window.filter(|_| match &self.window_pattern {
+            None | Some(WindowPattern::AllButLast(0)) => true,
+            Some(WindowPattern::AllButLast(run)) => layer % run < run - 1,
+            Some(WindowPattern::Layers(list)) => list.get(layer).is_some_and(|&windowed| windowed),
+        })
     }
 }

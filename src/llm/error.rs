@@ -31,6 +31,13 @@ pub enum LlmError {
     },
     /// A tensor that the architecture needs is not there.
     MissingTensor(String),
+    /// Tensors that the architecture has no use for: without them the model would be another one.
+    UnknownTensors {
+        /// The architecture.
+        arch: String,
+        /// The names, in order.
+        names: Vec<String>,
+    },
     /// A tensor has other extents than the settings say.
     TensorShape {
         /// The tensor.
@@ -95,6 +102,15 @@ impl fmt::Display for LlmError {
                 write!(f, "{key} is {found}, expected {expected}")
             }
             Self::MissingTensor(name) => write!(f, "tensor {name} is missing"),
+            Self::UnknownTensors { arch, names } => {
+                let shown = names.iter().take(3).map(String::as_str).collect::<Vec<_>>().join(", ");
+                let more = if names.len() > 3 { ", ..." } else { "" };
+                let count = names.len();
+                write!(
+                    f,
+                    "architecture {arch} has no use for {count} of the tensors: {shown}{more}"
+                )
+            }
             Self::TensorShape { tensor, expected, found } => {
                 write!(f, "tensor {tensor}: expected extents {expected:?}, found {found:?}")
             }

@@ -180,6 +180,11 @@ impl Llm {
         let cache = Arc::new(KvCache::new(inner.cache_shape(1))?);
         let caches = vec![cache; inner.config.layers];
         inner.graph(&mut inner.context(), &caches, 1, Rows::Last)?;
+        let names: Vec<String> = inner.weights.left_over().into_iter().map(str::to_owned).collect();
+        if !names.is_empty() {
+            let arch = inner.config.arch.clone();
+            return Err(LlmError::UnknownTensors { arch, names }.into());
+        }
         Ok(Self(Arc::new(inner)))
     }
 

@@ -166,7 +166,9 @@ impl ChatTemplate {
         environment
             .add_function("strftime_now", |format: &str| strftime(format, SystemTime::now()));
         environment.add_filter("tojson", tojson);
-        let (source, longest) = limits::checked(&without_marks(source))?;
+        // As Jinja reads a template.
+        let source = source.replace("\r\n", "\n").replace('\r', "\n");
+        let (source, longest) = limits::checked(&without_marks(&source))?;
         // A step writes no more than the longest text between tags, which nobody counts.
         let steps = limits::MAX_TOTAL / longest.max(1) as u64;
         environment.set_fuel(Some(FUEL.min(steps)));

@@ -1,6 +1,6 @@
 //! The tensors of a file as operands of graphs.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::LlmError;
@@ -20,6 +20,8 @@ pub(super) struct Weights {
     tensors: HashMap<String, Tensor>,
     /// Runs of rows of them: where a file keeps several matrices in one.
     parts: Mutex<HashMap<(String, usize, usize), Tensor>>,
+    /// The names of those that a graph has taken.
+    taken: Mutex<HashSet<String>>,
     cache: Arc<ConstCache>,
 }
 
@@ -42,7 +44,7 @@ impl Weights {
             cache.keep(tensor.storage());
             tensors.insert(t.name.clone(), tensor);
         }
-        Ok(Self { tensors, parts: Mutex::default(), cache })
+        Ok(Self { tensors, parts: Mutex::default(), taken: Mutex::default(), cache })
     }
 
     /// Whether there is a tensor of this name.
@@ -65,7 +67,20 @@ impl Weights {
             let (expected, found) = (reversed(dims), reversed(&found));
             return Err(LlmError::TensorShape { tensor: name.to_owned(), expected, found }.into());
         }
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
         Ok(tensor.clone())
+    }
+
+    /// The tensors that no graph has taken, in order: what they hold would not count, whatever it is. Not
+    /// among them are factors of rotary positions, which models have for contexts that are not asked for.
+    pub(super) fn left_over(&self) -> Vec<&str> {
+        let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_factor = |name: &str| name.contains("rope_freqs") || name.contains("rope_factors_");
+        let names = self.tensors.keys().map(String::as_str);
+        let mut names: Vec<&str> =
+            names.filter(|name| !taken.contains(*name) && !is_factor(name)).collect();
+        names.sort_unstable();
+        names
     }
 
     /// `count` rows from `first` on of a tensor of the given extents, without a copy.

@@ -192,6 +192,7 @@ impl Table {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Self::new()),
             Err(e) => return Err(io(e)),
             Ok(m) if m.is_dir() => return Err(io(std::io::ErrorKind::IsADirectory.into())),
+            Ok(m) if !m.is_file() => return Err(invalid(1, "not a regular file")),
             Ok(m) if m.len() > MAX_BYTES => return Err(invalid(1, "the file is too large")),
             Ok(_) => {}
         }

@@ -133,6 +133,36 @@ fn arrays_pictures_and_sounds_that_are_none() {
 }
 
 #[test]
+fn files_of_other_kinds_are_named_with_what_they_are_for() {
+    let bench = bench();
+    bench.write("model.gguf", b"GGUF\x03\0\0\0").write("photo.jpg", b"\xff\xd8\xff\xe0\0\x10JFIF");
+    for command in ["run", "explain", "batch"] {
+        let cases: &[&str] = if command == "batch" { &["--cases", "."] } else { &[] };
+        let error = bench.run(&[&[command, "model.gguf"], cases].concat()).error();
+        assert!(error.contains("model.gguf: it is a GGUF file"), "{error}");
+        let error = bench.run(&[&[command, "photo.jpg"], cases].concat()).error();
+        assert!(
+            error.contains("photo.jpg: it is a picture") && error.contains("--input"),
+            "{error}"
+        );
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn files_without_an_end_are_not_read_for_ever() {
+    let bench = bench();
+    for option in ["--task", "--labels", "--table"] {
+        let args = ["run", "m.onnx", "--input", "x.npy", option, "/dev/zero"];
+        let error = bench.run(&args).error();
+        assert!(error.contains("/dev/zero"), "{error}");
+    }
+    for args in [&["--table", "/dev/zero"][..], &["--table", "t", "--shapes", "/dev/zero"]] {
+        assert!(bench.run(&[&["tune"], args].concat()).error().contains("/dev/zero"));
+    }
+}
+
+#[test]
 fn folders_that_cannot_be_written() {
     let bench = bench();
     bench.write("file", "-");
@@ -151,14 +181,14 @@ fn folders_that_cannot_be_written() {
 fn backends_that_do_not_exist() {
     let bench = bench();
     for args in [&["run", "m.onnx", "--input", "x.npy"][..], &["bench", "m.onnx"], &["run"]] {
-        let error = bench.run(&[args, &["--backend", "npu"]].concat()).error();
+        let error = bench.run(&[args, &["--backend", "npu"]].concat()).usage();
         assert!(error.contains("npu") && error.contains("cpu"), "{error}");
     }
     let error = bench.run(&["batch", "m.onnx", "--cases", "nowhere"]).error();
     assert!(error.contains("nowhere"), "{error}");
     let error = bench.run(&["bench", "--kernels", "no such kernel"]).error();
     assert!(error.contains("no such kernel"), "{error}");
-    let error = bench.run(&["bench", "m.onnx", "--shape", "1,banana"]).error();
+    let error = bench.run(&["bench", "m.onnx", "--shape", "1,banana"]).usage();
     assert!(error.contains("banana"), "{error}");
     let error = bench.run(&["inspect", "m.onnx", "--shape", "9999999999,9999999999,99"]).error();
     assert!(error.contains('x'), "{error}");

@@ -278,6 +278,9 @@ fn usage_errors_have_status_two_and_help_teaches() {
         &["run", "--format", "xml"],
         &["run", "--beam", "0"],
         &["run", "--pixel-range", "1"],
+        &["run", "--draw", "found.jpg"],
+        &["inspect", "--shape", "x"],
+        &["inspect", "--shape", "x=1,-2"],
         &["batch", "m.onnx"],
         &["bench", "m.onnx", "--kernels"],
         &["inspect", "a.onnx", "b.onnx"],
@@ -337,4 +340,79 @@ fn a_reader_that_went_away_is_not_an_error() {
     let mut stderr = String::new();
     std::io::Read::read_to_string(&mut child.stderr.take().unwrap(), &mut stderr).unwrap();
     assert_eq!((status.code(), stderr.as_str()), (Some(0), ""));
+}
+
+#[cfg(unix)]
+#[test]
+fn outputs_go_into_pipes_and_behind_links() {
+    let bench = Bench::new();
+    bench.model("m.onnx", &relu()).npy("x.npy", &[1, 3], &[1.0; 3]).write("out/old.npy", "old");
+    std::os::unix::fs::symlink("old.npy", bench.path("out/y.npy")).unwrap();
+    bench.run(&["run", "m.onnx", "--input", "x.npy", "-o", "out"]).done();
+    assert!(bench.path("out/y.npy").is_symlink());
+    assert_eq!(bench.values("out/old.npy"), [1.0; 3]);
+    assert_eq!(bench.list("out"), ["old.npy", "y.npy"]);
+    // Standard output itself, as what stands before the rest of the output.
+    std::os::unix::fs::symlink("/dev/stdout", bench.path("graph.txt")).unwrap();
+    let shown = bench.run(&["inspect", "m.onnx", "--shape", "1,3", "--after", "graph.txt"]).done();
+    assert!(bench.path("graph.txt").is_symlink());
+    let (graph, rest) = shown.split_once("model ").unwrap();
+    assert!(graph.contains("relu") && rest.contains("relu"), "{shown}");
+    let shown = std::fs::File::create(bench.path("shown")).unwrap();
+    let args = ["inspect", "m.onnx", "--shape", "1,3", "--after", "graph.txt"];
+    assert!(bench.command().args(args).stdout(shown).status().unwrap().success());
+    assert!(std::fs::read_to_string(bench.path("shown")).unwrap().starts_with(graph));
+    if cfg!(target_os = "linux") {
+        std::fs::remove_file(bench.path("graph.txt")).unwrap();
+        std::os::unix::fs::symlink("/dev/full", bench.path("graph.txt")).unwrap();
+        let error = bench.run(&args).error();
+        assert!(error.contains("graph.txt") && error.contains("space"), "{error}");
+    }
+}
+
+#[test]
+fn terminals_obey_no_name_of_a_file() {
+    let bench = Bench::new();
+    let name = "\u{1b}]0;owned\u{7}\u{1b}[2J";
+    let nodes = vec![node("Relu", &[name], &[&format!("{name}y")])];
+    let output = format!("{name}y");
+    bench.model("m.onnx", &model(&[(name, F32, &[Some(3)])], &[&output], nodes, vec![]));
+    bench.npy("x.npy", &[3], &[1.0; 3]);
+    for args in [&["run", "m.onnx", "--input", "x.npy", "--profile"][..], &["inspect", "m.onnx"]] {
+        let mut command = bench.command();
+        command.env("CLICOLOR_FORCE", "1").env("NO_COLOR", "").args(args);
+        let shown = crate::support::Ran::from(command.output().unwrap()).done();
+        assert!(shown.contains("\\u{1b}[2J"), "{shown:?}");
+        assert!(!shown.contains("\u{1b}]") && !shown.contains("\u{1b}[2J"), "{shown:?}");
+    }
+    let args = ["run", "m.onnx", "--input", "x.npy", "--format", "json"];
+    assert_eq!(bench.run(&args).json()["outputs"][0]["name"], output.as_str());
+}
+
+#[test]
+fn labels_of_ones_own_leave_the_usual_preparation() {
+    let bench = Bench::new();
+    let nodes = vec![
+        node("GlobalAveragePool", &["x"], &["mean"]),
+        node("Flatten", &["mean"], &["flat"]),
+        node("MatMul", &["flat", "weights"], &["y"]),
+    ];
+    let weights = tensor("weights", &[3, 1000], &[0.25; 3000]);
+    let inputs = [("x", F32, &[Some(1), Some(3), Some(8), Some(8)][..])];
+    let labels: String = (0..1000).map(|i| format!("thing {i}\n")).collect();
+    let mut network = model(&inputs, &["y"], nodes, vec![weights]);
+    // The helper leaves the shapes of outputs out.
+    let scores = model(&[("y", F32, &[Some(1), Some(1000)])], &[], vec![], vec![]);
+    network.graph.as_mut().unwrap().output = scores.graph.unwrap().input;
+    bench.model("m.onnx", &network).write("l.txt", labels);
+    image::save_buffer(bench.path("p.png"), &[9; 192], 8, 8, image::ExtendedColorType::Rgb8)
+        .unwrap();
+    let run = |more: &[&str]| {
+        let args = ["run", "m.onnx", "--input", "p.png", "--format", "json"];
+        bench.run(&[&args[..], more].concat()).json()
+    };
+    let (usual, own) = (run(&[]), run(&["--labels", "l.txt"]));
+    assert_eq!(usual["outputs"], own["outputs"]);
+    assert_eq!(usual["labels"][0]["score"], own["labels"][0]["score"]);
+    assert_eq!(own["labels"][0]["label"], "thing 0");
 }

@@ -212,9 +212,6 @@ fn wrong_use_and_wrong_files_are_one_line() {
         &["tokenize", "x.gguf", "x"],
         &["chat", "x.gguf"],
         &["bench", "x.gguf"],
-        &["generate", "-p", "x", "--backend", "none"],
-        &["generate", "-p", "x", "--temp", "-1"],
-        &["generate", "-p", "x", "--top-p", "0"],
         &["generate", "--prompt-tokens", "4000000000"],
         &["generate", "-p", "x", "--ctx", "16777216", "--memory-limit", "1M"],
     ] {
@@ -225,8 +222,34 @@ fn wrong_use_and_wrong_files_are_one_line() {
         &["generate", "-p", "x", "--prompt-tokens", "1"],
         &["generate", "--prompt-tokens", "1,x"],
         &["generate", "-p", "x", "--logit-bias", "5"],
+        &["generate", "-p", "x", "--backend", "none"],
+        &["perplexity", "x.gguf", "x.gguf", "--ctx", "2"],
         &["tokenize", "x.gguf"],
     ] {
         assert_eq!(bench.run(args).status, Some(2), "{args:?}");
     }
+}
+
+#[test]
+fn numbers_with_a_minus_reach_their_options() {
+    let bench = Bench::new();
+    for (option, value, word) in [
+        ("--temp", "-1", "0 or more"),
+        ("--top-p", "0", "above 0"),
+        ("--min-p", "2", "from 0 to 1"),
+        ("--top-k", "-3", "whole number"),
+        ("--repeat-penalty", "-1", "above 0"),
+        ("--presence-penalty", "nan", "a number"),
+        ("-n", "-1", "whole number"),
+        ("--logit-bias", "-1=1", "a token and a number"),
+        ("--prompt-tokens", "-1,5", "a token"),
+        ("--threads", "-1", "1..=1024"),
+    ] {
+        let prompt: &[&str] = if option == "--prompt-tokens" { &[] } else { &["-p", "x"] };
+        let said = bench.run(&[&["generate", option, value], prompt].concat()).usage();
+        assert!(said.contains(word), "{option} {value}: {said}");
+    }
+    let args =
+        ["generate", "-p", "x", "-n", "1", "--presence-penalty", "-5", "--logit-bias", "5=-2"];
+    bench.run(&args).done();
 }

@@ -120,6 +120,14 @@ impl Ran {
         serde_json::from_str(&text).unwrap()
     }
 
+    /// What a run says that was refused for its arguments.
+    #[track_caller]
+    pub(crate) fn usage(self) -> String {
+        assert_eq!(self.status, Some(2), "{}{}", self.stdout, self.stderr);
+        assert_eq!(self.stdout, "");
+        self.stderr
+    }
+
     /// The one line on standard error of a run that failed, without `error: `.
     #[track_caller]
     pub(crate) fn error(self) -> String {

@@ -55,6 +55,7 @@ fn faces_are_found_and_drawn() {
         ]);
         assert_eq!(run.status, Some(0), "{}", run.stderr);
         let found = json(run.stdout.as_bytes());
+        assert!(found["drawing"] == path(&drawn) && found["outputs"][0]["file"].is_null());
         let found = found["detections"].as_array().unwrap();
         let expected = expected["detections"][format!("{file} {network}")].as_array().unwrap();
         assert_eq!(found.len(), expected.len(), "{file}");

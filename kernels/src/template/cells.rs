@@ -382,13 +382,12 @@ macro_rules! cells_row {
                     more = tile!(VMAX tile!(VABS b), more);
                     // What is not finite, times 0, is not a number.
                     bad[0] = tile!(VFMA a, zero, bad[0]);
+                    // With squares, one chain of both would be what all wait for.
+                    let i = usize::from(SQUARES);
+                    bad[i] = tile!(VFMA b, zero, bad[i]);
                     if SQUARES {
-                        // With squares, a sum of both would be what all wait for.
-                        bad[1] = tile!(VFMA b, zero, bad[1]);
                         all[0] = tile!(VFMA a, a, all[0]);
                         all[1] = tile!(VFMA b, b, all[1]);
-                    } else {
-                        bad[0] = tile!(VFMA b, zero, bad[0]);
                     }
                 }
                 for at in (pairs * 2 * L..k).step_by(L) {

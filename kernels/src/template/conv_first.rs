@@ -271,6 +271,7 @@ fn sizes(p: &ConvParams) -> WindowSizes {
 
 macro_rules! first_row {
     ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $l:tt, $($rest:tt)*) => {
+        #[allow(clippy::modulo_one, reason = "scalar code has one lane")]
         mod $id {
             use super::*;
             pub(super) const KERNELS: &[FirstKernel] =

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::cli::args::{Format, size};
+use crate::cli::args::{Format, backend, count, size};
 
 /// Where a language model runs, and how.
 #[derive(clap::Args, Debug)]
@@ -11,7 +11,7 @@ pub(crate) struct LlmArgs {
     #[arg(short = 't', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) threads: Option<u16>,
     /// Backend to run on: cpu, opencl or rknn
-    #[arg(long, value_name = "NAME", default_value = "cpu")]
+    #[arg(long, value_name = "NAME", default_value = "cpu", value_parser = backend)]
     pub(crate) backend: String,
     /// Device of the backend, for opencl: its number or a part of its name; `doctor` lists them
     #[arg(long, value_name = "DEVICE")]
@@ -39,13 +39,13 @@ pub(crate) struct LlmArgs {
 #[command(next_help_heading = "Language models")]
 pub(crate) struct BenchedArgs {
     /// Tokens of the prompt
-    #[arg(long, value_name = "N", default_value_t = 512, conflicts_with = "kernels")]
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = count, conflicts_with = "kernels")]
     pub(crate) prompt_length: usize,
     /// Tokens to generate
-    #[arg(long, value_name = "N", default_value_t = 64, conflicts_with = "kernels")]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = count, conflicts_with = "kernels")]
     pub(crate) generate_length: usize,
     /// Tokens in the context before those that are measured
-    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "kernels")]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = count, conflicts_with = "kernels")]
     pub(crate) depth: usize,
     /// Type of the cache of keys and values
     #[arg(long, value_enum, default_value_t, conflicts_with = "kernels")]
@@ -76,31 +76,31 @@ pub(crate) enum CacheType {
 pub(crate) struct SamplingArgs {
     /// Randomness: below 1 less, above 1 more than the model was trained for; 0 takes the most
     /// probable token each time
-    #[arg(long, value_name = "T", default_value_t = 0.8, allow_hyphen_values = true)]
+    #[arg(long, value_name = "T", default_value_t = 0.8, value_parser = temperature)]
     pub(crate) temp: f32,
     /// Choose among the K most probable tokens; 0 for all
-    #[arg(long, value_name = "K", default_value_t = 40)]
+    #[arg(long, value_name = "K", default_value_t = 40, value_parser = count)]
     pub(crate) top_k: usize,
     /// Choose among the most probable tokens that together have this probability
-    #[arg(long, value_name = "P", default_value_t = 0.95)]
+    #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = top_p)]
     pub(crate) top_p: f32,
     /// Choose among tokens that have this part of the best one's probability
-    #[arg(long, value_name = "P", default_value_t = 0.05)]
+    #[arg(long, value_name = "P", default_value_t = 0.05, value_parser = min_p)]
     pub(crate) min_p: f32,
     /// Make tokens that came before less probable: divides their logits
-    #[arg(long, value_name = "R", default_value_t = 1.0)]
+    #[arg(long, value_name = "R", default_value_t = 1.0, value_parser = factor)]
     pub(crate) repeat_penalty: f32,
     /// Subtract this from the logits of tokens that came before
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_hyphen_values = true)]
+    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = finite)]
     pub(crate) presence_penalty: f32,
     /// Subtract this from the logits of tokens, once for each time that they came before
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_hyphen_values = true)]
+    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = finite)]
     pub(crate) frequency_penalty: f32,
     /// How many tokens back the penalties look
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = count)]
     pub(crate) repeat_last_n: usize,
     /// Add to the logit of a token (-inf excludes it); repeat for several
-    #[arg(long, value_name = "ID=BIAS", value_parser = bias)]
+    #[arg(long, value_name = "ID=BIAS", value_parser = bias, allow_hyphen_values = true)]
     pub(crate) logit_bias: Vec<(u32, f32)>,
     /// Beginning of the random numbers; the same one gives the same text. Without it another one each
     /// time
@@ -145,10 +145,10 @@ pub(crate) struct GenerateArgs {
     )]
     pub(crate) prompt: Option<String>,
     /// Tokens to go on from, such as 1,5,9
-    #[arg(long, value_name = "IDS", value_delimiter = ',', num_args = 1)]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', num_args = 1, value_parser = token, allow_hyphen_values = true)]
     pub(crate) prompt_tokens: Vec<u32>,
     /// Most tokens to generate
-    #[arg(short = 'n', long, value_name = "N", default_value_t = 256)]
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 256, value_parser = count)]
     pub(crate) predict: usize,
     /// Write the logits behind each token of the prompt
     #[arg(long, value_name = "FILE.npy")]
@@ -185,7 +185,7 @@ pub(crate) struct ChatArgs {
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,
     /// Most tokens of an answer; without it as many as the context has room for
-    #[arg(short = 'n', long, value_name = "N")]
+    #[arg(short = 'n', long, value_name = "N", value_parser = count)]
     pub(crate) predict: Option<usize>,
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
@@ -234,6 +234,36 @@ pub(crate) struct PerplexityArgs {
     /// Form of the result
     #[arg(long, value_enum, default_value_t)]
     pub(crate) format: Format,
+}
+
+/// A number for which `holds`.
+fn number(text: &str, holds: impl Fn(f32) -> bool, expected: &str) -> Result<f32, String> {
+    let number = text.trim().parse().ok().filter(|x: &f32| x.is_finite() && holds(*x));
+    number.ok_or_else(|| format!("expected {expected}"))
+}
+
+fn temperature(text: &str) -> Result<f32, String> {
+    number(text, |x| x >= 0.0, "a number, 0 or more")
+}
+
+fn top_p(text: &str) -> Result<f32, String> {
+    number(text, |x| x > 0.0 && x <= 1.0, "a number above 0, at most 1")
+}
+
+fn min_p(text: &str) -> Result<f32, String> {
+    number(text, |x| (0.0..=1.0).contains(&x), "a number from 0 to 1")
+}
+
+fn factor(text: &str) -> Result<f32, String> {
+    number(text, |x| x > 0.0, "a number above 0")
+}
+
+fn finite(text: &str) -> Result<f32, String> {
+    number(text, |_| true, "a number")
+}
+
+fn token(text: &str) -> Result<u32, String> {
+    text.trim().parse().map_err(|_| "expected the number of a token".into())
 }
 
 fn bias(text: &str) -> Result<(u32, f32), String> {

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::args::PerplexityArgs;
 use super::{Ready, rate, read_stdin, text};
-use crate::cli::args::Format;
+use crate::cli::args::{Format, bad_usage};
 use crate::cli::{Failure, report};
 
 /// Tokens of a piece, if nobody says.
@@ -54,8 +54,16 @@ impl Sum {
     }
 }
 
+/// Fewest tokens of a piece: of a pair, the half that counts would predict nothing.
+const LEAST_CONTEXT: usize = 3;
+
 /// The command.
 pub(crate) fn perplexity(args: &PerplexityArgs) -> Result<(), Failure> {
+    if let Some(context @ ..LEAST_CONTEXT) = args.machine.ctx.map(|n| n as usize) {
+        bad_usage(format!(
+            "--ctx {context} is too short, expected at least {LEAST_CONTEXT} tokens"
+        ));
+    }
     let text = if args.text == Path::new("-") {
         read_stdin()?
     } else {
@@ -64,6 +72,11 @@ pub(crate) fn perplexity(args: &PerplexityArgs) -> Result<(), Failure> {
     };
     let mut ready = Ready::load(Some(&args.model), &args.machine, None, false)?;
     let context = args.machine.ctx.map_or(CONTEXT, |n| n as usize).min(ready.session.context());
+    if context < LEAST_CONTEXT {
+        return Err(Failure(format!(
+            "the model has a context of {context} tokens, expected at least {LEAST_CONTEXT}"
+        )));
+    }
     let tokens = ready.encode(&text);
     let bos = ready.tokenizer.bos().filter(|_| ready.tokenizer.add_bos());
     let (pieces, first) = pieces(&tokens, context, bos);
@@ -145,6 +158,9 @@ mod tests {
         assert_eq!(pieces(&tokens, 4, None).0[1], [5, 6, 7, 8]);
         assert_eq!(pieces(&tokens, 100, Some(0)), (vec![tokens.clone()], 0));
         assert_eq!(pieces(&tokens, 5, Some(0)).1, 0);
+        // The least context has one prediction that counts.
+        let (cut, first) = pieces(&tokens, LEAST_CONTEXT, None);
+        assert_eq!((cut[0].len(), first), (LEAST_CONTEXT, LEAST_CONTEXT - 2));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Changes of layout. Passes insert them; importers never do.
 
+use core::ops::Range;
+
 use tilewright_kernels::template::layout::{LayoutOp, LayoutParams, LayoutPlan};
 use tilewright_kernels::template::layout_bytes::{ByteLayoutOp, ByteLayoutPlan};
 
@@ -63,16 +65,33 @@ impl Operator for Relayout {
             }
         };
         if n * c * space == 0 {
-            return Err(GraphError::Unsupported {
-                op: self.name(),
-                what: "an empty tensor".to_owned(),
-            });
+            return Ok(Some(Box::new(Nothing)));
         }
         if let Some(op) = of_bytes {
             return Ok(Some(Box::new(PlanStep(ByteLayoutPlan::new(op, n, c, space)?))));
         }
         let params = LayoutParams { op, n, c, h: 1, w: space };
         Ok(Some(Box::new(PlanStep(LayoutPlan::new(cx.isa, &params)?))))
+    }
+}
+
+/// What there is to do for an empty tensor.
+struct Nothing;
+
+impl Step for Nothing {
+    fn kernel(&self) -> String {
+        "none".to_owned()
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn run(
+        &self,
+        _src: &[*const u8],
+        _dst: *mut u8,
+        _scratch: *mut u8,
+        _units: Range<usize>,
+    ) -> Result<(), GraphError> {
+        Ok(())
     }
 }
 

@@ -285,7 +285,8 @@ impl Loader {
         let tensor = match p.r#type.as_ref().and_then(|t| t.value.as_ref()) {
             Some(type_proto::Value::Tensor(t)) => t,
             other => {
-                let kind = other.map_or("nothing", type_proto::Value::kind);
+                let none = "that is not given (onnx.shape_inference.infer_shapes adds it)";
+                let kind = other.map_or(none, type_proto::Value::kind);
                 self.missing.add(MissingKind::Type(kind.into()), &user);
                 return Ok(None);
             }

@@ -4,7 +4,7 @@
 use super::{Arch, Builder, Decoder, Holds, Place, gemma};
 use crate::Error;
 use crate::graph::TensorId;
-use crate::llm::Config;
+use crate::llm::{Config, WindowPattern};
 
 pub(super) const GEMMA2: Arch = Arch { name: "gemma2", adjust, build };
 
@@ -15,7 +15,7 @@ const LAYERS_27B: usize = 46;
 
 fn adjust(config: &mut Config) {
     config.window = config.window.or(Some(4096));
-    config.window_pattern = config.window_pattern.or(Some(2));
+    config.window_pattern.get_or_insert(WindowPattern::AllButLast(2));
     config.attention_softcap = config.attention_softcap.or(Some(50.0));
     config.final_softcap = config.final_softcap.or(Some(30.0));
     scale_of_largest(config, LAYERS_27B);

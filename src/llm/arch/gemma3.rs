@@ -4,7 +4,7 @@
 use super::{Arch, Builder, Decoder, Holds, Place, gemma, gemma2};
 use crate::Error;
 use crate::graph::TensorId;
-use crate::llm::Config;
+use crate::llm::{Config, WindowPattern};
 use crate::llm::config::Scaling;
 
 pub(super) const GEMMA3: Arch = Arch { name: "gemma3", adjust, build };
@@ -16,7 +16,7 @@ const BLOCKS: Decoder =
 const LAYERS_27B: usize = 62;
 
 fn adjust(config: &mut Config) {
-    config.window_pattern = config.window_pattern.or(Some(6));
+    config.window_pattern.get_or_insert(WindowPattern::AllButLast(6));
     gemma2::scale_of_largest(config, LAYERS_27B);
 }
 

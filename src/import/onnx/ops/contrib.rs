@@ -73,8 +73,8 @@ pub(super) const ROWS: &[OpRow] = &[
             Attr::float("alpha"),
             Attr::int("transA"),
             Attr::int("transB"),
-            Attr::int("transBatchA").only(&[0]),
-            Attr::int("transBatchB").only(&[0]),
+            Attr::int("transBatchA"),
+            Attr::int("transBatchB"),
         ],
         fused_matmul,
     ),
@@ -232,13 +232,23 @@ fn fused_gemm(cx: &mut NodeCx<'_>) -> Outputs {
 
 fn fused_matmul(cx: &mut NodeCx<'_>) -> Outputs {
     let (mut a, mut b) = (cx.input(0)?, cx.input(1)?);
-    for (flag, side) in [("transA", &mut a), ("transB", &mut b)] {
+    let sides = [("transA", "transBatchA", &mut a), ("transB", "transBatchB", &mut b)];
+    for (flag, batch, side) in sides {
         let rank = cx.rank(*side);
-        if cx.flag(flag, false) && rank >= 2 {
-            let mut order: Vec<usize> = (0..rank).collect();
-            order.swap(rank - 1, rank - 2);
-            *side = cx.transpose(*side, &order)?;
+        let (flag, batch) = (cx.flag(flag, false), cx.flag(batch, false));
+        if rank < 2 || !flag && !batch {
+            continue;
         }
+        let mut order: Vec<usize> = (0..rank).collect();
+        if batch {
+            // The first dimension comes behind the others of the batch, as rows.
+            order.rotate_left(1);
+            order.swap(rank - 1, rank - 2);
+        }
+        if flag {
+            order.swap(rank - 1, rank - 2);
+        }
+        *side = cx.transpose(*side, &order)?;
     }
     let y = matmul::product(cx, a, b)?;
     let alpha = cx.float("alpha", 1.0);

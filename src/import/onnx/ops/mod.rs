@@ -19,6 +19,8 @@ mod attention;
 mod cast;
 mod constant;
 mod contrib;
+mod contrib_attention;
+mod contrib_grouped;
 mod control;
 mod conv;
 mod conv_transpose;
@@ -233,8 +235,8 @@ table! {
     ]
     "ops-int8" [quantize]
     "ops-more" [
-        algebra attention contrib conv_transpose depth indexing loss math norms random range recent recurrent
-        resize sampling select signal text windows
+        algebra attention contrib contrib_attention contrib_grouped conv_transpose depth indexing loss math norms random
+        range recent recurrent resize sampling select signal text windows
     ]
     "ops-control" [control dynamic]
 }

@@ -3,12 +3,21 @@
 use tilewright_kernels::template::binary::BinaryOp;
 use tilewright_kernels::template::unary::UnaryOp;
 
-use super::{NodeCx, OpRow, Outputs, cast};
+use super::{NodeCx, OpRow, Outputs, cast, norms, reduce};
 use crate::graph::TensorId;
+use crate::graph::ops::reduce::ReduceOp;
 use crate::graph::ops::softmax::Softmax;
 use crate::import::NodeError;
 use crate::import::onnx::attr::Attr;
 use crate::import::onnx::build;
+
+/// Whether this build has the reductions that training mode takes.
+const TRAINING: bool = cfg!(feature = "ops-more");
+
+const TRAINING_MODE: Attr = {
+    let attr = Attr::int("training_mode").since(14);
+    if TRAINING { attr } else { attr.only(&[0]) }
+};
 
 pub(super) const ROWS: &[OpRow] = &[
     OpRow::new(
@@ -18,7 +27,7 @@ pub(super) const ROWS: &[OpRow] = &[
             Attr::float("epsilon"),
             Attr::float("momentum"),
             Attr::int("spatial").until(8).only(&[1]),
-            Attr::int("training_mode").since(14).only(&[0]),
+            TRAINING_MODE,
         ],
         batch_normalization,
     )
@@ -28,7 +37,8 @@ pub(super) const ROWS: &[OpRow] = &[
 ];
 
 /// `x * s + t` per channel with `s = scale / sqrt(var + epsilon)`, `t = bias - mean * s`. With
-/// constant statistics `s` and `t` are constants.
+/// constant statistics `s` and `t` are constants. In training mode, which exporters use for weights that are
+/// standardised, the statistics are those of `x`; running ones are no result here.
 fn batch_normalization(cx: &mut NodeCx<'_>) -> Outputs {
     let x = cx.input(0)?;
     let (dims, dtype) = (cx.dims(x), cx.dtype(x));
@@ -45,7 +55,14 @@ fn batch_normalization(cx: &mut NodeCx<'_>) -> Outputs {
         }
         stats.push(id);
     }
-    let &[scale, bias, mean, var] = &stats[..] else { return Err(NodeError::NoInput(1)) };
+    let &[scale, bias, mut mean, mut var] = &stats[..] else { return Err(NodeError::NoInput(1)) };
+    if TRAINING && cx.flag("training_mode", false) {
+        let axes: Vec<usize> = (0..dims.len()).filter(|&axis| axis != 1).collect();
+        let means = reduce::over(cx, ReduceOp::Mean, x, &axes, true)?;
+        let variances = norms::deviations(cx, x, means, &axes)?.1;
+        mean = cx.reshape(means, &[channels])?;
+        var = cx.reshape(variances, &[channels])?;
+    }
     let epsilon = cx.scalar(cx.dtype(var), f64::from(cx.float("epsilon", 1e-5)))?;
     let var = cx.binary(BinaryOp::Add, var, epsilon)?;
     let deviation = cx.unary(UnaryOp::Sqrt, var)?;

@@ -41,8 +41,8 @@ pub(super) const ROWS: &[OpRow] = &[
     OpRow::new("LayerNormalization", (2, 3), &[Attr::int("axis"), EPSILON, STASH], |cx| {
         layer_normalization(cx, NormOp::Layer)
     })
-    .outputs(3, 3)
-    .since(17),
+    // The specification has it from operator set 17 on; ONNX Runtime writes it into models of earlier ones.
+    .outputs(3, 3),
     OpRow::new("LpNormalization", (1, 1), &[Attr::int("axis"), Attr::int("p").only(&[1, 2])], lp),
     OpRow::new("MeanVarianceNormalization", (1, 1), &[Attr::ints("axes")], mean_variance).since(9),
     OpRow::new("RMSNormalization", (2, 2), &[Attr::int("axis"), EPSILON, STASH], |cx| {
@@ -109,7 +109,7 @@ fn layer_normalization(cx: &mut NodeCx<'_>, op: NormOp) -> Outputs {
 }
 
 /// `x - mean`, and the mean of its square over axes that stay as extents of 1.
-fn deviations(
+pub(super) fn deviations(
     cx: &mut NodeCx<'_>,
     x: TensorId,
     mean: TensorId,

@@ -1,12 +1,13 @@
 //! Recurrent layers.
 
-use super::{NodeCx, OpRow, Outputs};
+use super::{NodeCx, OpRow, Outputs, cast};
 use crate::graph::TensorId;
 use crate::graph::ops::concat::Concat;
 use crate::graph::ops::matmul::MatMul;
 use crate::graph::ops::recurrent::{Cell, Function, Recurrent};
 use crate::import::NodeError;
 use crate::import::onnx::attr::Attr;
+use crate::tensor::DType;
 use tilewright_kernels::template::binary::BinaryOp;
 use tilewright_kernels::template::unary::UnaryOp;
 
@@ -35,7 +36,7 @@ pub(super) const ROWS: &[OpRow] = &[
         ],
         |cx| {
             let reset_after = cx.flag("linear_before_reset", false);
-            layer(cx, Cell::Gru { reset_after }, &["Sigmoid", "Tanh"])
+            given(cx, Cell::Gru { reset_after }, &["Sigmoid", "Tanh"])
         },
     )
     .outputs(2, 2),
@@ -45,20 +46,68 @@ pub(super) const ROWS: &[OpRow] = &[
         &[ALPHA, BETA, ACTIVATIONS, CLIP, DIRECTION, HIDDEN, Attr::int("input_forget"), LAYOUT],
         |cx| {
             let coupled = cx.flag("input_forget", false);
-            layer(cx, Cell::Lstm { coupled }, &["Sigmoid", "Tanh", "Tanh"])
+            given(cx, Cell::Lstm { coupled }, &["Sigmoid", "Tanh", "Tanh"])
         },
     )
     .outputs(3, 3),
     OpRow::new("RNN", (3, 6), &[ALPHA, BETA, ACTIVATIONS, CLIP, DIRECTION, HIDDEN, LAYOUT], |cx| {
-        layer(cx, Cell::Rnn, &["Tanh"])
+        given(cx, Cell::Rnn, &["Tanh"])
     })
     .outputs(2, 2),
+    OpRow::new(
+        "DynamicQuantizeLSTM",
+        (12, 12),
+        &[ALPHA, BETA, ACTIVATIONS, CLIP, DIRECTION, HIDDEN, Attr::int("input_forget")],
+        dynamic_lstm,
+    )
+    .outputs(3, 3)
+    .domain("com.microsoft")
+    .since(1),
 ];
 
+/// A layer of the weights that the node has.
+fn given(cx: &mut NodeCx<'_>, cell: Cell, defaults: &[&str]) -> Outputs {
+    let weights = [cx.input(1)?, cx.input(2)?];
+    layer(cx, cell, defaults, weights)
+}
+
+/// An LSTM whose weights are bytes, `[directions, inputs, gates]`, each matrix or each of its columns with a
+/// scale and a zero point. It is computed in f32: ONNX Runtime also rounds what is multiplied with them to bytes,
+/// by ranges of the data, which is less exact.
+fn dynamic_lstm(cx: &mut NodeCx<'_>) -> Outputs {
+    let mut weights = Vec::new();
+    for (i, scale) in [(1, 8), (2, 10)] {
+        let w = cx.input(i)?;
+        let mut parts = vec![cast::to(cx, w, DType::F32)?];
+        for part in [cx.input(scale)?, cx.input(scale + 1)?] {
+            let dims = match cx.dims(part)[..] {
+                [directions] => vec![directions, 1, 1],
+                [directions, columns] => vec![directions, 1, columns],
+                _ => {
+                    let rule = format!("a scale or zero point of {:?}", cx.dims(part));
+                    return Err(NodeError::invalid(rule));
+                }
+            };
+            let part = cast::to(cx, part, DType::F32)?;
+            parts.push(cx.reshape(part, &dims)?);
+        }
+        let &[w, scale, zero] = &parts[..] else { return Err(NodeError::NoInput(i)) };
+        if cx.rank(w) != 3 {
+            return Err(NodeError::invalid(format!("weights {:?}", cx.dims(w))));
+        }
+        let w = cx.binary(BinaryOp::Sub, w, zero)?;
+        let w = cx.binary(BinaryOp::Mul, w, scale)?;
+        weights.push(cx.transpose(w, &[0, 2, 1])?);
+    }
+    let &[w, r] = &weights[..] else { return Err(NodeError::NoInput(1)) };
+    let coupled = cx.flag("input_forget", false);
+    layer(cx, Cell::Lstm { coupled }, &["Sigmoid", "Tanh", "Tanh"], [w, r])
+}
+
 /// The product of all inputs with their weights, then the recurrence.
-fn layer(cx: &mut NodeCx<'_>, cell: Cell, defaults: &[&str]) -> Outputs {
+fn layer(cx: &mut NodeCx<'_>, cell: Cell, defaults: &[&str], weights: [TensorId; 2]) -> Outputs {
     let batch_first = cx.int("layout", 0) == 1;
-    let (mut x, w, r) = (cx.input(0)?, cx.input(1)?, cx.input(2)?);
+    let (mut x, [w, r]) = (cx.input(0)?, weights);
     let reverse = match cx.string("direction", "forward").as_str() {
         "forward" => vec![false],
         "reverse" => vec![true],

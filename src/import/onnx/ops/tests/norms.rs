@@ -28,7 +28,8 @@ fn layers_and_their_statistics() {
     );
     let want = [2.0 / 13f32.sqrt(), 9.0 / 13f32.sqrt(), 14.0 / 37f32.sqrt(), 9.0 / 37f32.sqrt()];
     close(&y.unwrap(), &[1, 2, 2], &want);
-    assert!(run("LayerNormalization", 16, &[], &[x.clone(), scale.clone()]).is_err());
+    // As ONNX Runtime writes it into models of earlier operator sets.
+    assert!(run("LayerNormalization", 14, &[], &[x.clone(), scale.clone()]).is_ok());
     let outside = [("axis", A::I(3))];
     assert!(run("LayerNormalization", 17, &outside, &[x.clone(), scale.clone()]).is_err());
     // A scale that would make the result larger than the input.
