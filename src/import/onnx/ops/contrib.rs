@@ -22,7 +22,7 @@ use crate::tensor::DType;
 const AXIS: &[Attr] = &[Attr::int("axis")];
 
 /// A row of the domain.
-const fn row(
+pub(super) const fn row(
     name: &'static str,
     inputs: (u8, u8),
     attrs: &'static [Attr],

@@ -3,6 +3,7 @@
 use tilewright_kernels::template::binary::BinaryOp;
 use tilewright_kernels::template::unary::UnaryOp;
 
+use super::contrib::row;
 use super::indexing::counting;
 use super::{NodeCx, OpRow, Outputs, cast, matmul, reduce};
 use crate::graph::TensorId;
@@ -18,16 +19,6 @@ use crate::import::NodeError;
 use crate::import::onnx::attr::Attr;
 use crate::import::onnx::build;
 use crate::tensor::DType;
-
-/// A row of the domain.
-pub(super) const fn row(
-    name: &'static str,
-    inputs: (u8, u8),
-    attrs: &'static [Attr],
-    build: fn(&mut NodeCx<'_>) -> Outputs,
-) -> OpRow {
-    OpRow::new(name, inputs, attrs, build).domain("com.microsoft").since(1)
-}
 
 pub(super) const ROWS: &[OpRow] = &[
     row(

@@ -1,6 +1,6 @@
 //! Recurrent layers.
 
-use super::{NodeCx, OpRow, Outputs, cast};
+use super::{NodeCx, OpRow, Outputs, cast, contrib};
 use crate::graph::TensorId;
 use crate::graph::ops::concat::Concat;
 use crate::graph::ops::matmul::MatMul;
@@ -54,15 +54,13 @@ pub(super) const ROWS: &[OpRow] = &[
         given(cx, Cell::Rnn, &["Tanh"])
     })
     .outputs(2, 2),
-    OpRow::new(
+    contrib::row(
         "DynamicQuantizeLSTM",
         (12, 12),
         &[ALPHA, BETA, ACTIVATIONS, CLIP, DIRECTION, HIDDEN, Attr::int("input_forget")],
         dynamic_lstm,
     )
-    .outputs(3, 3)
-    .domain("com.microsoft")
-    .since(1),
+    .outputs(3, 3),
 ];
 
 /// A layer of the weights that the node has.
