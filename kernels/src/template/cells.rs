@@ -364,80 +364,85 @@ macro_rules! cells_row {
                 [pack::<CELL, FORM, false>, pack::<CELL, FORM, true>]
             }
 
-            /// The size of the largest of `k` elements; not a number if one is not finite. Adds their squares to those
-            /// given: elements come from memory here, so that this takes no time.
+            /// The size of the largest of `k` elements; not a number if one is not finite. Meanwhile half as many
+            /// elements are fetched from `next` on.
             $(#[target_feature(enable = $f)])*
-            unsafe fn largest<const SQUARES: bool>(
-                x: *const f32,
-                k: usize,
-                squares: &mut [tile!(VTYPE); 2],
-            ) -> f32 {
+            unsafe fn largest(x: *const f32, k: usize, next: *const f32) -> f32 {
                 let zero = tile!(VZERO);
-                let (mut most, mut more, mut bad) = (zero, zero, [zero; 2]);
-                let mut all = *squares;
+                let (mut most, mut bad) = ([zero; 2], [zero; 2]);
                 let pairs = k / (2 * L);
                 for i in 0..pairs {
-                    let (a, b) = (tile!(VLOAD x, 2 * i), tile!(VLOAD x, 2 * i + 1));
-                    most = tile!(VMAX tile!(VABS a), most);
-                    more = tile!(VMAX tile!(VABS b), more);
-                    // What is not finite, times 0, is not a number.
-                    bad[0] = tile!(VFMA a, zero, bad[0]);
-                    // With squares, one chain of both would be what all wait for.
-                    let i = usize::from(SQUARES);
-                    bad[i] = tile!(VFMA b, zero, bad[i]);
-                    if SQUARES {
-                        all[0] = tile!(VFMA a, a, all[0]);
-                        all[1] = tile!(VFMA b, b, all[1]);
+                    if (i * 2 * L).is_multiple_of(STEP) {
+                        tile!(VPREFETCH next, i * L);
+                    }
+                    for j in 0..2 {
+                        let v = tile!(VLOAD x, 2 * i + j);
+                        most[j] = tile!(VMAX tile!(VABS v), most[j]);
+                        // What is not finite, times 0, is not a number.
+                        bad[j] = tile!(VFMA v, zero, bad[j]);
                     }
                 }
                 for at in (pairs * 2 * L..k).step_by(L) {
-                    let a = tile!(VLOAD_TAIL x.wrapping_add(at), L.min(k - at));
-                    most = tile!(VMAX tile!(VABS a), most);
-                    bad[0] = tile!(VFMA a, zero, bad[0]);
-                    if SQUARES {
-                        all[0] = tile!(VFMA a, a, all[0]);
-                    }
+                    let v = tile!(VLOAD_TAIL x.wrapping_add(at), L.min(k - at));
+                    most[0] = tile!(VMAX tile!(VABS v), most[0]);
+                    bad[0] = tile!(VFMA v, zero, bad[0]);
                 }
-                *squares = all;
                 let (mut sizes, mut nothing) = ([0.0f32; L], [0.0f32; L]);
                 let (s, n) = (sizes.as_mut_ptr(), nothing.as_mut_ptr());
-                tile!(VSTORE s, 0, tile!(VMAX most, more));
+                tile!(VSTORE s, 0, tile!(VMAX most[0], most[1]));
                 tile!(VSTORE n, 0, tile!(VADD bad[0], bad[1]));
                 let most = sizes.iter().fold(0.0f32, |most, x| if *x > most { *x } else { most });
                 if nothing.iter().all(|x| *x == 0.0) { most } else { f32::NAN }
             }
 
-            /// Converts [`STEP`] elements to cells `apart` bytes apart. Gives integers as floats too, and halves as they
-            /// were.
+            /// Converts [`STEP`] elements to cells `apart` bytes apart. Gives them (to load them again after the stores
+            /// takes time), and integers as floats.
             $(#[target_feature(enable = $f)])*
             unsafe fn convert<const CELL: usize, const FORM: u8>(
                 x: *const f32,
                 factor: f32,
                 to: *mut u8,
                 apart: usize,
-            ) -> [tile!(VTYPE); STEP / L] {
+            ) -> [[tile!(VTYPE); STEP / L]; 2] {
                 let factors = tile!(VSET factor);
-                let mut values = [tile!(VZERO); STEP / L];
-                for (j, value) in values.iter_mut().enumerate() {
+                let (mut given, mut values) = ([tile!(VZERO); STEP / L], [tile!(VZERO); STEP / L]);
+                for j in 0..STEP / L {
                     let to = to.wrapping_add(place::<CELL, FORM>(j, apart));
-                    let v = tile!(VMUL tile!(VLOAD x, j), factors);
+                    given[j] = tile!(VLOAD x, j);
+                    let v = tile!(VMUL given[j], factors);
                     if FORM != F16 {
                         // The factor takes no element past the greatest integer by as much as half a step.
-                        *value = tile!(VROUND v);
-                        tile!(VSTORE8 to, *value);
+                        values[j] = tile!(VROUND v);
+                        tile!(VSTORE8 to, values[j]);
                     } else {
-                        *value = v;
                         let to = to.cast::<u16>();
                         tile!(VSTORE16 to, v);
                     }
                 }
-                values
+                [given, values]
             }
 
             /// Where the elements of vector `j` go in cells that are `apart` bytes apart.
             const fn place<const CELL: usize, const FORM: u8>(j: usize, apart: usize) -> usize {
                 let at = j * VECTOR[FORM as usize];
                 at / CELL * apart + at % CELL
+            }
+
+            /// Sends columns of a group, `bytes` of each row, past the caches, `apart` bytes apart. Nothing from null.
+            $(#[target_feature(enable = $f)])*
+            unsafe fn send<const CELL: usize>(
+                (from, to): (*const u8, *mut u8),
+                bytes: usize,
+                apart: usize,
+            ) {
+                let columns = if from.is_null() { 0 } else { bytes / CELL };
+                for c in 0..columns {
+                    let from = from.wrapping_add(c * GROUP * CELL).cast::<f32>();
+                    let to = to.wrapping_add(c * apart).cast::<f32>();
+                    for j in 0..GROUP * CELL / (4 * L) {
+                        tile!(VSTREAM to, j, tile!(VLOAD from, j));
+                    }
+                }
             }
 
             /// Bytes that a vector becomes, of each form before nibbles are put together.
@@ -455,45 +460,39 @@ macro_rules! cells_row {
                 let bytes = form.bytes(STEP);
                 // Whether each vector's elements are of one cell: smaller cells are cut out of a line.
                 let whole = FORM != I4 && CELL.is_multiple_of(VECTOR[FORM as usize]);
-                let (mut factors, mut losses) = ([0.0f32; GROUP], [0.0f32; GROUP]);
-                let mut squares = [tile!(VZERO); 2];
+                let mut factors = [[0.0f32; 2]; GROUP];
+                // Rows are read twice, from memory and from the L2 cache. So that memory is never idle, half of the next
+                // rows is fetched while the largest elements of these are looked for, in ascending order, the other
+                // half while these are written.
+                let group = a.x.wrapping_add(if a.rows == GROUP { GROUP * a.stride } else { 0 });
                 for r in 0..a.rows {
+                    let next = group.wrapping_add(r / 2 * a.stride + r % 2 * (a.k / 2));
                     let x = a.x.wrapping_add(r * a.stride);
                     // SAFETY: a row of the caller's.
-                    let most = unsafe {
-                        match SUMS && FORM != F16 {
-                            true => largest::<true>(x, a.k, &mut squares),
-                            false => largest::<false>(x, a.k, &mut squares),
-                        }
-                    };
+                    let most = unsafe { largest(x, a.k, next) };
                     let (scale, factor) = if most.is_nan() { (most, 0.0) } else { scale(form, most) };
-                    factors[r] = factor;
-                    losses[r] = -scale;
+                    factors[r] = [factor, -scale];
                     // SAFETY: the caller has a place for each row.
                     unsafe { *a.scales.add(r) = scale };
                 }
-                let mut changed = [tile!(VZERO); STEP / L];
-                let mut line = Lines([0; 2 * STEP]);
-                let line = line.0.as_mut_ptr();
-                let mut columns = Lines([0; 2 * STEP * GROUP]);
-                let columns = columns.0.as_mut_ptr();
+                let [mut changed, mut squares] = [[tile!(VZERO); STEP / L]; 2];
+                // Columns of two steps in turn: lines are sent off when the stores that made them are done.
+                let (mut line, mut columns) = (Lines([0; 2 * STEP]), Lines([0; 4 * STEP * GROUP]));
+                let (line, columns) = (line.0.as_mut_ptr(), columns.0.as_mut_ptr());
+                let mut made: (*const u8, *mut u8) = (core::ptr::null(), core::ptr::null_mut());
                 let mut rest = [0.0f32; STEP];
+                // Without a bound that the rows could be unrolled by: sums would not stay in registers.
+                let factors = factors.as_ptr();
+                let (mut next, mut column) = (group.wrapping_add(GROUP / 2 * a.stride), 0);
                 for at in (0..a.padded).step_by(STEP) {
                     let out = a.out.wrapping_add(form.bytes(at) / CELL * a.column);
+                    let lines = columns.wrapping_add(at / STEP % 2 * 2 * STEP * GROUP);
                     let (to, apart) =
-                        if a.past_caches { (columns, GROUP * CELL) } else { (out, a.column) };
-                    let mut sums = [tile!(VZERO); STEP / L];
-                    let mut sizes = [tile!(VZERO); STEP / L];
+                        if a.past_caches { (lines, GROUP * CELL) } else { (out, a.column) };
+                    let [mut sums, mut sizes] = [[tile!(VZERO); STEP / L]; 2];
                     for r in 0..a.rows {
                         let x = a.x.wrapping_add(r * a.stride + at);
-                        // The rows after these are read while these are written, which takes longer through the
-                        // caches than past them. What goes past them needs the buffers of lines that are on their
-                        // way from memory: these rows come from a cache, so soon that they need none for long. Bytes with
-                        // sums are so few, and take so long, that the next rows can come meanwhile.
-                        let past = a.past_caches && (FORM == F16 || !SUMS);
-                        let ahead = if past { 2 * STEP } else { GROUP * a.stride };
-                        tile!(VPREFETCH x, ahead);
-                        tile!(VPREFETCH x, ahead + STEP / 2);
+                        tile!(VPREFETCH next, column + r * (STEP / 2));
                         let x = if at + STEP <= a.k {
                             x
                         } else {
@@ -505,26 +504,28 @@ macro_rules! cells_row {
                         };
                         let to = to.wrapping_add(r * CELL);
                         let (to_cells, cells_apart) = if whole { (to, apart) } else { (line, CELL) };
-                        let factor = factors[r];
-                        // SAFETY: the elements are there; the line has room for what they become, and so have
-                        // the cells of this row.
-                        let values = unsafe { convert::<CELL, FORM>(x, factor, to_cells, cells_apart) };
+                        // SAFETY: there is a factor for each row; the elements are there; the line has room for
+                        // what they become, and so have the cells of this row.
+                        let ([given, values], less) = unsafe {
+                            let [factor, less] = *factors.add(r);
+                            (convert::<CELL, FORM>(x, factor, to_cells, cells_apart), less)
+                        };
                         if SUMS {
-                            let less = tile!(VSET losses[r]);
-                            for (j, &value) in values.iter().enumerate() {
+                            let less = tile!(VSET less);
+                            for j in 0..STEP / L {
                                 let v = if FORM == F16 {
                                     let at = place::<CELL, FORM>(j, cells_apart);
                                     let p = to_cells.wrapping_add(at).cast::<u16>();
                                     tile!(VLOAD16 p)
                                 } else {
-                                    value
+                                    values[j]
                                 };
                                 sums[j] = tile!(VADD sums[j], v);
                                 sizes[j] = tile!(VADD sizes[j], tile!(VABS v));
                                 if FORM != F16 {
-                                    let given = tile!(VLOAD x, j);
-                                    let lost = tile!(VFMA v, less, given);
+                                    let lost = tile!(VFMA v, less, given[j]);
                                     changed[j] = tile!(VFMA lost, lost, changed[j]);
+                                    squares[j] = tile!(VFMA given[j], given[j], squares[j]);
                                 }
                             }
                         }
@@ -545,40 +546,39 @@ macro_rules! cells_row {
                             }
                         }
                     }
+                    column += STEP / 2 * GROUP;
+                    if column >= a.k {
+                        column -= a.k;
+                        next = next.wrapping_add(a.stride);
+                    }
                     if a.past_caches {
-                        for c in 0..bytes / CELL {
-                            let from = columns.wrapping_add(c * GROUP * CELL).cast::<f32>();
-                            let to = out.wrapping_add(c * a.column).cast::<f32>();
-                            for j in 0..GROUP * CELL / (4 * L) {
-                                tile!(VSTREAM to, j, tile!(VLOAD from, j));
-                            }
-                        }
+                        // SAFETY: what was made is whole columns, and lines of the result's.
+                        unsafe { send::<CELL>(made, bytes, a.column) };
+                        made = (lines, out);
                     }
                     if SUMS {
                         for j in 0..STEP / L {
-                            let (to, all) = (
-                                a.sums.wrapping_add(at + j * L),
-                                a.sizes.wrapping_add(at + j * L),
-                            );
-                            tile!(VSTORE to, 0, tile!(VADD tile!(VLOAD to, 0), sums[j]));
-                            tile!(VSTORE all, 0, tile!(VADD tile!(VLOAD all, 0), sizes[j]));
+                            for (to, more) in [(a.sums, sums[j]), (a.sizes, sizes[j])] {
+                                let to = to.wrapping_add(at + j * L);
+                                tile!(VSTORE to, 0, tile!(VADD tile!(VLOAD to, 0), more));
+                            }
                         }
                     }
                 }
                 if a.past_caches {
+                    // SAFETY: as above.
+                    unsafe { send::<CELL>(made, bytes, a.column) };
                     tile!(VSTREAMED);
                 }
-                let total = |parts: &[tile!(VTYPE)]| {
-                    let mut lanes = [0.0f32; L];
-                    let mut all = 0.0;
-                    for part in parts {
-                        let to = lanes.as_mut_ptr();
-                        tile!(VSTORE to, 0, *part);
-                        all += lanes.iter().map(|x| f64::from(*x)).sum::<f64>();
+                let total = |parts: [tile!(VTYPE); STEP / L]| {
+                    let mut lanes = [0.0f32; STEP];
+                    let to = lanes.as_mut_ptr();
+                    for (j, part) in parts.into_iter().enumerate() {
+                        tile!(VSTORE to, j, part);
                     }
-                    all
+                    lanes.iter().map(|x| f64::from(*x)).sum::<f64>()
                 };
-                [total(&changed), total(&squares)]
+                [total(changed), total(squares)]
             }
         }
     };
