@@ -207,8 +207,8 @@ impl Loader {
     }
 }
 
-/// Values of which only `DequantizeLinear` reads numbers and zero points, so that nobody asks for
-/// their type.
+/// Values of which only operators that dequantise read numbers and zero points, so that nobody asks for
+/// their type. Input 1 of the one is a scale, of the other there are indices.
 fn scaled(graph: &GraphProto) -> HashSet<&str> {
     let nested = graph.node.iter().flat_map(|n| &n.attribute).any(|a| a.g.is_some());
     if nested {
@@ -216,7 +216,8 @@ fn scaled(graph: &GraphProto) -> HashSet<&str> {
     }
     let (mut scaled, mut others) = (HashSet::new(), HashSet::new());
     for node in &graph.node {
-        let dequantizes = node.op_type.as_deref() == Some("DequantizeLinear");
+        let operators = [Some("DequantizeLinear"), Some("GatherBlockQuantized")];
+        let dequantizes = operators.contains(&node.op_type.as_deref());
         for (i, name) in node.input.iter().enumerate() {
             let set = if dequantizes && i != 1 { &mut scaled } else { &mut others };
             set.insert(name.as_str());

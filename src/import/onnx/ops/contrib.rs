@@ -4,7 +4,8 @@ use tilewright_kernels::template::binary::BinaryOp;
 use tilewright_kernels::template::unary::UnaryOp;
 
 use super::{
-    MANY, NodeCx, OpRow, Outputs, cast, constant, conv, matmul, normalize, pool, quantize,
+    MANY, NodeCx, OpRow, Outputs, cast, constant, contrib_quantized, conv, matmul, normalize, pool,
+    quantize,
 };
 use crate::graph::TensorId;
 use crate::graph::ops::concat::Concat;
@@ -12,7 +13,7 @@ use crate::graph::ops::dequantize::Dequantize;
 use crate::graph::ops::norm::{Norm, NormOp};
 use crate::graph::ops::pool::PoolKind;
 use crate::graph::ops::quantize::Quantize;
-use crate::graph::ops::unpack_bits::UnpackBits;
+use crate::graph::ops::unpack_bits::{Code, UnpackBits};
 use crate::import::NodeError;
 use crate::import::error::short;
 use crate::import::onnx::attr::Attr;
@@ -82,7 +83,7 @@ pub(super) const ROWS: &[OpRow] = &[
     row("MatMulIntegerToFloat", (4, 7), &[], |cx| {
         let acc = quantize::product(cx, [0, 4], [1, 5])?;
         let (a, b) = (cx.input(2)?, cx.input(3)?);
-        scaled_to_float(cx, acc, [a, b], 6)
+        Ok(vec![scaled_to_float(cx, acc, [a, b], 6)?])
     }),
     row(
         "MatMulNBits",
@@ -93,6 +94,8 @@ pub(super) const ROWS: &[OpRow] = &[
             Attr::int("accuracy_level"),
             Attr::int("bits").only(&[2, 4, 8]),
             Attr::int("block_size").required(),
+            // Other ways of packing are those of accelerators.
+            Attr::int("weight_prepacked").only(&[0]),
         ],
         matmul_nbits,
     ),
@@ -109,7 +112,7 @@ pub(super) const ROWS: &[OpRow] = &[
         &[
             conv::AUTO_PAD,
             Attr::int("ceil_mode"),
-            Attr::int("channels_last").only(&[0]),
+            Attr::int("channels_last").only(&[0, 1]),
             Attr::int("count_include_pad"),
             Attr::ints("kernel_shape").required(),
             Attr::ints("pads"),
@@ -118,14 +121,16 @@ pub(super) const ROWS: &[OpRow] = &[
         |cx| {
             let x = read(cx, 0, 1, 2)?;
             let include_pad = cx.flag("count_include_pad", false);
-            let y = pool::pool_of(cx, x, PoolKind::Average { include_pad })?;
+            let (kind, last) = (PoolKind::Average { include_pad }, cx.flag("channels_last", false));
+            let y = by_pixel(cx, x, last, |cx, x| pool::pool_of(cx, x, kind))?;
             write(cx, y, 3, 4)
         },
     ),
     row("QLinearConcat", (5, MANY), &[Attr::int("axis").required()], qlinear_concat),
-    row("QLinearGlobalAveragePool", (4, 5), &[Attr::int("channels_last").only(&[0])], |cx| {
-        let x = read(cx, 0, 1, 2)?;
-        let y = pool::global_of(cx, x, PoolKind::Average { include_pad: false })?;
+    row("QLinearGlobalAveragePool", (4, 5), &[Attr::int("channels_last").only(&[0, 1])], |cx| {
+        let (x, last) = (read(cx, 0, 1, 2)?, cx.flag("channels_last", false));
+        let kind = PoolKind::Average { include_pad: false };
+        let y = by_pixel(cx, x, last, |cx, x| pool::global_of(cx, x, kind))?;
         write(cx, y, 3, 4)
     }),
     row("QLinearLeakyRelu", (4, 5), &[Attr::float("alpha")], |cx| {
@@ -230,7 +235,7 @@ fn fused_gemm(cx: &mut NodeCx<'_>) -> Outputs {
     Ok(vec![activated(cx, y, &params)?])
 }
 
-fn fused_matmul(cx: &mut NodeCx<'_>) -> Outputs {
+pub(super) fn fused_matmul(cx: &mut NodeCx<'_>) -> Outputs {
     let (mut a, mut b) = (cx.input(0)?, cx.input(1)?);
     let sides = [("transA", "transBatchA", &mut a), ("transB", "transBatchB", &mut b)];
     for (flag, batch, side) in sides {
@@ -255,19 +260,54 @@ fn fused_matmul(cx: &mut NodeCx<'_>) -> Outputs {
     Ok(vec![matmul::scaled(cx, y, alpha)?])
 }
 
+/// A function of pictures whose channels come last, if they do, `[n, .., c]`.
+pub(super) fn by_pixel(
+    cx: &mut NodeCx<'_>,
+    x: TensorId,
+    last: bool,
+    function: impl FnOnce(&mut NodeCx<'_>, TensorId) -> Result<TensorId, NodeError>,
+) -> Result<TensorId, NodeError> {
+    let rank = cx.rank(x);
+    if !last || rank < 3 {
+        return function(cx, x);
+    }
+    let mut order: Vec<usize> = (0..rank).collect();
+    if let Some((_, inner)) = order.split_first_mut() {
+        inner.rotate_right(1);
+    }
+    let x = cx.transpose(x, &order)?;
+    let y = function(cx, x)?;
+    if let Some((_, inner)) = order.split_first_mut() {
+        inner.sort_unstable();
+        inner.rotate_left(1);
+    }
+    cx.transpose(y, &order)
+}
+
 /// Input `i` with scale and zero point as floats.
-fn read(cx: &mut NodeCx<'_>, i: usize, scale: usize, zero: usize) -> Result<TensorId, NodeError> {
+pub(super) fn read(
+    cx: &mut NodeCx<'_>,
+    i: usize,
+    scale: usize,
+    zero: usize,
+) -> Result<TensorId, NodeError> {
     let (x, scale) = (cx.input(i)?, cx.input(scale)?);
     let src: Vec<TensorId> = [x, scale].into_iter().chain(cx.opt(zero)).collect();
     cx.op(Dequantize { axis: None, block: 0 }, &src)
 }
 
 /// Floats as integers of the type of input 0.
-fn write(cx: &mut NodeCx<'_>, y: TensorId, scale: usize, zero: usize) -> Outputs {
+pub(super) fn write(cx: &mut NodeCx<'_>, y: TensorId, scale: usize, zero: usize) -> Outputs {
     write_as(cx, y, scale, zero, 0)
 }
 
-fn write_as(cx: &mut NodeCx<'_>, y: TensorId, scale: usize, zero: usize, like: usize) -> Outputs {
+pub(super) fn write_as(
+    cx: &mut NodeCx<'_>,
+    y: TensorId,
+    scale: usize,
+    zero: usize,
+    like: usize,
+) -> Outputs {
     let to = cx.dtype(cx.input(like)?);
     let src: Vec<TensorId> = [y, cx.input(scale)?].into_iter().chain(cx.opt(zero)).collect();
     Ok(vec![cx.op(Quantize { axis: None, block: 0, to }, &src)?])
@@ -323,12 +363,12 @@ fn qlinear_concat(cx: &mut NodeCx<'_>) -> Outputs {
 }
 
 /// `acc * a * b`, plus input `bias` if there is one.
-fn scaled_to_float(
+pub(super) fn scaled_to_float(
     cx: &mut NodeCx<'_>,
     acc: TensorId,
     [a, b]: [TensorId; 2],
     bias: usize,
-) -> Outputs {
+) -> Result<TensorId, NodeError> {
     let acc = cast::to(cx, acc, DType::F32)?;
     let scale = cx.binary(BinaryOp::Mul, a, b)?;
     let scale = if cx.dims(scale) == [1] { cx.reshape(scale, &[])? } else { scale };
@@ -336,7 +376,7 @@ fn scaled_to_float(
     if let Some(bias) = cx.opt(bias) {
         y = cx.binary(BinaryOp::Add, y, bias)?;
     }
-    Ok(vec![y])
+    Ok(y)
 }
 
 /// The first operand becomes `u8` for the product.
@@ -345,25 +385,31 @@ fn dynamic_quantize_matmul(cx: &mut NodeCx<'_>) -> Outputs {
     let (x, scale, zero) = quantize::dynamic(cx, x)?;
     let acc = quantize::product_of(cx, x, Some(zero), [1, 3])?;
     let b = cx.input(2)?;
-    scaled_to_float(cx, acc, [scale, b], 4)
+    Ok(vec![scaled_to_float(cx, acc, [scale, b], 4)?])
 }
 
 /// Weights of few bits in blocks of a row; a row per output.
 fn matmul_nbits(cx: &mut NodeCx<'_>) -> Outputs {
     let (x, w, scales) = (cx.input(0)?, cx.input(1)?, cx.input(2)?);
-    if cx.opt(4).is_some() {
-        return Err(NodeError::unsupported("g_idx (groups in another order)"));
-    }
     let extent = |cx: &NodeCx<'_>, name: &str, default| build::extent(cx.int(name, default), name);
     let op = UnpackBits {
         bits: extent(cx, "bits", 4)?,
         rows: extent(cx, "N", 0)?,
         columns: extent(cx, "K", 0)?,
         block: extent(cx, "block_size", 0)?,
+        code: Code::Linear,
     };
     let scales = cast::to(cx, scales, DType::F32)?;
-    let src: Vec<TensorId> = [w, scales].into_iter().chain(cx.opt(3)).collect();
-    let w = cx.op(op, &src)?;
+    let w = match cx.opt(4) {
+        Some(groups) => {
+            let zeros = cx.opt(3);
+            contrib_quantized::grouped_weights(cx, op, [w, scales, groups], zeros)?
+        }
+        None => {
+            let src: Vec<TensorId> = [w, scales].into_iter().chain(cx.opt(3)).collect();
+            cx.op(op, &src)?
+        }
+    };
     let w = cx.transpose(w, &[1, 0])?;
     let mut y = matmul::product(cx, x, w)?;
     if let Some(bias) = cx.opt(5) {

@@ -5,7 +5,7 @@ use tilewright_kernels::template::unary::UnaryOp;
 
 use super::contrib::row;
 use super::indexing::counting;
-use super::{NodeCx, OpRow, Outputs, cast, matmul, reduce};
+use super::{NodeCx, OpRow, Outputs, cast, contrib, matmul, quantize, reduce};
 use crate::graph::TensorId;
 use crate::graph::ops::compare::{Compare, CompareOp};
 use crate::graph::ops::concat::Concat;
@@ -57,6 +57,20 @@ pub(super) const ROWS: &[OpRow] = &[
     )
     .outputs(4, 3),
     row(
+        "QAttention",
+        (5, 9),
+        &[
+            Attr::int("do_rotary").only(&[0]),
+            Attr::float("mask_filter_value"),
+            Attr::int("num_heads").required(),
+            Attr::int("past_present_share_buffer").only(&[0]),
+            Attr::float("scale"),
+            Attr::int("unidirectional").only(&[0, 1]),
+        ],
+        quantized_attention,
+    )
+    .outputs(2, 2),
+    row(
         "RotaryEmbedding",
         (4, 4),
         &[
@@ -80,19 +94,37 @@ pub(super) fn refuse(cx: &NodeCx<'_>, inputs: &[(usize, &str)]) -> Result<(), No
 
 /// Words, positions and segments looked up and added, and the sum normalised; the number of words of a row.
 fn embed_layer_normalization(cx: &mut NodeCx<'_>) -> Outputs {
-    let (ids, words, positions) = (cx.input(0)?, cx.input(2)?, cx.input(3)?);
+    let (gamma, beta) = (cx.input(5)?, cx.input(6)?);
+    let tables = [2, 3, 4].map(|i| cx.opt(i));
+    let look_up = |cx: &mut NodeCx<'_>, table, at| cx.op(Gather { axis: 0 }, &[table, at]);
+    embedded(cx, tables, [gamma, beta], [7, 8], look_up)
+}
+
+/// As [`embed_layer_normalization`], with tables of words, positions and segments from which `look_up` reads rows;
+/// the number of the input that says which words count.
+pub(super) fn embedded<T: Copy>(
+    cx: &mut NodeCx<'_>,
+    [words, positions, segments]: [Option<T>; 3],
+    [gamma, beta]: [TensorId; 2],
+    [mask, at]: [usize; 2],
+    look_up: impl Fn(&mut NodeCx<'_>, T, TensorId) -> Result<TensorId, NodeError>,
+) -> Outputs {
+    let ids = cx.input(0)?;
+    let (Some(words), Some(positions)) = (words, positions) else {
+        return Err(NodeError::NoInput(2));
+    };
     let dims = cx.dims(ids);
     let &[batch, tokens] = &dims[..] else {
         return Err(NodeError::invalid(format!("input_ids {dims:?} must have 2 dimensions")));
     };
-    let mut sum = cx.op(Gather { axis: 0 }, &[words, ids])?;
+    let mut sum = look_up(cx, words, ids)?;
     let shape = cx.dims(sum);
-    let at = match cx.opt(8) {
+    let at = match cx.opt(at) {
         Some(at) => at,
         None => counting(cx, tokens)?,
     };
     let mut parts = vec![(positions, at)];
-    match (cx.opt(4), cx.opt(1)) {
+    match (segments, cx.opt(1)) {
         (Some(table), Some(ids)) => parts.push((table, ids)),
         // All words are in the first segment.
         (Some(table), None) => parts.push((table, cx.scalar(DType::I64, 0.0)?)),
@@ -102,7 +134,7 @@ fn embed_layer_normalization(cx: &mut NodeCx<'_>) -> Outputs {
         }
     }
     for (table, at) in parts {
-        let part = cx.op(Gather { axis: 0 }, &[table, at])?;
+        let part = look_up(cx, table, at)?;
         sum = cx.binary(BinaryOp::Add, sum, part)?;
     }
     if cx.dims(sum) != shape {
@@ -111,9 +143,8 @@ fn embed_layer_normalization(cx: &mut NodeCx<'_>) -> Outputs {
     }
     let epsilon = cx.float("epsilon", 1e-12);
     let op = Norm { op: NormOp::Layer, axis: 2, epsilon, by_parts: false };
-    let src = [sum, cx.input(5)?, cx.input(6)?];
-    let y = cx.op(op, &src)?;
-    let count = match cx.opt(7) {
+    let y = cx.op(op, &[sum, gamma, beta])?;
+    let count = match cx.opt(mask) {
         Some(mask) => {
             let one = cx.scalar(cx.dtype(mask), 1.0)?;
             let is_word = cx.op(Compare { op: CompareOp::Equal }, &[mask, one])?;
@@ -221,21 +252,29 @@ fn causal(cx: &mut NodeCx<'_>, of: &Scores) -> Result<Option<TensorId>, NodeErro
     Ok(Some(bias_of(cx, seen, f32::MIN)?))
 }
 
+/// Whether a list of `n` numbers begins with how many keys each of a batch has: they stand alone, before where the
+/// keys begin, or before where queries and keys begin in a tensor without padding.
+fn lengths(n: usize, batch: usize) -> bool {
+    n == batch
+        || Some(n) == batch.checked_mul(2)
+        || Some(n) == batch.checked_mul(3).and_then(|n| n.checked_add(2))
+}
+
 /// What a mask of keys adds to scores: it has flags, or the number of keys of each batch, or where they end and begin.
 fn masked(cx: &mut NodeCx<'_>, i: usize, of: &Scores) -> Result<Option<TensorId>, NodeError> {
-    let Some(mask) = cx.opt(i) else { return Ok(None) };
-    let &Scores { batch, rows, columns, .. } = of;
+    let Some(mut mask) = cx.opt(i) else { return Ok(None) };
+    let &Scores { batch, rows, columns, past, .. } = of;
     let hidden = cx.float("mask_filter_value", -10_000.0);
     let dims = cx.dims(mask);
     let shape = match dims[..] {
-        [n] if n == batch || n == batch.saturating_mul(2) => {
+        [n] if lengths(n, batch) => {
             let ends = cast::to(cx, mask, DType::I64)?;
             let column = counting(cx, columns)?;
             let end = cx.slice(ends, 0, 0, batch, 1)?;
             let end = cx.reshape(end, &[batch, 1, 1, 1])?;
             let before_end = cx.op(Compare { op: CompareOp::Less }, &[column, end])?;
             let mut bias = bias_of(cx, before_end, hidden)?;
-            if n > batch {
+            if Some(n) == batch.checked_mul(2) {
                 let start = cx.slice(ends, 0, batch, batch, 1)?;
                 let start = cx.reshape(start, &[batch, 1, 1, 1])?;
                 let from = cx.op(Compare { op: CompareOp::LessOrEqual }, &[start, column])?;
@@ -245,7 +284,17 @@ fn masked(cx: &mut NodeCx<'_>, i: usize, of: &Scores) -> Result<Option<TensorId>
             return Ok(Some(bias));
         }
         [b, c] if b == batch && c == columns => [batch, 1, 1, columns],
+        // One flag for all keys moves all scores of a query alike, which a softmax does not see.
+        [b, 1] if b == batch || b == 1 => return Ok(None),
         [b, r, c] if b == batch && r == rows && c == columns => [batch, 1, rows, columns],
+        // Of all positions that there may be.
+        [b, 1, r, c]
+            if b == batch && r == c && c >= columns && r.checked_sub(past) >= Some(rows) =>
+        {
+            mask = cx.slice(mask, 2, past, rows, 1)?;
+            mask = cx.slice(mask, 3, 0, columns, 1)?;
+            [batch, 1, rows, columns]
+        }
         _ => {
             let what = format!(
                 "mask (input {i}) {dims:?} for {batch} x {rows} queries and {columns} keys"
@@ -282,13 +331,8 @@ fn grown(
     }
 }
 
-/// Queries, keys and values of each head: the product of a tensor and weights that stand side by side.
-fn projected(cx: &mut NodeCx<'_>, heads: usize) -> Result<[TensorId; 3], NodeError> {
-    let (x, w) = (cx.input(0)?, cx.input(1)?);
-    let mut qkv = matmul::product(cx, x, w)?;
-    if let Some(bias) = cx.opt(2) {
-        qkv = cx.binary(BinaryOp::Add, qkv, bias)?;
-    }
+/// Queries, keys and values of each head, from a tensor in which they stand side by side.
+fn split(cx: &mut NodeCx<'_>, qkv: TensorId, heads: usize) -> Result<[TensorId; 3], NodeError> {
     let dims = cx.dims(qkv);
     let &[_, _, width] = &dims[..] else {
         return Err(NodeError::invalid(format!("queries, keys and values {dims:?}")));
@@ -317,17 +361,45 @@ fn projected(cx: &mut NodeCx<'_>, heads: usize) -> Result<[TensorId; 3], NodeErr
 /// Attention of a tensor to itself, with the product that makes queries, keys and values of it.
 fn attention(cx: &mut NodeCx<'_>) -> Outputs {
     refuse(cx, &[(6, "past_sequence_length")])?;
+    let (x, w) = (cx.input(0)?, cx.input(1)?);
+    let mut qkv = matmul::product(cx, x, w)?;
+    if let Some(bias) = cx.opt(2) {
+        qkv = cx.binary(BinaryOp::Add, qkv, bias)?;
+    }
+    self_attention(cx, qkv, [3, 4, 5])
+}
+
+/// No input has this number.
+pub(super) const ABSENT: usize = usize::MAX;
+
+/// As [`attention`], of bytes: scales stand in inputs 3 and 4, zero points in 6 and 7.
+fn quantized_attention(cx: &mut NodeCx<'_>) -> Outputs {
+    let acc = quantize::product(cx, [0, 6], [1, 7])?;
+    let (x, w) = (cx.input(3)?, cx.input(4)?);
+    let shape = cx.dims(acc);
+    let qkv = contrib::scaled_to_float(cx, acc, [x, w], 2)?;
+    if cx.dims(qkv) != shape {
+        let (w, qkv) = (cx.dims(w), cx.dims(qkv));
+        let what = format!("weight_scale {w:?} and bias make {qkv:?} of products {shape:?}");
+        return Err(NodeError::invalid(what));
+    }
+    self_attention(cx, qkv, [5, 8, ABSENT])
+}
+
+/// Attention of queries, keys and values that stand side by side; the numbers of the inputs that have a mask, keys
+/// and values of the past, and what is added to scores.
+fn self_attention(cx: &mut NodeCx<'_>, qkv: TensorId, [mask, past, given]: [usize; 3]) -> Outputs {
     let heads = build::extent(cx.int("num_heads", 0), "num_heads")?;
-    let [q, mut k, mut v] = projected(cx, heads)?;
+    let [q, mut k, mut v] = split(cx, qkv, heads)?;
     let (qd, vd) = (cx.dims(q), cx.dims(v));
     let &[batch, _, rows, size] = &qd[..] else { return Err(NodeError::NoInput(0)) };
     // Keys and values of the past are one tensor.
-    if (cx.opt(4).is_some() || cx.wants(1)) && qd != vd {
-        let what = "past (input 4) or present (output 1) with values of another width than keys";
+    if (cx.opt(past).is_some() || cx.wants(1)) && qd != vd {
+        let what = "past or present (output 1) with values of another width than keys";
         return Err(NodeError::unsupported(what));
     }
     let mut before = 0;
-    if let Some(past) = cx.opt(4) {
+    if let Some(past) = cx.opt(past) {
         let dims = cx.dims(past);
         let (Some((2, each)), &[.., tokens, _]) = (dims.split_first(), &dims[..]) else {
             return Err(NodeError::invalid(format!("past {dims:?} must begin with 2")));
@@ -342,7 +414,7 @@ fn attention(cx: &mut NodeCx<'_>) -> Outputs {
     let kd = cx.dims(k);
     let columns = kd.get(2).copied().unwrap_or(0);
     let of = Scores { batch, heads, rows, columns, past: before, scale: scale(cx, size) };
-    let bias = biases(cx, 3, 5, &of)?;
+    let bias = biases(cx, mask, given, &of)?;
     let mut out = vec![attend(cx, [q, k, v], &of, &bias)?];
     if cx.wants(1) {
         let shape = [&[1], &kd[..]].concat();
@@ -352,21 +424,43 @@ fn attention(cx: &mut NodeCx<'_>) -> Outputs {
     Ok(out)
 }
 
+/// Queries, keys and values, of which the last two or all may be one tensor, by head.
+fn unpacked(cx: &mut NodeCx<'_>) -> Result<[TensorId; 3], NodeError> {
+    let first = cx.input(0)?;
+    let (packed, parts) = match (cx.opt(1), cx.opt(2)) {
+        (Some(k), Some(v)) if cx.rank(first) == 3 => return Ok([first, k, v]),
+        (Some(kv), None) if cx.rank(first) == 3 => (kv, 2),
+        (None, None) => (first, 3),
+        _ => {
+            return Err(NodeError::invalid(
+                "value (input 2) without key, or both with packed queries",
+            ));
+        }
+    };
+    let dims = cx.dims(packed);
+    let &[batch, tokens, heads, found, size] = &dims[..] else {
+        return Err(NodeError::invalid(format!("packed keys and values {dims:?}")));
+    };
+    let width = heads.checked_mul(size).filter(|_| found == parts);
+    let width = width.ok_or_else(|| NodeError::invalid(format!("{parts} parts of {dims:?}")))?;
+    let mut out = if parts == 2 { vec![first] } else { Vec::new() };
+    for i in 0..parts {
+        let part = cx.slice(packed, 3, i, 1, 1)?;
+        out.push(cx.reshape(part, &[batch, tokens, width])?);
+    }
+    <[TensorId; 3]>::try_from(out).map_err(|_| NodeError::NoInput(2))
+}
+
 /// Attention of queries to keys and values, which are products already; their bias may be still to add.
 fn multi_head_attention(cx: &mut NodeCx<'_>) -> Outputs {
     refuse(cx, &[(8, "past_sequence_length"), (9, "cache_indirection")])?;
-    let query = cx.input(0)?;
-    if cx.rank(query) != 3 || cx.opt(1).is_none() || cx.opt(2).is_none() {
-        let what = "queries, keys and values packed in one (inputs 0, 1 and 2)";
-        return Err(NodeError::unsupported(what));
-    }
+    let sources = unpacked(cx)?;
     if cx.opt(6).is_some() != cx.opt(7).is_some() {
         return Err(NodeError::invalid("past_key goes with past_value"));
     }
     let heads = build::extent(cx.int("num_heads", 0), "num_heads")?;
     let (mut parts, mut start) = (Vec::new(), 0);
-    for i in 0..3 {
-        let mut x = cx.input(i)?;
+    for mut x in sources {
         // Keys and values of another network come by head, and have their bias.
         if cx.rank(x) == 4 {
             parts.push(x);

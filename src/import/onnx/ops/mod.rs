@@ -21,6 +21,7 @@ mod constant;
 mod contrib;
 mod contrib_attention;
 mod contrib_grouped;
+mod contrib_quantized;
 mod control;
 mod conv;
 mod conv_transpose;
@@ -235,7 +236,8 @@ table! {
     ]
     "ops-int8" [quantize]
     "ops-more" [
-        algebra attention contrib contrib_attention contrib_grouped conv_transpose depth indexing loss math norms random
+        algebra attention contrib contrib_attention contrib_grouped 
+        contrib_quantized conv_transpose depth indexing loss math norms random
         range recent recurrent resize sampling select signal text windows
     ]
     "ops-control" [control dynamic]

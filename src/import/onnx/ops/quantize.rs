@@ -250,7 +250,7 @@ fn requantized(
     acc: TensorId,
     [a, b]: [TensorId; 2],
     [scale, zero]: [usize; 2],
-) -> Outputs {
+) -> Result<TensorId, NodeError> {
     let acc = cast::to(cx, acc, DType::F32)?;
     let (a, b) = (cast::to(cx, a, DType::F32)?, cast::to(cx, b, DType::F32)?);
     let factor = cx.binary(BinaryOp::Mul, a, b)?;
@@ -261,7 +261,7 @@ fn requantized(
         return Err(NodeError::invalid(format!("scales {factor:?} for {acc:?}")));
     }
     let op = Quantize { axis: None, block: 0, to: cx.dtype(zero) };
-    Ok(vec![cx.op(op, &[value, scale, zero])?])
+    cx.op(op, &[value, scale, zero])
 }
 
 /// Input `i`, a scale: of one element a number, else as `shape` makes it.
@@ -287,7 +287,7 @@ fn qlinear_matmul(cx: &mut NodeCx<'_>) -> Outputs {
     }
     let acc = product(cx, [0, 2], [3, 5])?;
     let scales = [scale(cx, 1, column)?, scale(cx, 4, <[usize]>::to_vec)?];
-    requantized(cx, acc, scales, [6, 7])
+    Ok(vec![requantized(cx, acc, scales, [6, 7])?])
 }
 
 /// `alpha * a_scale * b_scale * (a * b + c)`, quantised if there is a scale for that, else as f32. The
@@ -333,7 +333,7 @@ pub(super) fn qgemm(cx: &mut NodeCx<'_>) -> Outputs {
     let scales = [scale(cx, 1, column)?, scale(cx, 4, <[usize]>::to_vec)?];
     let scales = [matmul::scaled(cx, scales[0], alpha)?, scales[1]];
     match (cx.opt(7), cx.opt(8)) {
-        (Some(_), Some(_)) => requantized(cx, acc, scales, [7, 8]),
+        (Some(_), Some(_)) => Ok(vec![requantized(cx, acc, scales, [7, 8])?]),
         (None, None) => {
             let acc = cast::to(cx, acc, DType::F32)?;
             let factor = cx.binary(BinaryOp::Mul, scales[0], scales[1])?;
@@ -372,11 +372,11 @@ fn per_filter(dims: &[usize], rank: usize) -> Vec<usize> {
 /// The convolution of two integer inputs in `i32`.
 fn convolved(
     cx: &mut NodeCx<'_>,
-    [x, x_zero]: [usize; 2],
+    (x, x_zero): (TensorId, usize),
     [w, w_zero]: [usize; 2],
     bias: Option<TensorId>,
 ) -> Result<TensorId, NodeError> {
-    let (x, x_zero, w, w_zero) = (cx.input(x)?, cx.opt(x_zero), cx.input(w)?, cx.opt(w_zero));
+    let (x_zero, w, w_zero) = (cx.opt(x_zero), cx.input(w)?, cx.opt(w_zero));
     if let Some(quant) = known_windows(cx, x, x_zero, w, w_zero) {
         let conv = conv::operator(cx, &cx.dims(x), &cx.dims(w), bias.is_some())?;
         let src: Vec<TensorId> = [x, w].into_iter().chain(bias).collect();
@@ -461,21 +461,27 @@ fn shifted_windows(
 }
 
 fn conv_integer(cx: &mut NodeCx<'_>) -> Outputs {
-    Ok(vec![convolved(cx, [0, 2], [1, 3], None)?])
+    let x = cx.input(0)?;
+    Ok(vec![convolved(cx, (x, 2), [1, 3], None)?])
 }
 
 fn qlinear_conv(cx: &mut NodeCx<'_>) -> Outputs {
-    let bias = cx.opt(8);
-    let (x, x_zero, w, w_zero) = (cx.input(0)?, cx.opt(2), cx.input(3)?, cx.opt(5));
+    let x = cx.input(0)?;
+    Ok(vec![qlinear_conv_of(cx, x)?])
+}
+
+/// The convolution of `x` with the node's other inputs.
+pub(super) fn qlinear_conv_of(cx: &mut NodeCx<'_>, x: TensorId) -> Result<TensorId, NodeError> {
+    let (bias, x_zero, w, w_zero) = (cx.opt(8), cx.opt(2), cx.input(3)?, cx.opt(5));
     let filters = cx.dims(w).first().copied().unwrap_or(0);
     if let Some(sums) = known_windows(cx, x, x_zero, w, w_zero)
         && let Some(quant) = known_result(cx, sums, [1, 4], [6, 7], filters)
     {
         let conv = conv::operator(cx, &cx.dims(x), &cx.dims(w), bias.is_some())?;
         let src: Vec<TensorId> = [x, w].into_iter().chain(bias).collect();
-        return Ok(vec![cx.op(QConv { conv, quant }, &src)?]);
+        return cx.op(QConv { conv, quant }, &src);
     }
-    let acc = convolved(cx, [0, 2], [3, 5], bias)?;
+    let acc = convolved(cx, (x, 2), [3, 5], bias)?;
     let rank = cx.rank(acc).saturating_sub(1);
     let scales = [scale(cx, 1, <[usize]>::to_vec)?, scale(cx, 4, |d| per_filter(d, rank))?];
     requantized(cx, acc, scales, [6, 7])
