@@ -233,6 +233,7 @@ ops! {
         gather_nd::GatherNd,
         glu::Glu,
         grid_sample::GridSample,
+        inverse::Inverse,
         kv_attention::KvAttention,
         linear_attention::LinearAttention,
         math::Math,

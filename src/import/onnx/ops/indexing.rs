@@ -115,7 +115,7 @@ fn hardmax(cx: &mut NodeCx<'_>) -> Outputs {
 }
 
 /// The only element of input `i`, a number of any type that must be known now; fractions drop.
-fn whole(cx: &mut NodeCx<'_>, i: usize, what: &str) -> Result<i64, NodeError> {
+pub(super) fn whole(cx: &mut NodeCx<'_>, i: usize, what: &str) -> Result<i64, NodeError> {
     cx.constant_input(i)?;
     let value = cx.input(i)?;
     let value = cast::to(cx, value, DType::I64)?;
@@ -153,7 +153,7 @@ fn eye_like(cx: &mut NodeCx<'_>) -> Outputs {
     Ok(vec![cast::to(cx, values, dtype)?])
 }
 
-fn trilu(cx: &mut NodeCx<'_>) -> Outputs {
+pub(super) fn trilu(cx: &mut NodeCx<'_>) -> Outputs {
     let x = cx.input(0)?;
     let diagonal = match cx.ints_input(1)?.as_deref() {
         None => 0,

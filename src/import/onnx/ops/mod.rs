@@ -20,7 +20,9 @@ mod cast;
 mod constant;
 mod contrib;
 mod contrib_attention;
+mod contrib_diffusion;
 mod contrib_grouped;
+mod contrib_more;
 mod contrib_quantized;
 mod control;
 mod conv;
@@ -236,7 +238,7 @@ table! {
     ]
     "ops-int8" [quantize]
     "ops-more" [
-        algebra attention contrib contrib_attention contrib_grouped 
+        algebra attention contrib contrib_attention contrib_diffusion contrib_grouped contrib_more
         contrib_quantized conv_transpose depth indexing loss math norms random
         range recent recurrent resize sampling select signal text windows
     ]

@@ -56,7 +56,7 @@ pub(super) const ROWS: &[OpRow] = &[
         &[Attr::int("axis"), EPSILON, STASH],
         |cx| layer_normalization(cx, NormOp::Rms),
     )
-    .outputs(2, 1),
+    .outputs(2, 2),
 ];
 
 /// Rows from `axis` on. Scale and bias that are not of a row's extents are broadcast to the input.
@@ -105,6 +105,15 @@ fn layer_normalization(cx: &mut NodeCx<'_>, op: NormOp) -> Outputs {
         let deviation = cx.unary(UnaryOp::Sqrt, variance)?;
         outputs.extend([mean, cx.unary(UnaryOp::Reciprocal, deviation)?]);
     }
+    if op == NormOp::Rms && cx.output_count() > 1 {
+        let axes: Vec<usize> = (axis..dims.len()).collect();
+        let square = cx.unary(UnaryOp::Square, x)?;
+        let mean = reduce::over(cx, ReduceOp::Mean, square, &axes, true)?;
+        let epsilon = cx.scalar(dtype, f64::from(norm.epsilon))?;
+        let mean = cx.binary(BinaryOp::Add, mean, epsilon)?;
+        let root = cx.unary(UnaryOp::Sqrt, mean)?;
+        outputs.push(cx.unary(UnaryOp::Reciprocal, root)?);
+    }
     Ok(outputs)
 }
 
@@ -124,33 +133,45 @@ pub(super) fn deviations(
 fn instance_normalization(cx: &mut NodeCx<'_>) -> Outputs {
     let x = cx.input(0)?;
     let channels = cx.dims(x).get(1).copied().unwrap_or(0);
-    by_groups(cx, channels, 1)
+    let affine = [cx.input(1)?, cx.input(2)?];
+    Ok(vec![by_groups(cx, x, affine, channels, 1)?])
 }
 
 /// Rows are the pixels of several channels; scale and bias are per group up to opset 20.
 fn group_normalization(cx: &mut NodeCx<'_>) -> Outputs {
     let x = cx.input(0)?;
     let channels = cx.dims(x).get(1).copied().unwrap_or(0);
-    let groups = build::extent(cx.int("num_groups", 0), "num_groups")?;
+    let groups = groups(cx, "num_groups", channels)?;
+    let parts = if cx.opset() < 21 { 1 } else { channels / groups };
+    let affine = [cx.input(1)?, cx.input(2)?];
+    Ok(vec![by_groups(cx, x, affine, groups, parts)?])
+}
+
+/// The attribute that says into how many groups channels are divided.
+pub(super) fn groups(cx: &NodeCx<'_>, name: &str, channels: usize) -> Result<usize, NodeError> {
+    let groups = build::extent(cx.int(name, 0), name)?;
     if groups == 0 || !channels.is_multiple_of(groups) {
-        let what = format!("num_groups {groups} must divide the {channels} channels");
+        let what = format!("{name} {groups} must divide the {channels} channels");
         return Err(NodeError::invalid(what));
     }
-    let parts = if cx.opset() < 21 { 1 } else { channels / groups };
-    by_groups(cx, groups, parts)
+    Ok(groups)
 }
 
 /// Normalises `groups` rows per picture, each with `parts` numbers of scale and bias.
-fn by_groups(cx: &mut NodeCx<'_>, groups: usize, parts: usize) -> Outputs {
-    let x = cx.input(0)?;
+pub(super) fn by_groups(
+    cx: &mut NodeCx<'_>,
+    x: TensorId,
+    affine: [TensorId; 2],
+    groups: usize,
+    parts: usize,
+) -> Result<TensorId, NodeError> {
     let (dims, dtype) = (cx.dims(x), cx.dtype(x));
     let &[n, channels, ref space @ ..] = &dims[..] else {
         return Err(NodeError::invalid(format!("x {dims:?} has no channels")));
     };
     let row = channels.checked_div(groups).unwrap_or(0) * space.iter().product::<usize>();
     let mut operands = vec![cx.reshape(x, &[n, groups, row])?];
-    for (i, name) in [(1, "scale"), (2, "bias")] {
-        let id = cx.input(i)?;
+    for (id, name) in affine.into_iter().zip(["scale", "bias"]) {
         if cx.dims(id) != [groups * parts] {
             let (found, wanted) = (cx.dims(id), groups * parts);
             let what = format!("{name} must have {wanted} elements, found {found:?}");
@@ -161,7 +182,7 @@ fn by_groups(cx: &mut NodeCx<'_>, groups: usize, parts: usize) -> Outputs {
     }
     let epsilon = cx.float("epsilon", 1e-5);
     let y = cx.op(Norm { op: NormOp::Layer, axis: 2, epsilon, by_parts: true }, &operands)?;
-    Ok(vec![cx.reshape(y, &dims)?])
+    cx.reshape(y, &dims)
 }
 
 /// `(x - mean) / (deviation + 1e-9)` over the batch and the pixels of each channel, or other axes.

@@ -8,7 +8,7 @@ use crate::import::NodeError;
 use crate::import::onnx::attr::Attr;
 use crate::import::onnx::build;
 
-const MODE: Attr = Attr::string("mode").one_of(&["constant", "reflect", "edge", "wrap"]);
+pub(super) const MODE: Attr = Attr::string("mode").one_of(&["constant", "reflect", "edge", "wrap"]);
 
 pub(super) const ROWS: &[OpRow] = &[
     OpRow::new("Pad", (1, 1), &[MODE, Attr::ints("pads").required(), Attr::float("value")], pad)
@@ -18,7 +18,7 @@ pub(super) const ROWS: &[OpRow] = &[
 ];
 
 /// Begins of all axes, then ends; negative ones crop.
-fn pad(cx: &mut NodeCx<'_>) -> Outputs {
+pub(super) fn pad(cx: &mut NodeCx<'_>) -> Outputs {
     let x = cx.input(0)?;
     let dims = cx.dims(x);
     let pads = cx.ints_attr_or_input("pads", 1)?.ok_or(NodeError::NoInput(1))?;

@@ -4,6 +4,7 @@ use super::{NodeCx, OpRow, Outputs, cast};
 use crate::graph::GraphError;
 use crate::import::NodeError;
 use crate::import::onnx::attr::Attr;
+use crate::import::onnx::build;
 use crate::import::onnx::data::to_i64s;
 use crate::tensor::Tensor;
 
@@ -13,12 +14,17 @@ pub(super) const ROWS: &[OpRow] =
         .known(&[0, 1, 2])];
 
 /// `start`, `start + delta`, ... below `limit` (above, for a negative delta).
-fn range(cx: &mut NodeCx<'_>) -> Outputs {
+pub(super) fn range(cx: &mut NodeCx<'_>) -> Outputs {
     /// No shape arithmetic needs more.
     const MOST: u32 = 1 << 24;
     let number = |cx: &NodeCx<'_>, i| cx.constant_input(i)?.ok_or(NodeError::NoInput(i));
-    let (start, limit, delta) = (number(cx, 0)?, number(cx, 1)?, number(cx, 2)?);
+    let (start, limit) = (number(cx, 0)?, number(cx, 1)?);
     let dtype = start.dtype();
+    // ONNX Runtime's own operator may have none.
+    let delta = match cx.constant_input(2)? {
+        Some(delta) => delta,
+        None => build::scalar_tensor(dtype, 1.0)?,
+    };
     let too_long = || NodeError::unsupported(format!("a range of more than {MOST} elements"));
     if let (Some(a), Some(b), Some(d)) = (to_i64s(&start), to_i64s(&limit), to_i64s(&delta)) {
         let (Some(&a), Some(&b), Some(&d)) = (a.first(), b.first(), d.first()) else {
@@ -40,7 +46,8 @@ fn range(cx: &mut NodeCx<'_>) -> Outputs {
         return Ok(vec![cast::to(cx, values, dtype)?]);
     }
     let float = |cx: &NodeCx<'_>, i| cx.float_input(i)?.ok_or(NodeError::NoInput(i));
-    let (a, b, d) = (float(cx, 0)?, float(cx, 1)?, float(cx, 2)?);
+    let (a, b) = (float(cx, 0)?, float(cx, 1)?);
+    let d = cx.float_input(2)?.unwrap_or(1.0);
     let (a, b, d) = (f64::from(a), f64::from(b), f64::from(d));
     let count = ((b - a) / d).ceil().max(0.0);
     if count.is_nan() || count > f64::from(MOST) {

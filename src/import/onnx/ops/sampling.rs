@@ -11,7 +11,8 @@ use crate::import::onnx::attr::Attr;
 use crate::import::onnx::build;
 use crate::tensor::{DType, Tensor};
 
-const PADDING: Attr = Attr::string("padding_mode").one_of(&["zeros", "border", "reflection"]);
+pub(super) const PADDING: Attr =
+    Attr::string("padding_mode").one_of(&["zeros", "border", "reflection"]);
 
 pub(super) const ROWS: &[OpRow] = &[
     OpRow::new("AffineGrid", (2, 2), &[Attr::int("align_corners")], affine_grid)
@@ -64,7 +65,7 @@ pub(super) const ROWS: &[OpRow] = &[
     .since(10),
 ];
 
-fn grid_sample(cx: &mut NodeCx<'_>) -> Outputs {
+pub(super) fn grid_sample(cx: &mut NodeCx<'_>) -> Outputs {
     let (x, grid) = (cx.input(0)?, cx.input(1)?);
     let mode = match cx.string("mode", "linear").as_str() {
         "nearest" => GridMode::Nearest,

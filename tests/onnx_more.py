@@ -1,0 +1,71 @@
+"""Operators of `com.microsoft` of diffusion models, older ones, and new ones of language models."""
+
+import math
+
+import numpy as np
+
+from onnx_cases import case, floats, ints, number, results
+
+
+def gelu(x):
+    return x / 2 * (1 + np.vectorize(math.erf)(x / 2 ** 0.5))
+
+
+def group_norm(x, gamma, beta, groups, silu, epsilon):
+    """Of pictures whose channels come last."""
+    n, h, w, c = x.shape
+    rows = x.astype(np.float64).reshape(n, h * w, groups, c // groups)
+    mean, var = rows.mean((1, 3), keepdims=True), rows.var((1, 3), keepdims=True)
+    y = ((rows - mean) / np.sqrt(var + epsilon)).reshape(x.shape) * gamma + beta
+    return (y / (1 + np.exp(-y)) if silu else y).astype(np.float32)
+
+
+def diffusion():
+    x, bias, skip = floats(2, 6, 8), floats(8), floats(2, 6, 8)
+    yield case("BiasAdd", [x, skip, bias], inputs=2, order=[0, 2, 1], want=[x + bias + skip])
+    y = (x + bias).astype(np.float64)
+    yield case("BiasSplitGelu", [x, bias], want=[(y[..., :4] * gelu(y[..., 4:])).astype(np.float32)])
+    x, gamma, beta, bias = floats(2, 5, 6, 12), floats(12), floats(12), floats(12)
+    for last in (0, 1):
+        order = lambda a: a if last else np.ascontiguousarray(a.transpose(0, 3, 1, 2))
+        for silu in (0, 1):
+            more = dict(activation=silu, groups=3, epsilon=1e-5, channels_last=last)
+            yield case("GroupNorm", [order(x), gamma, beta], want=[order(group_norm(x, gamma, beta, 3, silu, 1e-5))],
+                       name=f"GroupNorm {last} {silu}", **more)
+            for skip in (floats(2, 5, 6, 12), floats(2, 12), floats(2, 1, 1, 12)):
+                total = x + (skip.reshape(2, 1, 1, 12) if skip.ndim == 2 else skip) + bias
+                yield case("SkipGroupNorm", [order(x), skip if skip.ndim == 2 else order(skip), gamma, beta, bias],
+                           inputs=2, outputs=2, order=[0, 2, 3, 1, 4], name=f"SkipGroupNorm {last} {silu} {skip.shape}",
+                           want=[order(group_norm(total, gamma, beta, 3, silu, 1e-5)), order(total)], **more)
+    plain = floats(2, 4, 7, 6), floats(8, 2, 3, 3), floats(8)
+    given = case("Conv", plain, domain="", pads=[1, 0, 1, 1], strides=[2, 1], group=2)
+    want = results(given)[0].transpose(0, 2, 3, 1)
+    last = [np.ascontiguousarray(a.transpose(0, 2, 3, 1)) for a in plain[:2]]
+    yield case("NhwcConv", [*last, plain[2]], pads=[1, 0, 1, 1], strides=[2, 1], group=2, want=[want])
+
+
+def older():
+    yield case("TransposeMatMul", [floats(2, 8, 3), floats(2, 5, 8)], transA=1, transB=1, alpha=0.5)
+    yield case("ExpandDims", [floats(2, 3), ints(-2)])
+    yield case("ExpandDims", [floats(2, 3), ints(0)], name="ExpandDims in front")
+    yield case("Inverse", [floats(2, 3, 4, 4) + 4 * np.eye(4, dtype=np.float32)])
+    yield case("GatherND", [floats(3, 4, 5), ints([[0, 1], [2, 3]], np.int64)])
+    yield case("Trilu", [floats(2, 4, 5), number(1, np.int64)], upper=0)
+    yield case("Pad", [floats(2, 3), ints([1, 0, 2, 1], np.int64), number(0.5)])
+    yield case("Pad", [floats(5, 4), ints([1, 0, 2, 1], np.int64)], mode="reflect", name="Pad by reflection")
+    yield case("Range", [number(1.0), number(4.0)], inputs=0)
+    yield case("Range", [ints(1), ints(9), ints(3)], inputs=0, name="Range of integers")
+    for mode in ("bilinear", "nearest", "bicubic"):
+        yield case("GridSample", [floats(2, 3, 5, 6), floats(2, 4, 3, 2) / 2], mode=mode, name=f"GridSample {mode}")
+    for metric in ("euclidean", "sqeuclidean"):
+        yield case("CDist", [floats(4, 6), floats(5, 6)], metric=metric, name=f"CDist {metric}")
+    boxes = np.array([[0, 0, 1, 1], [0.1, 0.2, 0.7, 0.9], [-0.2, 0.5, 1.1, 0.3], [0.3, 0.3, 0.3, 0.3]], np.float32)
+    for size in ([4, 5], [1, 3], [50, 1]):
+        yield case("CropAndResize", [floats(2, 3, 9, 7), boxes, ints([0, 1, 1, 0]), ints(size)], inputs=3,
+                   extrapolation_value=0.5, name=f"CropAndResize {size}")
+    yield case("SimplifiedLayerNormalization", [floats(2, 3, 8), floats(8)], outputs=2, domain="", epsilon=1e-5)
+
+
+def cases():
+    yield from diffusion()
+    yield from older()
