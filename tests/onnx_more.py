@@ -66,6 +66,49 @@ def older():
     yield case("SimplifiedLayerNormalization", [floats(2, 3, 8), floats(8)], outputs=2, domain="", epsilon=1e-5)
 
 
+def experts():
+    hidden, inner, count = 8, 6, 4
+    for tokens in (1, 2, 9):
+        for kind in ("relu", "gelu", "silu", "identity", "swiglu"):
+            wide = 2 * inner if kind == "swiglu" else inner
+            more = dict(swiglu_fusion=1, activation_alpha=1.702, activation_beta=1.0, swiglu_limit=0.5)
+            given = [floats(tokens, hidden), floats(tokens, count), floats(count, wide, hidden) / 2, floats(count, wide),
+                     floats(count, hidden, inner) / 2, floats(count, hidden)]
+            yield case("MoE", given, inputs=2, k=2, activation_type=kind, normalize_routing_weights=tokens % 2,
+                       name=f"MoE {kind} {tokens}", **(more if kind == "swiglu" else {}))
+    x, scores = floats(3, 2, hidden), floats(6, count)
+    w1, w2, w3 = floats(count, inner, hidden) / 2, floats(count, hidden, inner) / 2, floats(count, inner, hidden) / 2
+    yield case("MoE", [x, scores, w1, w2], inputs=2, order=[0, 1, 2, None, 3], activation_type="relu", k=1,
+               name="MoE of one expert")
+    rows = x.reshape(6, hidden).astype(np.float64)
+    shares = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    keep = shares >= np.sort(shares, 1)[:, -2:-1]
+    gate = np.einsum("th,eih->tei", rows, w1)
+    y = np.einsum("tei,ehi->teh", gate / (1 + np.exp(-gate)) * np.einsum("th,eih->tei", rows, w3), w2)
+    want = (y * (shares * keep)[:, :, None]).sum(1).reshape(x.shape).astype(np.float32)
+    for name, kind in (("silu", dict(activation_type="silu")), ("swiglu", dict(activation_type="swiglu", swiglu_fusion=0))):
+        yield case("MoE", [x, scores, w1, w2, w3], inputs=2, order=[0, 1, 2, None, 3, None, 4], k=2, want=[want],
+                   name=f"MoE, {name} of two layers", **kind)
+
+
+def recurrences():
+    """Of language models that keep a state of one size."""
+    q, k, v = floats(2, 5, 16), floats(2, 5, 16), floats(2, 5, 8)
+    state, decay, beta = floats(2, 2, 8, 4), -abs(floats(2, 5, 2)), abs(floats(2, 5, 2)) / 4
+    heads = dict(q_num_heads=2, kv_num_heads=2)
+    for rule, more in (("linear", []), ("gated", [decay]), ("delta", [None, beta]), ("gated_delta", [decay, beta])):
+        there = [a for a in more if a is not None]
+        places = iter(range(4, 6))
+        yield case("LinearAttention", [q, k / 4, v, state, *there], 2, inputs=3, update_rule=rule, **heads,
+                   order=[0, 1, 2, 3, *[None if a is None else next(places) for a in more]],
+                   name=f"LinearAttention {rule}")
+    for kind in ("none", "silu"):
+        yield case("CausalConvWithState", [floats(2, 6, 5), floats(2, 6, 3), floats(6, 1, 4), floats(6)], 2, inputs=2,
+                   order=[0, 2, 3, 1], activation=kind, name=f"CausalConvWithState {kind}")
+
+
 def cases():
     yield from diffusion()
     yield from older()
+    yield from experts()
+    yield from recurrences()

@@ -114,19 +114,37 @@ pub(super) fn run_all(
     inputs: &[Option<Tensor>],
     outputs: usize,
 ) -> Result<Vec<Tensor>, ImportError> {
+    run_of("", op, opset, attrs, inputs, outputs)
+}
+
+/// As [`run_all`], with an operator of a domain, in the operator set `opset` of that.
+pub(super) fn run_of(
+    domain: &str,
+    op: &str,
+    opset: i64,
+    attrs: &[(&str, A<'_>)],
+    inputs: &[Option<Tensor>],
+    outputs: usize,
+) -> Result<Vec<Tensor>, ImportError> {
     let names: Vec<String> = (0..inputs.len()).map(|i| format!("x{i}")).collect();
     let given = inputs.iter().zip(&names);
     let given: Vec<&str> = given.map(|(t, n)| if t.is_some() { n.as_str() } else { "" }).collect();
     let results: Vec<String> = (0..outputs).map(|i| format!("y{i}")).collect();
     let outs: Vec<&str> = results.iter().map(String::as_str).collect();
     let constants = inputs.iter().zip(&names).filter_map(|(t, n)| Some(tensor(n, t.as_ref()?)));
+    let node = NodeProto { domain: Some(domain.into()), ..node(op, &given, &outs, attrs) };
     let graph = GraphProto {
-        node: vec![node(op, &given, &outs, attrs)],
+        node: vec![node],
         initializer: constants.collect(),
         output: outs.iter().map(|n| value(n, DType::F32)).collect(),
         ..Default::default()
     };
-    let model = OnnxModel::from_proto(model(opset, graph), None)?;
+    let mut file = model(if domain.is_empty() { opset } else { 21 }, graph);
+    if !domain.is_empty() {
+        let own = OperatorSetIdProto { domain: Some(domain.into()), version: Some(opset) };
+        file.opset_import.push(own);
+    }
+    let model = OnnxModel::from_proto(file, None)?;
     let mut ctx = Context::new();
     let ids = model.instantiate(&mut ctx, &[], &[])?;
     Ok(ids.iter().map(|&id| ctx.constant_value(id).unwrap().clone()).collect())

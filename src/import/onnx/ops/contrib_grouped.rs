@@ -3,7 +3,8 @@
 use tilewright_kernels::template::binary::BinaryOp;
 
 use super::contrib::row;
-use super::contrib_attention::{Scores, angles, attend, refuse, scale, turned};
+use super::contrib_attention::{Scores, attend, refuse, scale};
+use super::contrib_rotary::{angles, turned};
 use super::indexing::counting;
 use super::{NodeCx, OpRow, Outputs};
 use crate::graph::ops::compare::{Compare, CompareOp};

@@ -246,7 +246,8 @@ pub(super) fn grouped_weights(
     let zeros = match zeros {
         Some(z) if cx.dtype(z) == DType::U8 => {
             // A row of them is a block that fills its bytes.
-            let whole = blocks.next_multiple_of(8 / bits.clamp(1, 8));
+            let whole = blocks.checked_next_multiple_of(8 / bits.clamp(1, 8));
+            let whole = whole.ok_or_else(too_large)?;
             let op = UnpackBits { columns: blocks, block: whole, ..op };
             let (zero, one) = (cx.slice(zero, 0, 0, rows, 1)?, cx.slice(one, 0, 0, rows, 1)?);
             cx.op(op, &[z, one, zero])?

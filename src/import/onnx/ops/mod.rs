@@ -21,9 +21,11 @@ mod constant;
 mod contrib;
 mod contrib_attention;
 mod contrib_diffusion;
+mod contrib_experts;
 mod contrib_grouped;
 mod contrib_more;
 mod contrib_quantized;
+mod contrib_rotary;
 mod control;
 mod conv;
 mod conv_transpose;
@@ -238,9 +240,9 @@ table! {
     ]
     "ops-int8" [quantize]
     "ops-more" [
-        algebra attention contrib contrib_attention contrib_diffusion contrib_grouped contrib_more
-        contrib_quantized conv_transpose depth indexing loss math norms random
-        range recent recurrent resize sampling select signal text windows
+        algebra attention contrib contrib_attention contrib_diffusion contrib_experts contrib_grouped
+        contrib_more contrib_quantized contrib_rotary conv_transpose depth indexing loss math norms random range recent
+        recurrent resize sampling select signal text windows
     ]
     "ops-control" [control dynamic]
 }

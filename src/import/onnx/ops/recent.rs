@@ -59,7 +59,7 @@ fn bit_cast(cx: &mut NodeCx<'_>) -> Outputs {
 }
 
 /// A filter per channel over the past and the present; what the next call needs of them.
-fn causal_conv(cx: &mut NodeCx<'_>) -> Outputs {
+pub(super) fn causal_conv(cx: &mut NodeCx<'_>) -> Outputs {
     let (x, w) = (cx.input(0)?, cx.input(1)?);
     let (xd, wd) = (cx.dims(x), cx.dims(w));
     let (&[batch, channels, length], &[filters, 1, size]) = (&xd[..], &wd[..]) else {
@@ -98,7 +98,7 @@ fn causal_conv(cx: &mut NodeCx<'_>) -> Outputs {
     Ok(vec![y, state])
 }
 
-fn linear_attention(cx: &mut NodeCx<'_>) -> Outputs {
+pub(super) fn linear_attention(cx: &mut NodeCx<'_>) -> Outputs {
     let rule = cx.string("update_rule", "gated_delta");
     let (gated, delta) = (rule.starts_with("gated"), rule.ends_with("delta"));
     let [past, decay, rate] = [3, 4, 5].map(|i| cx.opt(i));

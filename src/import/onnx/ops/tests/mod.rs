@@ -2,6 +2,7 @@
 
 #![allow(clippy::cloned_ref_to_slice_refs, reason = "inputs of a node read as lists")]
 
+mod contrib;
 mod elementwise;
 mod hostile;
 mod indices;
@@ -12,7 +13,7 @@ mod pictures;
 mod recurrent;
 mod reductions;
 
-use super::super::testing::{A, count, f32s, i64s, parts, run, run_all};
+use super::super::testing::{A, count, f32s, i64s, parts, run, run_all, run_of};
 use crate::import::{ImportError, NodeError};
 use crate::tensor::{DType, Tensor};
 
