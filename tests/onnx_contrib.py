@@ -22,6 +22,7 @@ import numpy as np
 import onnxruntime
 from onnx import helper
 
+import onnx_ml
 import onnx_more
 import onnx_quantised
 from onnx_cases import RNG, case, floats, ints, model, number, octets, results
@@ -292,7 +293,7 @@ def main():
     args = parser.parse_args()
     program, bad, total = pathlib.Path(args.program).resolve(), 0, 0
     for given in chain(cases(), embeddings(), attentions(), heads(), rotations(), grouped(),
-                       onnx_quantised.cases(), onnx_more.cases()):
+                       onnx_quantised.cases(), onnx_more.cases(), onnx_ml.cases()):
         if not re.search(args.filter, given["name"]):
             continue
         with tempfile.TemporaryDirectory() as folder:

@@ -255,6 +255,7 @@ ops! {
         special::Special,
         tf_idf::TfIdf,
         topk::TopK,
+        trees::Trees,
         trilu::Trilu,
         unpack_bits::UnpackBits,
     }

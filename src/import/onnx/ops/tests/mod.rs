@@ -2,6 +2,7 @@
 
 #![allow(clippy::cloned_ref_to_slice_refs, reason = "inputs of a node read as lists")]
 
+mod classical;
 mod contrib;
 mod elementwise;
 mod hostile;
