@@ -86,6 +86,12 @@ def plain():
                      classlabels_ints=[4, 2, 9][:classes], post_transform=post, name=f"LinearClassifier {post} {classes}")
     yield ml("LinearClassifier", [x], 2, coefficients=weights(1, 4), intercepts=weights(1), classlabels_ints=[4, 2],
              name="LinearClassifier of one score")
+    for classes, prob in ((2, 0), (2, 1), (4, 0), (4, 1)):
+        pairs, of = classes * (classes - 1) // 2, [3, 1, 4, 2][:classes]
+        more = dict(prob_a=[-abs(v) for v in weights(pairs)], prob_b=weights(pairs)) if prob else {}
+        yield ml("SVMClassifier", [floats(30, 4)], 2, coefficients=weights(classes - 1, sum(of)), rho=weights(pairs),
+                 support_vectors=weights(sum(of), 4), vectors_per_class=of, classlabels_ints=[4, 2, 9, 7][:classes],
+                 kernel_type="RBF", kernel_params=[0.5, 0.0, 0.0], **more, name=f"SVMClassifier {classes} {prob}")
     for kernel in ("LINEAR", "POLY", "RBF", "SIGMOID"):
         for one_class in (0, 1):
             yield ml("SVMRegressor", [x], coefficients=weights(6), support_vectors=weights(6, 4), n_supports=6, rho=[0.25],

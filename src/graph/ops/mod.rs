@@ -224,6 +224,7 @@ ops! {
         col2im::Col2Im,
         compare::Compare,
         conv_nd::ConvNd,
+        coupling::Coupling,
         deform_conv::DeformConv,
         det::Det,
         dft::Dft,

@@ -78,7 +78,8 @@ pub enum Aggregate {
 const OP: &str = "trees";
 
 impl Trees {
-    /// `None` if a node, a weight or a column is named that is not there, or a node is reached in two ways.
+    /// `None` if a node, a weight or a column is named that is not there, or a node is reached in two ways or in
+    /// none.
     pub fn new(
         nodes: Vec<Node>,
         roots: Vec<usize>,
@@ -103,7 +104,7 @@ impl Trees {
                 }
             }
         }
-        let fits = weights.iter().all(|&(column, _)| column < columns);
+        let fits = weights.iter().all(|&(column, _)| column < columns) && met.iter().all(|&m| m);
         let (nodes, roots, weights) = (nodes.into(), roots.into(), weights.into());
         fits.then_some(Self { nodes, roots, weights, columns, aggregate, features })
     }

@@ -429,7 +429,8 @@ fn unpacked(cx: &mut NodeCx<'_>) -> Result<[TensorId; 3], NodeError> {
     let &[batch, tokens, heads, found, size] = &dims[..] else {
         return Err(NodeError::invalid(format!("packed keys and values {dims:?}")));
     };
-    let width = heads.checked_mul(size).filter(|_| found == parts);
+    let wanted = usize::try_from(cx.int("num_heads", 0)) == Ok(heads);
+    let width = heads.checked_mul(size).filter(|_| found == parts && wanted);
     let width = width.ok_or_else(|| NodeError::invalid(format!("{parts} parts of {dims:?}")))?;
     let mut out = if parts == 2 { vec![first] } else { Vec::new() };
     for i in 0..parts {

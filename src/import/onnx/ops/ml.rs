@@ -17,7 +17,7 @@ use crate::graph::ops::reduce::ReduceOp;
 use crate::graph::ops::select::Select;
 use crate::graph::ops::softmax::Softmax;
 use crate::graph::ops::special::Special;
-use crate::graph::{GraphError, Info, TensorId};
+use crate::graph::{GraphError, TensorId};
 use crate::import::NodeError;
 use crate::import::onnx::attr::Attr;
 use crate::import::onnx::build;
@@ -115,25 +115,10 @@ pub(super) const ROWS: &[OpRow] = &[
         }
         Ok(vec![y])
     }),
-    row(
-        "SVMRegressor",
-        (1, 1),
-        &[
-            Attr::floats("coefficients"),
-            Attr::floats("kernel_params"),
-            Attr::string("kernel_type").one_of(&["LINEAR", "POLY", "RBF", "SIGMOID"]),
-            Attr::int("n_supports"),
-            Attr::int("one_class"),
-            POST_TRANSFORM,
-            Attr::floats("rho"),
-            Attr::floats("support_vectors"),
-        ],
-        svm_regressor,
-    ),
 ];
 
 /// A constant from an attribute.
-fn list<T: Element + bytemuck::NoUninit>(
+pub(super) fn list<T: Element + bytemuck::NoUninit>(
     cx: &mut NodeCx<'_>,
     dims: &[usize],
     values: &[T],
@@ -355,71 +340,4 @@ fn normalizer(cx: &mut NodeCx<'_>) -> Outputs {
     let is_zero = cx.op(Compare { op: CompareOp::Equal }, &[norm, zero])?;
     let norm = cx.op(Select, &[is_zero, one, norm])?;
     Ok(vec![cx.binary(BinaryOp::Div, x, norm)?])
-}
-
-/// A sum of kernels of the distances to known rows.
-fn svm_regressor(cx: &mut NodeCx<'_>) -> Outputs {
-    let x = numeric(cx)?;
-    let x = cast::to(cx, x, DType::F32)?;
-    let width = cx.dims(x).last().copied().unwrap_or(0);
-    let weights = cx.floats("coefficients").unwrap_or_default();
-    let vectors = cx.floats("support_vectors").unwrap_or_default();
-    let count = build::extent(cx.int("n_supports", 0), "n_supports")?;
-    let rho = cx.floats("rho").unwrap_or_default();
-    // Without support vectors the kernel is linear, and coefficients are those of columns.
-    let wanted = if count > 0 { count } else { width };
-    if weights.len() != wanted || count.checked_mul(width) != Some(vectors.len()) || rho.len() != 1
-    {
-        let (n, v) = (weights.len(), vectors.len());
-        let what =
-            format!("{n} coefficients and {v} numbers of support_vectors for {count} x {width}");
-        return Err(NodeError::invalid(what));
-    }
-    let near = if count == 0 { x } else { kernel(cx, x, [count, width], &vectors)? };
-    let src = [near, list(cx, &[1, wanted], &weights)?, list(cx, &[1], &rho)?];
-    let product = MatMul { transposed_b: true, bias: true, ..MatMul::default() };
-    let mut y = cx.op(product, &src)?;
-    if cx.flag("one_class", false) {
-        let (zero, one) = (cx.scalar(DType::F32, 0.0)?, cx.scalar(DType::F32, 1.0)?);
-        let minus = cx.scalar(DType::F32, -1.0)?;
-        let inside = cx.op(Compare { op: CompareOp::Less }, &[zero, y])?;
-        y = cx.op(Select, &[inside, one, minus])?;
-    }
-    Ok(vec![transformed(cx, y)?])
-}
-
-/// How near each row of `x` is to each of the support vectors.
-fn kernel(
-    cx: &mut NodeCx<'_>,
-    x: TensorId,
-    [count, width]: [usize; 2],
-    vectors: &[f32],
-) -> Result<TensorId, NodeError> {
-    let params = cx.floats("kernel_params").unwrap_or_default();
-    let kind = cx.string("kernel_type", "LINEAR");
-    let (gamma, shift, degree) = match params[..] {
-        [gamma, shift, degree] => (gamma, shift, degree),
-        _ if kind == "LINEAR" => (1.0, 0.0, 1.0),
-        _ => return Err(NodeError::invalid(format!("kernel_params {params:?}"))),
-    };
-    if kind == "RBF" {
-        let rows = cx.dims(x).first().copied().unwrap_or(0);
-        cx.spend(&Info::plain(DType::F32, vec![count, width]))?;
-        let (x, v) = (cx.reshape(x, &[rows, 1, width])?, list(cx, &[1, count, width], vectors)?);
-        let apart = cx.binary(BinaryOp::Sub, x, v)?;
-        let far = reduce::over(cx, ReduceOp::SumSquare, apart, &[2], false)?;
-        let far = cx.unary(UnaryOp::Affine { scale: -gamma, shift: 0.0 }, far)?;
-        return cx.unary(UnaryOp::Exp, far);
-    }
-    let v = list(cx, &[count, width], vectors)?;
-    let y = cx.op(MatMul { transposed_b: true, ..MatMul::default() }, &[x, v])?;
-    if kind == "LINEAR" {
-        return Ok(y);
-    }
-    let y = cx.unary(UnaryOp::Affine { scale: gamma, shift }, y)?;
-    if kind == "SIGMOID" {
-        return cx.unary(UnaryOp::Tanh, y);
-    }
-    let degree = cx.scalar(DType::F32, f64::from(degree))?;
-    cx.binary(BinaryOp::Pow, y, degree)
 }

@@ -37,6 +37,7 @@ mod loss;
 mod math;
 mod matmul;
 mod ml;
+mod ml_svm;
 mod ml_trees;
 mod normalize;
 mod norms;
@@ -243,7 +244,7 @@ table! {
     "ops-int8" [quantize]
     "ops-more" [
         algebra attention contrib contrib_attention contrib_diffusion contrib_experts contrib_grouped
-        contrib_more contrib_quantized contrib_rotary conv_transpose depth indexing loss math ml ml_trees norms random range recent
+        contrib_more contrib_quantized contrib_rotary conv_transpose depth indexing loss math ml ml_svm ml_trees norms random range recent
         recurrent resize sampling select signal text windows
     ]
     "ops-control" [control dynamic]

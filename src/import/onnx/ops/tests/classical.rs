@@ -121,6 +121,28 @@ fn lists_that_do_not_fit() {
 }
 
 #[test]
+fn machines_of_two_classes() {
+    let run = |of: &'static [i64], rho: &'static [f32], labels: &'static [i64]| {
+        let attrs = [
+            ("vectors_per_class", A::Is(of)),
+            ("rho", A::Fs(rho)),
+            ("classlabels_ints", A::Is(labels)),
+            ("coefficients", A::Fs(&[1.0, -1.0, -2.0])),
+            ("support_vectors", A::Fs(&[1.0, 0.0, 0.0, 1.0, 1.0, 1.0])),
+        ];
+        ml("SVMClassifier", &attrs, f32s(&[2, 2], &[4.0, 0.0, 0.0, 4.0]))
+    };
+    // 4 - 2 * 4 + 5, and -4 - 2 * 4 + 5.
+    assert_eq!(ints(&run(&[1, 2], &[5.0], &[7, 8]).unwrap()[0]), [7, 8]);
+    assert!(run(&[1, 2], &[5.0, 1.0], &[7, 8]).is_err());
+    assert!(run(&[1, 2], &[5.0], &[7]).is_err() && run(&[1, 2], &[5.0], &[7, 8, 9]).is_err());
+    assert!(run(&[1, 1], &[5.0], &[7, 8]).is_err() && run(&[4, -1], &[5.0], &[7, 8]).is_err());
+    assert!(run(&[i64::MAX, i64::MAX], &[5.0], &[7, 8]).is_err());
+    assert!(run(&[3], &[], &[7]).is_err() && run(&[], &[], &[]).is_err());
+    assert!(run(&[1, 1, 1], &[5.0; 3], &[7, 8, 9]).is_err());
+}
+
+#[test]
 fn maps_are_refused_with_advice() {
     let e = ml("ZipMap", &[], count(&[1, 2])).unwrap_err().to_string();
     assert!(e.contains("zipmap=False"), "{e}");
