@@ -90,7 +90,7 @@ pub(crate) fn network(u: &mut Unstructured<'_>) -> Result<ModelProto> {
     };
     Ok(ModelProto {
         ir_version: Some(8),
-        opset_import: vec![domain("", opset), domain("com.microsoft", 1)],
+        opset_import: vec![domain("", opset), domain("com.microsoft", 1), domain("ai.onnx.ml", 3)],
         graph: Some(graph),
         ..Default::default()
     })
