@@ -2,10 +2,11 @@
 """Compares operators that the ONNX node tests lack with another runtime.
 
     pip install onnx onnxruntime numpy
-    python tests/onnx_contrib.py target/release/tilewright
+    python tests/onnx_contrib.py target/release/tilewright [--filter QAttention]
 
-Operators of `com.microsoft`, and quantised ones with constant weights (which run on other code than
-those of the node tests, whose weights are inputs). Floats are equal within 1e-5 of the largest
+Operators of `com.microsoft` and `ai.onnx.ml`, and quantised ones with constant weights (which run on other code
+than those of the node tests, whose weights are inputs). What the other runtime has no code for on the CPU is
+compared with its definition in NumPy. Floats are equal within 1e-5 of the largest
 value, integers within one step. Exit status 0: all are.
 """
 
