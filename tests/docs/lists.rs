@@ -3,7 +3,7 @@
 use std::fs;
 
 use tilewright::import::gguf;
-use tilewright::import::onnx::supported_operators;
+use tilewright::import::onnx::{operators, supported_operators};
 
 use crate::root;
 
@@ -21,6 +21,18 @@ fn operators_in_the_readme_are_those_of_the_importer() {
     let known: Vec<&str> = supported_operators().into_iter().map(|(name, _)| name).collect();
     let listed = listed("README.md", "operators", "operators");
     assert_eq!(listed, known, "the list should read: {}", known.join(", "));
+}
+
+#[test]
+fn operators_of_other_domains_are_those_of_the_importer() {
+    for domain in ["com.microsoft", "ai.onnx.ml"] {
+        let mut known: Vec<&str> =
+            operators().filter(|op| op.domain == domain).map(|op| op.name).collect();
+        known.sort_unstable();
+        known.dedup();
+        let listed = listed("docs/networks.md", domain, domain);
+        assert_eq!(listed, known, "the list of {domain} should read: {}", known.join(", "));
+    }
 }
 
 #[test]
