@@ -95,6 +95,12 @@ fn sampled_pictures() {
     let corners = || ("align_corners", A::I(1));
     close(&sample(&[corners()]), &[1, 1, 1, 2], &[0.0, 0.0]);
     close(&sample(&[corners(), ("padding_mode", A::S("border"))]), &[1, 1, 1, 2], &[0.0, 3.0]);
+    // The border is what each element that the filter reads is moved to, not the position.
+    let row = f32s(&[1, 1, 1, 4], &[0.0, 1.0, 0.0, 0.0]);
+    let at = f32s(&[1, 1, 2, 2], &[-1.2, 0.0, -1e30, 0.0]);
+    let cubic = [corners(), ("mode", A::S("cubic")), ("padding_mode", A::S("border"))];
+    let y = run("GridSample", 20, &cubic, &[row, at]).unwrap();
+    close(&y, &[1, 1, 1, 2], &[-0.11025, 0.0]);
     let boxes = f32s(&[1, 4], &[0.0, 0.0, 2.0, 2.0]);
     let align = |picture: i64, boxes: &Tensor| {
         run("RoiAlign", 16, &[], &[x.clone(), boxes.clone(), i64s(&[picture])])
