@@ -96,13 +96,19 @@ fn dft(cx: &mut NodeCx<'_>) -> Outputs {
     Ok(vec![cx.op(Dft { axis, length, inverse, onesided }, &[x])?])
 }
 
-/// Transforms of overlapping frames of signals `[batch, length, 1 or 2]`.
+/// Transforms of overlapping frames of signals `[batch, length, 1 or 2]`; exporters leave the 1 out.
 fn stft(cx: &mut NodeCx<'_>) -> Outputs {
-    let x = cx.input(0)?;
+    let mut x = cx.input(0)?;
     let dims = cx.dims(x);
-    let &[batch, length, parts] = &dims[..] else {
-        return Err(NodeError::invalid(format!("a signal {dims:?} must have three dimensions")));
+    let (batch, length, parts) = match dims[..] {
+        [batch, length, parts] => (batch, length, parts),
+        [batch, length] => (batch, length, 1),
+        _ => {
+            let what = format!("a signal {dims:?} must be [batch, length, 1 or 2]");
+            return Err(NodeError::invalid(what));
+        }
     };
+    x = cx.reshape(x, &[batch, length, parts])?;
     let step = positive(cx, 1, "frame_step")?.ok_or(NodeError::NoInput(1))?;
     let window = cx.opt(2);
     let frame = match (positive(cx, 3, "frame_length")?, window.map(|w| cx.dims(w))) {

@@ -72,6 +72,9 @@ fn windows_of_signals() {
         Ok::<_, ImportError>(run_all("STFT", 17, &[], &inputs, 1)?.remove(0))
     };
     close(&stft(2, 2).unwrap(), &[1, 2, 2, 2], &[1.0, 0.0, -1.0, 0.0, 5.0, 0.0, -1.0, 0.0]);
+    let flat = [Some(f32s(&[1, 2], &[1.0, 3.0])), Some(one(1)), None, Some(one(2))];
+    let flat = run_all("STFT", 17, &[], &flat, 1).unwrap().remove(0);
+    close(&flat, &[1, 1, 2, 2], &[4.0, 0.0, -2.0, 0.0]);
     assert!(stft(0, 2).is_err() && stft(1, 5).is_err() && stft(1, -1).is_err());
     let mel = |bins: i64, high: f32| {
         let rate = one(8192);
