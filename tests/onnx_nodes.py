@@ -48,7 +48,7 @@ NOISY = {"test_dft_inverse": 1e-6, "test_dft_inverse_opset19": 1e-6}
 
 # Why a test does not count towards the floor.
 NPY_TYPES = "tensors of types that .npy files cannot hold"
-NO_TENSORS = "inputs or outputs that are sequences, optionals or maps"
+NO_TENSORS = "inputs or outputs that are optionals or maps, or sequences of such"
 STRINGS = "tensors of strings"
 TRAINING = "training"
 NEWER = f"operator sets after {NEWEST}"
@@ -56,22 +56,13 @@ ML = "domain ai.onnx.ml (classical machine learning)"
 EXCLUDED = (NPY_TYPES, NO_TENSORS, STRINGS, TRAINING, ML, NEWER)
 
 # Why operators are left out on purpose.
-SEQUENCES = "sequences and optional values: no value of a graph is one"
+OPTIONAL = "optional values: no value of a graph is one"
 TEXT = "strings: the only text here is that of labels"
 REASONS = {
-    "ConcatFromSequence": SEQUENCES,
     "FlexAttention": "domain ai.onnx.preview, which may still change",
     "ImageDecoder": "the program decodes pictures before the network, see `run`",
-    "Optional": SEQUENCES,
+    "Optional": OPTIONAL,
     "RegexFullMatch": TEXT,
-    "SequenceAt": SEQUENCES,
-    "SequenceConstruct": SEQUENCES,
-    "SequenceEmpty": SEQUENCES,
-    "SequenceErase": SEQUENCES,
-    "SequenceInsert": SEQUENCES,
-    "SequenceLength": SEQUENCES,
-    "SequenceMap": SEQUENCES,
-    "SplitToSequence": SEQUENCES,
     "StringConcat": TEXT,
     "StringNormalizer": TEXT,
     "StringSplit": TEXT,
@@ -91,6 +82,10 @@ class Case:
         self.opset = opsets.get("", opsets.get("ai.onnx", 0))
         self.excluded = self.exclusion(opsets)
         self.result, self.message = None, ""
+        self.data = [(flat(inputs), flat(outputs)) for inputs, outputs in test.data_sets]
+        self.model = test.model
+        if self.runs and len(self.data) == 1:
+            self.model = of_tensors(test.model, *test.data_sets[0])
 
     def exclusion(self, opsets):
         """Why the test does not count; None if it does."""
@@ -102,9 +97,9 @@ class Case:
             return TRAINING
         if "ai.onnx.ml" in opsets:
             return ML
-        if any(v.type.WhichOneof("value") != "tensor_type" for v in values):
+        types = [element_type(v.type) for v in values]
+        if None in types:
             return NO_TENSORS
-        types = {v.type.tensor_type.elem_type for v in values}
         if onnx.TensorProto.STRING in types:
             return STRINGS
         if not all(str(onnx.helper.tensor_dtype_to_np_dtype(t)) in HOLDS for t in types):
@@ -120,6 +115,48 @@ class Case:
     def runs(self):
         """Whether the program can be given the test."""
         return self.excluded in (None, NEWER) or (self.excluded == TRAINING and self.opset > 0)
+
+
+def element_type(kind):
+    """The number of the element type of a tensor, or of the tensors of a sequence; None for what is neither."""
+    if kind.WhichOneof("value") == "sequence_type":
+        kind = kind.sequence_type.elem_type
+    return kind.tensor_type.elem_type if kind.WhichOneof("value") == "tensor_type" else None
+
+
+def flat(values):
+    """Values, with the members of a sequence in place of it."""
+    return [one for value in values for one in (value if isinstance(value, list) else [value])]
+
+
+def of_tensors(model, inputs, outputs):
+    """The model with a tensor for each member of a sequence that goes in or comes out."""
+    old, new = model.graph, onnx.ModelProto()
+    new.CopyFrom(model)
+    graph, before, after = new.graph, [], []
+    del graph.input[:], graph.output[:]
+    make, tensor = onnx.helper.make_node, onnx.helper.make_tensor_value_info
+    for value, members in zip(old.input, inputs):
+        if not isinstance(members, list):
+            graph.input.append(value)
+            continue
+        kind, names = element_type(value.type), [f"{value.name} {i}" for i in range(len(members))]
+        graph.input.extend(tensor(n, kind, np.shape(m)) for n, m in zip(names, members))
+        before.append(make("SequenceConstruct", names, [value.name]) if names
+                      else make("SequenceEmpty", [], [value.name], dtype=kind))
+    for value, members in zip(old.output, outputs):
+        if not isinstance(members, list):
+            graph.output.append(value)
+            continue
+        for i, member in enumerate(members):
+            name, at = f"{value.name} {i}", f"{value.name} at {i}"
+            graph.output.append(tensor(name, element_type(value.type), np.shape(member)))
+            graph.initializer.append(onnx.numpy_helper.from_array(np.array(i), at))
+            after.append(make("SequenceAt", [value.name, at], [name]))
+    nodes = [*before, *old.node, *after]
+    del graph.node[:]
+    graph.node.extend(nodes)
+    return new
 
 
 def collect():
@@ -151,8 +188,8 @@ def plain_array(value):
 def write(case, folder):
     """Model and inputs as the program wants them."""
     (folder / "cases").mkdir(parents=True)
-    (folder / "model.onnx").write_bytes(case.test.model.SerializeToString())
-    for i, (inputs, _) in enumerate(case.test.data_sets):
+    (folder / "model.onnx").write_bytes(case.model.SerializeToString())
+    for i, (inputs, _) in enumerate(case.data):
         data = folder / "cases" / f"{i}"
         data.mkdir()
         for j, value in enumerate(inputs):
@@ -208,7 +245,7 @@ def run(case, program, root):
         unsupported = bad["status"] == "unsupported" if bad else "not supported" in message
         case.result, case.message = "unsupported" if unsupported else "ERROR", message
         return
-    for i, (_, want) in enumerate(case.test.data_sets):
+    for i, (_, want) in enumerate(case.data):
         files = [folder / "cases" / f"{i}" / f"output_{j}.npy" for j in range(len(want))]
         have = [np.load(f, allow_pickle=False) if f.exists() else None for f in files]
         if problem := compare(case, zip(want, have)):

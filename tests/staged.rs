@@ -437,3 +437,83 @@ fn damaged_bodies_are_errors() {
         let _ = s.and_then(|mut s| run(&mut s, &[1.0, 2.0]));
     }
 }
+
+/// What a run computes decides which tensor of a sequence is taken, which branch gives one, and how
+/// often a loop appends to one.
+#[test]
+fn sequences_that_data_decide_about() {
+    let branch = |members: &[&str], to: &str| {
+        graph(&[], vec![node("SequenceConstruct", members, &[to])], &[(to, F)])
+    };
+    let append = graph(
+        &[("i", I), ("c", B), ("before", F)],
+        vec![
+            with(node("Cast", &["i"], &["f"]), vec![int("to", F.into())]),
+            node("Mul", &["x", "f"], &["p"]),
+            node("SequenceInsert", &["before", "p"], &["after"]),
+            node("Identity", &["c"], &["go_on"]),
+        ],
+        &[("go_on", B), ("after", F)],
+    );
+    let append = GraphProto {
+        // The type is that of a sequence, and need not be given.
+        input: append.input.iter().map(|v| ValueInfoProto { r#type: None, ..v.clone() }).collect(),
+        output: append
+            .output
+            .iter()
+            .map(|v| ValueInfoProto { r#type: None, ..v.clone() })
+            .collect(),
+        ..append
+    };
+    let nodes = vec![
+        node("SplitToSequence", &["x"], &["s"]),
+        with(node("ArgMax", &["x"], &["largest"]), vec![int("keepdims", 0)]),
+        node("SequenceAt", &["s", "largest"], &["y"]),
+        with(node("ReduceMax", &["x"], &["m"]), vec![int("keepdims", 0)]),
+        node("Greater", &["m", "two"], &["is"]),
+        with(
+            node("If", &["is"], &["either"]),
+            vec![
+                body("then_branch", &branch(&["x", "x"], "a")),
+                body("else_branch", &branch(&["x"], "b")),
+            ],
+        ),
+        with(node("Cast", &["m"], &["n"]), vec![int("to", I.into())]),
+        with(node("Loop", &["n", "", "either"], &["list"]), vec![body("body", &append)]),
+        with(node("ConcatFromSequence", &["list"], &["z"]), vec![int("axis", 0)]),
+    ];
+    let g = graph(&[("x", F)], nodes, &[("y", F), ("z", F)]);
+    let mut s = session(g, vec![floats("two", &[], &[2.0])]).unwrap();
+    for _ in 0..2 {
+        let r = run(&mut s, &[1.0, 2.0]).unwrap();
+        assert_eq!((f32s(&r[0]), f32s(&r[1])), (vec![2.0], vec![1.0, 2.0, 0.0, 0.0, 1.0, 2.0]));
+        let r = run(&mut s, &[3.0, 1.0, 2.0]).unwrap();
+        assert_eq!((f32s(&r[0]), r[1].dims()), (vec![3.0], vec![15]));
+        assert_eq!(f32s(&r[1])[9..], [3.0, 1.0, 2.0, 6.0, 2.0, 4.0]);
+    }
+}
+
+/// Iterations over sequences are built before any of them runs.
+#[test]
+fn a_loop_over_sequences_whose_end_depends_on_its_results_is_refused() {
+    let untyped = |name: &str| ValueInfoProto { name: Some(name.into()), r#type: None };
+    let b = GraphProto {
+        input: ["i", "c", "before"].map(untyped).to_vec(),
+        node: vec![
+            node("SequenceInsert", &["before", "x"], &["after"]),
+            with(node("ReduceSum", &["x"], &["sum"]), vec![int("keepdims", 0)]),
+            node("Less", &["sum", "limit"], &["go_on"]),
+        ],
+        output: ["go_on", "after"].map(untyped).to_vec(),
+        ..Default::default()
+    };
+    let nodes = vec![
+        node("SequenceEmpty", &[], &["none"]),
+        with(node("Loop", &["", "", "none"], &["list"]), vec![body("body", &b)]),
+        with(node("ConcatFromSequence", &["list"], &["y"]), vec![int("axis", 0)]),
+    ];
+    let g = graph(&[("x", F)], nodes, &[("y", F)]);
+    let mut s = session(g, vec![floats("limit", &[], &[2.0])]).unwrap();
+    let e = run(&mut s, &[1.0]).unwrap_err().to_string();
+    assert!(e.contains("Loop node") && e.contains("go_on"), "{e}");
+}

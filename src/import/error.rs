@@ -126,6 +126,37 @@ pub enum StructureError {
         /// The most there may be.
         most: usize,
     },
+    /// A node reads a sequence where its operator takes a tensor.
+    Sequence {
+        /// The node.
+        node: String,
+        /// The operator.
+        op: &'static str,
+        /// The input's number, from 0.
+        input: usize,
+        /// The value.
+        value: String,
+    },
+    /// A node reads a tensor where its operator takes a sequence.
+    NoSequence {
+        /// The node.
+        node: String,
+        /// The operator.
+        op: &'static str,
+        /// The input's number, from 0.
+        input: usize,
+        /// The value.
+        value: String,
+    },
+    /// A value of a body is a sequence in one place and a tensor in another.
+    Mixed {
+        /// The node that has the body.
+        node: String,
+        /// The operator.
+        op: &'static str,
+        /// The value.
+        value: String,
+    },
     /// An attribute has another type than its operator wants.
     AttributeType {
         /// The node.
@@ -424,6 +455,21 @@ impl fmt::Display for StructureError {
                     (l, m) => write!(f, "expected {l} to {m}"),
                 }
             }
+            Self::Sequence { node, op, input, value } => write!(
+                f,
+                "{op} node \"{node}\": input {input} (\"{value}\") is a sequence, expected a tensor \
+                 (SequenceAt and ConcatFromSequence make one)"
+            ),
+            Self::NoSequence { node, op, input, value } => write!(
+                f,
+                "{op} node \"{node}\": input {input} (\"{value}\") is a tensor, expected a sequence \
+                 (SequenceConstruct and SplitToSequence make one)"
+            ),
+            Self::Mixed { node, op, value } => write!(
+                f,
+                "{op} node \"{node}\": value \"{value}\" is a sequence in one place and a tensor in \
+                 another"
+            ),
             Self::AttributeType { node, op, attribute, expected, found } => write!(
                 f,
                 "{op} node \"{node}\": attribute \"{attribute}\" must be {expected}, found {found}"

@@ -16,23 +16,49 @@ const FACTOR: usize = 32;
 /// on top of a multiple of the bytes of the model's constants.
 const WORK: usize = 1 << 30;
 
+/// Nodes of bodies that may be built in place of the nodes around them, parts of tensors among them.
+const NODES: usize = 1 << 18;
+
+/// Members that sequences may have together: a loop that appends to one makes it again each time.
+const LISTED: usize = 1 << 24;
+
 /// What is left for one instantiation.
 pub(super) struct Budget {
     bytes: usize,
     work: usize,
+    nodes: usize,
+    listed: usize,
 }
 
 impl Budget {
     /// For a model whose own constants have `stored` bytes.
     pub(super) fn new(stored: usize) -> Self {
         let own = stored.saturating_mul(FACTOR);
-        Self { bytes: BYTES.saturating_add(own), work: WORK.saturating_add(own) }
+        let (bytes, work) = (BYTES.saturating_add(own), WORK.saturating_add(own));
+        Self { bytes, work, nodes: NODES, listed: LISTED }
     }
 
     /// For a node that a run computes by itself.
     pub(super) fn of_run() -> Self {
         let most = 1 << if usize::BITS > 32 { 31 } else { 28 };
-        Self { bytes: most, work: most }
+        Self { bytes: most, work: most, nodes: NODES, listed: LISTED }
+    }
+
+    /// Takes nodes that are about to be built in place of others.
+    pub(super) fn build(&mut self, nodes: usize) -> Result<(), NodeError> {
+        self.nodes = self.nodes.checked_sub(nodes).ok_or_else(|| {
+            let what = format!("bodies and sequences that become more than {NODES} nodes");
+            NodeError::unsupported(what)
+        })?;
+        Ok(())
+    }
+
+    /// Takes the members of a sequence.
+    pub(super) fn list(&mut self, members: usize) -> Result<(), NodeError> {
+        self.listed = self.listed.checked_sub(members).ok_or_else(|| {
+            NodeError::unsupported(format!("sequences of more than {LISTED} tensors together"))
+        })?;
+        Ok(())
     }
 
     /// Takes the result of a copy.
@@ -70,7 +96,7 @@ impl Budget {
             let what = format!("a computed constant of shape {dims:?} of {dtype}");
             return Err(NodeError::unsupported(format!("{what} (it is too large)")));
         };
-        *self = Self { bytes, work };
+        (self.bytes, self.work) = (bytes, work);
         Ok(())
     }
 }

@@ -6,7 +6,7 @@ use std::sync::PoisonError;
 use super::budget::Budget;
 use super::data::{to_f32s, to_i64s, widened};
 use super::model::{Body, Dim, Node, OnnxModel};
-use super::stage::{Values, build_node};
+use super::stage::{Built, Values, build_node};
 use crate::graph::ops::binary::Binary;
 use crate::graph::ops::unary::Unary;
 use crate::graph::{Context, GraphError, Info, Op, TensorId};
@@ -109,6 +109,19 @@ impl NodeCx<'_> {
         self.values.get(value)
     }
 
+    /// What an input has become, which may be a sequence.
+    pub(super) fn built(&self, i: usize) -> Result<Built, NodeError> {
+        let value = self.node.inputs.get(i).copied().flatten();
+        value.and_then(|v| self.values.built(v)).cloned().ok_or(NodeError::NoInput(i))
+    }
+
+    /// Gives output `i`, which may be a sequence.
+    pub(super) fn give(&mut self, i: usize, built: Built) {
+        if let Some(value) = self.node.outputs.get(i).copied().flatten() {
+            self.values.set_built(value, built);
+        }
+    }
+
     /// An input that must be there.
     pub(super) fn input(&self, i: usize) -> Result<TensorId, NodeError> {
         self.opt(i).ok_or(NodeError::NoInput(i))
@@ -174,17 +187,22 @@ impl NodeCx<'_> {
     // Bodies.
 
     /// The results of a body whose inputs, if it has any, are there already.
-    pub(super) fn inline(&mut self, body: &Body) -> Result<Vec<TensorId>, NodeError> {
+    pub(super) fn inline(&mut self, body: &Body) -> Result<Vec<Built>, NodeError> {
+        self.budget.build(1 + body.nodes.len() + body.outputs.len())?;
         for node in &body.nodes {
             build_node(self.model, self.ctx, node, self.values, self.budget).map_err(|source| {
                 let (node, op) = (node.name.clone(), node.row.name);
                 NodeError::Inside { node, op, source: Box::new(source) }
             })?;
         }
-        let outputs = body.outputs.iter();
-        let found = outputs.map(|&v| Ok(self.values.resolve(self.model, self.ctx, v)?));
-        let found: Option<Vec<_>> = found.collect::<Result<_, NodeError>>()?;
-        found.ok_or_else(|| NodeError::invalid("a result of a body is not there"))
+        let mut results = Vec::new();
+        for &v in &body.outputs {
+            self.values.resolve(self.model, self.ctx, v)?;
+            let built = self.values.built(v).cloned();
+            results
+                .push(built.ok_or_else(|| NodeError::invalid("a result of a body is not there"))?);
+        }
+        Ok(results)
     }
 
     // Attributes.

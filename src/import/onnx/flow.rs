@@ -114,7 +114,7 @@ impl<R: Runner> Driver<'_, '_, R> {
         // A stage in which nothing is built finds out which values must be known in the next.
         let mut idle = false;
         while !next.is_empty() {
-            let key = StageKey::new(graph, &next, &live);
+            let key = StageKey::new(graph, &next, &live, &self.model.shaping);
             let inputs: Option<Vec<&Tensor>> =
                 key.given.iter().map(|g| live.get(&g.value)).collect();
             let inputs = inputs.unwrap_or_default();

@@ -14,7 +14,7 @@ use super::proto::{
     GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, data_type, dimension,
     type_proto,
 };
-use super::{NEWEST_IR, NEWEST_OPSET, OLDEST_IR, OLDEST_OPSET, functions, ops, shaping};
+use super::{NEWEST_IR, NEWEST_OPSET, OLDEST_IR, OLDEST_OPSET, functions, ops, sequences, shaping};
 use crate::import::error::short;
 use crate::import::map::map_file;
 use crate::import::missing::MissingList;
@@ -104,6 +104,10 @@ pub(super) fn domain_name(domain: Option<&str>) -> &str {
     }
 }
 
+/// A type that inputs and outputs cannot have, with what to do.
+const SEQUENCE: &str = "sequence, which is inside networks only (tensors enter and leave them one by one, or \
+                        joined by ConcatFromSequence)";
+
 /// Who gives a value its content.
 #[derive(Clone, Copy, PartialEq)]
 enum Producer {
@@ -156,8 +160,17 @@ impl Loader {
         let (outputs, output_ids) = self.outputs(&graph.output)?;
         self.check_producers(&graph.node, &nodes, &output_ids)?;
         self.check_unsupported_outputs(&nodes, &output_ids);
-        let body = self.close(id, input_ids, output_ids, nodes)?;
+        let mut body = self.close(id, input_ids, output_ids, nodes)?;
         self.missing.finish()?;
+        let is_sequence = sequences::mark(&mut body, &self.values)?;
+        let mut missing = MissingList::default();
+        for (info, &value) in outputs.iter().zip(&body.outputs) {
+            if is_sequence.get(value) == Some(&true) {
+                let user = format!("output {}", short(&info.name));
+                missing.add(MissingKind::Type(SEQUENCE.into()), &user);
+            }
+        }
+        missing.finish()?;
         let wanted = self.wanted;
         let mut constants = vec![None; wanted.len()];
         for (value, tensor) in self.constants {
@@ -286,7 +299,10 @@ impl Loader {
             Some(type_proto::Value::Tensor(t)) => t,
             other => {
                 let none = "that is not given (onnx.shape_inference.infer_shapes adds it)";
-                let kind = other.map_or(none, type_proto::Value::kind);
+                let kind = match other {
+                    Some(type_proto::Value::Sequence(_)) => SEQUENCE,
+                    other => other.map_or(none, type_proto::Value::kind),
+                };
                 self.missing.add(MissingKind::Type(kind.into()), &user);
                 return Ok(None);
             }
@@ -367,7 +383,7 @@ impl Loader {
                 });
             }
             let inputs = p.input.iter().map(|n| (!n.is_empty()).then(|| self.value(n))).collect();
-            nodes.push(Node { name, row, inputs, outputs, attrs, bodies });
+            nodes.push(Node { name, row, inputs, outputs, attrs, bodies, inline: false });
         }
         Ok(nodes)
     }

@@ -19,6 +19,7 @@ mod ops;
 mod order;
 pub mod proto;
 mod repeat;
+mod sequences;
 mod shaping;
 mod stage;
 #[cfg(test)]

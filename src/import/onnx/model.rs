@@ -65,6 +65,8 @@ pub(super) struct Node {
     pub(super) attrs: Attrs,
     /// The graphs among the attributes, by name.
     pub(super) bodies: Vec<(&'static str, Body)>,
+    /// It is built where it stands, as what it reads or writes has sequences, or a node around it is.
+    pub(super) inline: bool,
 }
 
 impl Node {
@@ -72,6 +74,20 @@ impl Node {
     pub(super) fn reads(&self) -> impl Iterator<Item = ValueId> {
         let captures = self.bodies.iter().flat_map(|(_, b)| &b.captures);
         self.inputs.iter().flatten().chain(captures).copied()
+    }
+
+    /// Whether the node, once all that it reads is there, can be run by itself.
+    pub(super) fn runs_alone(&self) -> bool {
+        !self.inline && self.row.runs_alone()
+    }
+
+    /// Inputs whose values must be known when the graph is built.
+    pub(super) fn known(&self) -> &'static [usize] {
+        match self.row.name {
+            // How often.
+            "Loop" if self.inline => &[0, 1],
+            _ => self.row.known,
+        }
     }
 
     /// The body of a name.

@@ -49,7 +49,7 @@ fn mark(graph: &Body, shaping: &mut [bool]) -> bool {
         let through = !node.row.is_about_shapes() && node.bodies.is_empty();
         let all = through && node.outputs.iter().flatten().any(is_shaping);
         for (i, input) in node.inputs.iter().enumerate() {
-            if all || node.row.known.contains(&i) {
+            if all || node.known().contains(&i) {
                 new |= set(shaping, *input);
             }
         }
@@ -61,7 +61,7 @@ fn mark(graph: &Body, shaping: &mut [bool]) -> bool {
 fn is_operand(graph: &Body, value: ValueId) -> bool {
     graph.nodes.iter().any(|node| {
         let known = |&i: &usize| node.inputs.get(i) == Some(&Some(value));
-        node.row.known.iter().any(known) || node.bodies.iter().any(|(_, b)| is_operand(b, value))
+        node.known().iter().any(known) || node.bodies.iter().any(|(_, b)| is_operand(b, value))
     })
 }
 
@@ -103,23 +103,24 @@ impl<'a> Links<'a> {
                 let first = usize::from(*node.row.opsets().start() == 8);
                 ((first, 0), (0, 0), given.saturating_sub(first + n))
             }
+            ("SequenceMap", _) => ((0, 0), (0, 0), 0),
             _ => ((given, 0), (0, 0), 0),
         };
         Self { node, body, inputs, outputs, carried }
     }
 
-    fn inputs(&self) -> impl Iterator<Item = (Option<ValueId>, Option<ValueId>)> {
+    pub(super) fn inputs(&self) -> impl Iterator<Item = (Option<ValueId>, Option<ValueId>)> {
         let outer = self.node.inputs.iter().skip(self.inputs.0).copied();
         outer.zip(self.body.inputs.iter().skip(self.inputs.1).map(|&v| Some(v)))
     }
 
-    fn outputs(&self) -> impl Iterator<Item = (Option<ValueId>, Option<ValueId>)> {
+    pub(super) fn outputs(&self) -> impl Iterator<Item = (Option<ValueId>, Option<ValueId>)> {
         let outer = self.node.outputs.iter().skip(self.outputs.0).copied();
         outer.zip(self.body.outputs.iter().skip(self.outputs.1).map(|&v| Some(v)))
     }
 
     /// Inputs and outputs of the body that an iteration hands to the next.
-    fn carried(&self) -> impl Iterator<Item = (Option<ValueId>, Option<ValueId>)> {
+    pub(super) fn carried(&self) -> impl Iterator<Item = (Option<ValueId>, Option<ValueId>)> {
         let before = self.body.inputs.iter().skip(self.inputs.1).take(self.carried);
         let after = self.body.outputs.iter().skip(self.outputs.1);
         before.zip(after).map(|(&b, &a)| (Some(b), Some(a)))

@@ -93,6 +93,7 @@ impl StageKey {
         graph: &Body,
         nodes: &Arc<[usize]>,
         live: &BTreeMap<ValueId, Tensor>,
+        shaping: &[bool],
     ) -> Self {
         let mut wanted = BTreeMap::new();
         for node in nodes.iter().filter_map(|&i| graph.nodes.get(i)) {
@@ -103,10 +104,16 @@ impl StageKey {
                 wanted.entry(v).or_insert(false);
             }
             // Others can be run by themselves, which needs no plan for each content.
-            if !node.row.runs_alone() {
-                let known = node.row.known.iter();
+            if !node.runs_alone() {
+                let known = node.known().iter();
                 let known = known.filter_map(|&i| node.inputs.get(i).copied().flatten());
                 wanted.extend(known.map(|v| (v, true)));
+            }
+            // Its bodies are built with it.
+            if node.inline {
+                let decides = |v: &ValueId| shaping.get(*v) == Some(&true);
+                let reads = node.bodies.iter().flat_map(|_| node.reads());
+                wanted.extend(reads.filter(decides).map(|v| (v, true)));
             }
         }
         let given = wanted.iter().filter_map(|(&value, &must)| {
@@ -118,8 +125,16 @@ impl StageKey {
     }
 }
 
-/// The tensors that values have become.
-pub(super) struct Values(Vec<Option<TensorId>>);
+/// What a value has become.
+#[derive(Clone)]
+pub(super) enum Built {
+    Tensor(TensorId),
+    /// A sequence is a list of tensors of which everybody knows the length: no graph has one.
+    Sequence(Arc<[TensorId]>),
+}
+
+/// What values have become.
+pub(super) struct Values(Vec<Option<Built>>);
 
 impl Values {
     fn new(model: &OnnxModel) -> Self {
@@ -127,18 +142,33 @@ impl Values {
     }
 
     pub(super) fn get(&self, value: ValueId) -> Option<TensorId> {
-        self.0.get(value).copied().flatten()
+        match self.built(value)? {
+            Built::Tensor(id) => Some(*id),
+            Built::Sequence(_) => None,
+        }
+    }
+
+    pub(super) fn built(&self, value: ValueId) -> Option<&Built> {
+        self.0.get(value)?.as_ref()
     }
 
     pub(super) fn set(&mut self, value: ValueId, id: TensorId) {
+        self.set_built(value, Built::Tensor(id));
+    }
+
+    pub(super) fn set_built(&mut self, value: ValueId, built: Built) {
         if let Some(slot) = self.0.get_mut(value) {
-            *slot = Some(id);
+            *slot = Some(built);
         }
     }
 
     /// Whether the value is there, or a constant of the model.
     fn has(&self, model: &OnnxModel, value: ValueId) -> bool {
-        self.get(value).is_some() || model.constant(value).is_some()
+        self.built(value).is_some() || model.constant(value).is_some()
+    }
+
+    fn is_sequence(&self, value: ValueId) -> bool {
+        matches!(self.built(value), Some(Built::Sequence(_)))
     }
 
     /// The tensor of a value. Constants enter the graph when they are read first, with storage that
@@ -312,14 +342,14 @@ impl OnnxModel {
         let stored = self.constants.iter().map(|(_, t)| t.bytes().len());
         let mut budget = Budget::new(stored.fold(0usize, usize::saturating_add));
         let mut after = After::default();
-        let mut waiting = Vec::new();
+        let (mut waiting, mut built) = (Vec::new(), Vec::new());
         for (&i, node) in nodes.iter().filter_map(|i| Some((i, graph.nodes.get(*i)?))) {
             if !node.reads().all(|v| values.has(self, v)) {
                 waiting.push(i);
                 continue;
             }
             match build_node(self, ctx, node, &mut values, &mut budget) {
-                Ok(()) => after.built += 1,
+                Ok(()) => built.push((i, node)),
                 Err(source) => {
                     let waits = source.waits();
                     let why =
@@ -332,11 +362,27 @@ impl OnnxModel {
                 }
             }
         }
+        // Stages hand on tensors only: of a sequence that is read later, all that leads to it is built
+        // again then.
+        let reads = waiting.iter().filter_map(|&i| graph.nodes.get(i)).flat_map(Node::reads);
+        let mut again: HashSet<ValueId> = reads.filter(|&v| values.is_sequence(v)).collect();
+        after.built = built.len();
+        for (i, node) in built.into_iter().rev() {
+            if node.outputs.iter().flatten().any(|v| again.contains(v)) {
+                again.extend(node.reads().filter(|&v| values.is_sequence(v)));
+                waiting.push(i);
+                after.built -= 1;
+            }
+        }
+        if !again.is_empty() {
+            // Numbers of nodes are in the order in which they can be built.
+            waiting.sort_unstable();
+        }
         // What runs by itself can do so as soon as all that it reads is there.
         let mut later = HashSet::new();
         let mut next = Vec::new();
         for (i, node) in waiting.into_iter().filter_map(|i| Some((i, graph.nodes.get(i)?))) {
-            if node.row.runs_alone() && !node.reads().any(|v| later.contains(&v)) {
+            if node.runs_alone() && !node.reads().any(|v| later.contains(&v)) {
                 after.alone.push(i);
             } else {
                 later.extend(node.outputs.iter().flatten().copied());

@@ -148,9 +148,12 @@ impl Loader {
         Ok(Body { declared, ..self.close(id, inputs, outputs, nodes)? })
     }
 
-    /// Types of a body's inputs and outputs need not be given, but must not be other than tensors.
+    /// Types of a body's inputs and outputs need not be given, but must not be other than tensors and
+    /// sequences.
     fn tensors_only(&mut self, kind: Option<&type_proto::Value>, name: &str) {
-        if let Some(other) = kind.filter(|k| !matches!(k, type_proto::Value::Tensor(_))) {
+        if let Some(other) = kind
+            .filter(|k| !matches!(k, type_proto::Value::Tensor(_) | type_proto::Value::Sequence(_)))
+        {
             self.missing.add(MissingKind::Type(other.kind().into()), &short(name));
         }
     }

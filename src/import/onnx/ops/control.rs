@@ -1,6 +1,6 @@
 //! Nodes with bodies.
 
-use super::{MANY, NodeCx, OpRow, Outputs};
+use super::{MANY, NodeCx, OpRow, Outputs, unroll};
 use crate::import::NodeError;
 use crate::import::onnx::attr::Attr;
 
@@ -56,11 +56,17 @@ fn choose(cx: &mut NodeCx<'_>) -> Outputs {
     let body = cx.node.body(name).ok_or(NodeError::NoInput(0))?;
     let results = cx.inline(body)?;
     enough(results.len(), cx.output_count())?;
-    Ok(results)
+    for (i, result) in results.into_iter().enumerate() {
+        cx.give(i, result);
+    }
+    Ok(Vec::new())
 }
 
-/// Iterations are run one by one.
-fn repeat(_: &mut NodeCx<'_>) -> Outputs {
+/// Iterations are run one by one, or if they hand on sequences, built one after the other.
+fn repeat(cx: &mut NodeCx<'_>) -> Outputs {
+    if cx.node.inline {
+        return unroll::unroll(cx);
+    }
     Err(NodeError::NotConstant { input: 0, value: "what the body computes".into() })
 }
 

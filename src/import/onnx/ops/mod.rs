@@ -52,12 +52,14 @@ mod reduce;
 mod resize;
 mod sampling;
 mod select;
+pub(super) mod sequence;
 mod shape;
 mod signal;
 mod slice;
 #[cfg(test)]
 mod tests;
 mod text;
+mod unroll;
 mod windows;
 
 pub(super) use control::{enough, truth};
@@ -176,7 +178,7 @@ impl OpRow {
 
     /// Whether the result depends on the shape of the input only.
     pub(super) fn is_about_shapes(&self) -> bool {
-        matches!(self.name, "Shape" | "Size")
+        matches!(self.name, "Shape" | "Size" | "SequenceLength")
     }
 
     /// Whether the node, once all that it reads is there, can be run by itself.
@@ -247,7 +249,7 @@ table! {
         contrib_more contrib_quantized contrib_rotary conv_transpose depth indexing loss math ml ml_svm ml_trees norms random range recent
         recurrent resize sampling select signal text windows
     ]
-    "ops-control" [control dynamic]
+    "ops-control" [control dynamic sequence]
 }
 
 /// Bytes of the names of operators, each followed by a space.

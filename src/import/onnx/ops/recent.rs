@@ -3,7 +3,7 @@
 use tilewright_kernels::Activation;
 use tilewright_kernels::template::unary::UnaryOp;
 
-use super::{NodeCx, OpRow, Outputs, cast};
+use super::{NodeCx, OpRow, Outputs, cast, shape};
 use crate::graph::TensorId;
 use crate::graph::ops::bit_cast::BitCast;
 use crate::graph::ops::concat::Concat;
@@ -41,9 +41,9 @@ pub(super) const ROWS: &[OpRow] = &[
     )
     .since(27)
     .outputs(2, 2),
-    OpRow::new("OptionalGetElement", (1, 1), &[], |cx| Ok(vec![cx.input(0)?])).since(18),
+    OpRow::new("OptionalGetElement", (1, 1), &[], shape::identity).since(18),
     OpRow::new("OptionalHasElement", (0, 1), &[], |cx| {
-        let there = cx.opt(0).is_some();
+        let there = cx.node.inputs.first().is_some_and(Option::is_some);
         Ok(vec![cx.scalar(DType::Bool, f64::from(u8::from(there)))?])
     })
     .since(18),

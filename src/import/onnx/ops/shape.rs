@@ -19,7 +19,7 @@ pub(super) const ROWS: &[OpRow] = &[
         .known(&[2]),
     OpRow::new("Expand", TWO, &[], expand).since(8).known(&[1]),
     OpRow::new("Flatten", ONE, &[Attr::int("axis")], flatten),
-    OpRow::new("Identity", ONE, &[], |cx| Ok(vec![cx.input(0)?])),
+    OpRow::new("Identity", ONE, &[], identity),
     OpRow::new("Reshape", TWO, &[Attr::int("allowzero").since(14)], reshape).known(&[1]),
     OpRow::new("Shape", ONE, &[Attr::int("start").since(15), Attr::int("end").since(15)], shape),
     OpRow::new("Size", ONE, &[], size),
@@ -30,6 +30,13 @@ pub(super) const ROWS: &[OpRow] = &[
     OpRow::new("Unsqueeze", ONE, &[Attr::ints("axes").required()], unsqueeze).until(12),
     OpRow::new("Unsqueeze", TWO, &[], unsqueeze).since(13).known(&[1]),
 ];
+
+/// Of sequences, too.
+pub(super) fn identity(cx: &mut NodeCx<'_>) -> Outputs {
+    let same = cx.built(0)?;
+    cx.give(0, same);
+    Ok(Vec::new())
+}
 
 /// 0 keeps an extent (unless `allowzero`), one -1 takes what is left.
 fn reshape(cx: &mut NodeCx<'_>) -> Outputs {

@@ -13,6 +13,7 @@ mod numbers;
 mod pictures;
 mod recurrent;
 mod reductions;
+mod sequences;
 
 use super::super::testing::{A, count, f32s, i64s, parts, run, run_all, run_of};
 use crate::import::{ImportError, NodeError};
