@@ -8,7 +8,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::attr::Attrs;
-use super::data::{External, tensor_from_proto, unpacked, widened};
+use super::data::{External, computed, tensor_from_proto, unpacked, widened};
 use super::model::{Body, Dim, Node, OnnxModel, ValueId, ValueInfo};
 use super::proto::{
     GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, data_type, dimension,
@@ -19,10 +19,11 @@ use crate::import::error::short;
 use crate::import::map::map_file;
 use crate::import::missing::MissingList;
 use crate::import::{DataError, ImportError, Missing, MissingKind, StructureError};
-use crate::tensor::Tensor;
+use crate::tensor::{DType, Tensor};
 use body::Scope;
 
 mod body;
+mod untyped;
 
 impl OnnxModel {
     /// Loads a file. Constants stay in the mapped file, and in the files beside it that it names.
@@ -84,7 +85,7 @@ impl OnnxModel {
         for entry in proto.metadata_props {
             metadata.insert(entry.key.unwrap_or_default(), entry.value.unwrap_or_default());
         }
-        let mut model = Loader::new(opset, opsets, folder).graph(graph)?;
+        let mut model = Loader::new(found, opset, opsets, folder).graph(graph)?;
         model.producer = producer.join(" ");
         model.metadata = metadata;
         Ok(model)
@@ -108,6 +109,15 @@ pub(super) fn domain_name(domain: Option<&str>) -> &str {
 const SEQUENCE: &str = "sequence, which is inside networks only (tensors enter and leave them one by one, or \
                         joined by ConcatFromSequence)";
 
+/// The version of the format since which an input that is a constant, too, is a default. Before, all
+/// constants are inputs.
+const FIRST_WITH_DEFAULTS: i64 = 4;
+
+/// Whether tensors of a type of the format are computed as f32.
+fn is_half(number: Option<i32>) -> bool {
+    number.and_then(data_type::to_dtype).is_some_and(|t| computed(t) != t)
+}
+
 /// Who gives a value its content.
 #[derive(Clone, Copy, PartialEq)]
 enum Producer {
@@ -121,6 +131,8 @@ enum Producer {
 }
 
 struct Loader {
+    /// Version of the format.
+    ir: i64,
     opset: i64,
     opsets: BTreeMap<String, i64>,
     external: External,
@@ -132,13 +144,22 @@ struct Loader {
     values: Vec<String>,
     producers: Vec<Producer>,
     constants: Vec<(ValueId, Tensor)>,
+    /// Inputs that have a constant of the same name, and may be given another one.
+    defaults: Vec<(ValueInfo, ValueId)>,
+    /// Constants that are of halves in the file, which are computed as f32.
+    narrow: BTreeMap<ValueId, DType>,
+    /// Whether anything is.
+    halves: bool,
+    /// Outputs of which the file does not say the type.
+    untyped: Vec<usize>,
     /// Values that the outputs of their graph depend on.
     wanted: Vec<bool>,
 }
 
 impl Loader {
-    fn new(opset: i64, opsets: BTreeMap<String, i64>, folder: Option<&Path>) -> Self {
+    fn new(ir: i64, opset: i64, opsets: BTreeMap<String, i64>, folder: Option<&Path>) -> Self {
         Self {
+            ir,
             opset,
             opsets,
             external: External::new(folder),
@@ -148,6 +169,10 @@ impl Loader {
             values: Vec::new(),
             producers: Vec::new(),
             constants: Vec::new(),
+            defaults: Vec::new(),
+            narrow: BTreeMap::new(),
+            halves: false,
+            untyped: Vec::new(),
             wanted: Vec::new(),
         }
     }
@@ -180,19 +205,24 @@ impl Loader {
         }
         let constants = constants.into_iter().enumerate();
         let shaping = shaping::shaping(&body, &inputs, self.values.len());
-        Ok(OnnxModel {
+        let (defaults, default_values) = self.defaults.into_iter().unzip();
+        let mut model = OnnxModel {
             name: graph.name.unwrap_or_default(),
             producer: String::new(),
             metadata: BTreeMap::new(),
             opset: self.opset,
             inputs,
+            defaults,
+            default_values,
             shaping,
             outputs,
             values: self.values,
             constants: constants.filter_map(|(v, tensor)| Some((v, tensor?))).collect(),
             graph: body,
             scalars: Mutex::default(),
-        })
+        };
+        untyped::infer(&mut model, &self.untyped, &self.narrow, self.halves)?;
+        Ok(model)
     }
 
     /// The number of a value, which need not have a producer yet.
@@ -224,6 +254,11 @@ impl Loader {
         let id = self.define(name, Producer::Outside, "an initializer")?;
         let few_bits = if scaled { unpacked(p, &mut self.external) } else { None };
         let tensor = few_bits.unwrap_or_else(|| tensor_from_proto(p, &mut self.external));
+        if let Some(dtype) = p.data_type.filter(|n| is_half(Some(*n))).and_then(data_type::to_dtype)
+        {
+            self.narrow.insert(id, dtype);
+            self.halves = true;
+        }
         match tensor.and_then(|t| Ok(widened(t)?)) {
             Ok(tensor) => self.constants.push((id, tensor)),
             Err(DataError::Type(t)) => self.missing.add(MissingKind::Type(t), &short(name)),
@@ -250,6 +285,7 @@ impl Loader {
             }
             // Old files list constants as inputs, too.
             if constants.contains(&id) {
+                self.default(p, id)?;
                 continue;
             }
             if self.producers.get(id) == Some(&Producer::Outside) {
@@ -262,6 +298,19 @@ impl Loader {
             }
         }
         Ok((infos, ids))
+    }
+
+    /// Newer ones list constants that a run may be given others for.
+    fn default(&mut self, p: &ValueInfoProto, id: ValueId) -> Result<(), StructureError> {
+        let tensor = match p.r#type.as_ref().and_then(|t| t.value.as_ref()) {
+            Some(type_proto::Value::Tensor(t)) if self.ir >= FIRST_WITH_DEFAULTS => t,
+            _ => return Ok(()),
+        };
+        if tensor.elem_type.and_then(data_type::to_dtype).is_some() {
+            let info = self.value_info(p, "input")?;
+            self.defaults.extend(info.map(|info| (info, id)));
+        }
+        Ok(())
     }
 
     fn outputs(
@@ -282,6 +331,12 @@ impl Loader {
                 return Err(StructureError::DuplicateName(short(name)).into());
             }
             ids.push(id);
+            if untyped::is_untyped(p) {
+                self.untyped.push(infos.len());
+                let name = name.to_owned();
+                infos.push(ValueInfo { name, dtype: DType::F32, dims: None });
+                continue;
+            }
             infos.extend(self.value_info(p, "output")?);
         }
         Ok((infos, ids))
@@ -298,16 +353,16 @@ impl Loader {
         let tensor = match p.r#type.as_ref().and_then(|t| t.value.as_ref()) {
             Some(type_proto::Value::Tensor(t)) => t,
             other => {
-                let none = "that is not given (onnx.shape_inference.infer_shapes adds it)";
                 let kind = match other {
                     Some(type_proto::Value::Sequence(_)) => SEQUENCE,
-                    other => other.map_or(none, type_proto::Value::kind),
+                    other => other.map_or(untyped::NOT_GIVEN, type_proto::Value::kind),
                 };
                 self.missing.add(MissingKind::Type(kind.into()), &user);
                 return Ok(None);
             }
         };
         let number = tensor.elem_type.unwrap_or(0);
+        self.halves |= is_half(tensor.elem_type);
         let Some(dtype) = data_type::to_dtype(number) else {
             self.missing.add(MissingKind::Type(data_type::name(number)), &user);
             return Ok(None);
@@ -372,6 +427,11 @@ impl Loader {
                 self.constant_node(p, &name, &attrs)?;
                 continue;
             }
+            // What makes halves.
+            let value = attrs.tensor("value").map(Tensor::dtype);
+            self.halves |= value.is_some_and(|t| computed(t) != t);
+            let casts = ["to", "dtype"].iter().filter_map(|a| attrs.int(a));
+            self.halves |= casts.filter_map(|n| i32::try_from(n).ok()).any(|n| is_half(Some(n)));
             let bodies = self.bodies(p, &name, row)?;
             let graph = self.scopes.last().map_or(0, |s| s.graph);
             let producer = Producer::Node { graph, index: nodes.len() };
@@ -398,6 +458,12 @@ impl Loader {
         let name = p.output.first().map(String::as_str).unwrap_or_default();
         let id = self.define(name, Producer::Outside, "a constant")?;
         let value = ops::constant_value(attrs);
+        if let Some(Ok(t)) = &value
+            && computed(t.dtype()) != t.dtype()
+        {
+            self.narrow.insert(id, t.dtype());
+            self.halves = true;
+        }
         match value.map(|t| t.and_then(|t| Ok(widened(t)?))) {
             Some(Ok(value)) => self.constants.push((id, value)),
             Some(Err(source)) => return Err(ImportError::Data { tensor: short(name), source }),

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use super::attr::Attrs;
 use super::ops::OpRow;
+use super::shaping::shaping;
 use crate::tensor::{DType, Tensor};
 
 /// One extent of a declared shape.
@@ -53,7 +54,7 @@ impl ValueInfo {
 pub(super) type ValueId = usize;
 
 /// One operator call.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Node {
     /// The name in the file, or one made from the operator and the position.
     pub(super) name: String,
@@ -97,7 +98,7 @@ impl Node {
 }
 
 /// A graph: the model's own, or the body of a node. Values have numbers of their own in each.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Body {
     /// The number of the graph; the model's own is 0.
     pub(super) id: usize,
@@ -121,6 +122,10 @@ pub struct OnnxModel {
     pub(super) metadata: BTreeMap<String, String>,
     pub(super) opset: i64,
     pub(super) inputs: Vec<ValueInfo>,
+    /// Inputs that have a constant of the same name, which is what they are unless somebody gives another.
+    pub(super) defaults: Vec<ValueInfo>,
+    /// The value of each of them.
+    pub(super) default_values: Vec<ValueId>,
     /// For each value, whether shapes depend on what is in it.
     pub(super) shaping: Vec<bool>,
     pub(super) outputs: Vec<ValueInfo>,
@@ -159,6 +164,44 @@ impl OnnxModel {
     /// Inputs, in the file's order, without those that have a constant of the same name.
     pub fn inputs(&self) -> &[ValueInfo] {
         &self.inputs
+    }
+
+    /// Inputs that have a constant of the same name (a default, from version 4 of the format on), in the
+    /// file's order. [`OnnxModel::asking_for`] makes inputs of them.
+    pub fn defaults(&self) -> &[ValueInfo] {
+        &self.defaults
+    }
+
+    /// The model with some of its defaults as inputs, after those that it has; `None` if it has no
+    /// default of one of these names.
+    pub fn asking_for(&self, names: &[&str]) -> Option<Self> {
+        let mut model = Self {
+            name: self.name.clone(),
+            producer: self.producer.clone(),
+            metadata: self.metadata.clone(),
+            opset: self.opset,
+            inputs: self.inputs.clone(),
+            defaults: self.defaults.clone(),
+            default_values: self.default_values.clone(),
+            shaping: Vec::new(),
+            outputs: self.outputs.clone(),
+            values: self.values.clone(),
+            constants: self.constants.clone(),
+            graph: self.graph.clone(),
+            scalars: Mutex::default(),
+        };
+        for (i, name) in names.iter().enumerate() {
+            if names.iter().take(i).any(|n| n == name) {
+                continue;
+            }
+            let at = model.defaults.iter().position(|info| info.name == *name)?;
+            let (info, value) = (model.defaults.remove(at), model.default_values.remove(at));
+            model.inputs.push(info);
+            model.graph.inputs.push(value);
+            model.constants.retain(|(v, _)| *v != value);
+        }
+        model.shaping = shaping(&model.graph, &model.inputs, model.values.len());
+        Some(model)
     }
 
     /// Whether shapes inside the network depend on the values of input `i`, so that

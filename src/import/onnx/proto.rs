@@ -276,6 +276,9 @@ pub mod data_type {
         "float6e3m2",
     ];
 
+    /// No type.
+    pub const UNDEFINED: i32 = 0;
+
     /// The tensor type of a number, if tensors of it can be held.
     pub fn to_dtype(value: i32) -> Option<DType> {
         Some(match value {

@@ -378,3 +378,78 @@ fn names_in_messages_stay_on_one_line() {
     let text = load(g).unwrap_err().to_string();
     assert!(!text.contains('\n') && text.len() < 250, "{text}");
 }
+
+/// An output of which the file says the name only.
+fn untyped(name: &str) -> ValueInfoProto {
+    ValueInfoProto { name: Some(name.into()), r#type: None }
+}
+
+#[test]
+fn types_of_outputs_that_are_not_given_are_found() {
+    let flat = |dims: &[&str]| GraphProto {
+        node: vec![
+            node("Reshape", &["x", "shape"], &["r"], &[]),
+            relu("r", "y"),
+            node("Shape", &["r"], &["z"], &[]),
+        ],
+        initializer: vec![tensor("shape", &i64s(&[-1, 16]))],
+        input: vec![shaped("x", dims)],
+        output: vec![untyped("y"), untyped("z")],
+        ..Default::default()
+    };
+    let types = |m: OnnxModel| m.outputs().iter().map(|o| o.dtype).collect::<Vec<_>>();
+    for dims in [&["2", "8"][..], &["n", "?"], &["1", "n", "m"]] {
+        assert_eq!(types(load(flat(dims)).unwrap()), [DType::F32, DType::I64], "{dims:?}");
+    }
+    // No shape at all; a tensor whose type is number 0.
+    let mut g = flat(&["n"]);
+    g.input = vec![value("x", DType::F32)];
+    let none = type_proto::Tensor { elem_type: Some(0), shape: None };
+    let none = TypeProto { value: Some(type_proto::Value::Tensor(none)) };
+    g.output[0].r#type = Some(none);
+    assert_eq!(types(load(g).unwrap()), [DType::F32, DType::I64]);
+    // Where shapes do not fit, or depend on data, and where halves are, rules tell.
+    assert_eq!(types(load(flat(&["3", "5"])).unwrap()), [DType::F32, DType::I64]);
+    let of = |nodes| GraphProto { node: nodes, output: vec![untyped("y")], ..flat(&["n"]) };
+    let cast = || node("Cast", &["x"], &["h"], &[("to", A::I(10))]);
+    let twice = of(vec![cast(), node("Add", &["h", "h"], &["y"], &[])]);
+    assert_eq!(types(load(twice).unwrap()), [DType::F16]);
+    assert_eq!(types(load(of(vec![node("NonZero", &["x"], &["y"], &[])])).unwrap()), [DType::I64]);
+    // Without a rule an f32 may stand for a half, and here nothing fits.
+    let halves = of(vec![cast(), node("Hardmax", &["h"], &["y"], &[])]);
+    let misfit = of(vec![
+        node("Reshape", &["x", "shape"], &["r"], &[]),
+        node("Hardmax", &["r"], &["y"], &[]),
+    ]);
+    let misfit = GraphProto { input: vec![shaped("x", &["5"])], ..misfit };
+    for g in [halves, misfit] {
+        let e = load(g).unwrap_err().to_string();
+        assert!(e.contains("infer_shapes") && e.contains("output y"), "{e}");
+    }
+}
+
+#[test]
+fn constants_that_are_inputs_too_are_defaults() {
+    let p = |ir| {
+        let g = GraphProto {
+            node: vec![node("Add", &["x", "w"], &["y"], &[])],
+            initializer: vec![tensor("w", &f32s(&[2], &[1.0, 2.0]))],
+            input: vec![shaped("x", &["2"]), shaped("w", &["2"])],
+            output: vec![value("y", DType::F32)],
+            ..Default::default()
+        };
+        OnnxModel::from_proto(ModelProto { ir_version: Some(ir), ..model(13, g) }, None).unwrap()
+    };
+    let names = |list: &[ValueInfo]| list.iter().map(|i| i.name.clone()).collect::<Vec<_>>();
+    // Format 3 must list all constants: they are no more than that.
+    assert_eq!((names(p(3).inputs()), p(3).defaults().len()), (vec!["x".to_owned()], 0));
+    let m = p(4);
+    assert_eq!((names(m.inputs()), names(m.defaults())), (vec!["x".into()], vec!["w".into()]));
+    let m = m.asking_for(&["w", "w"]).unwrap();
+    assert_eq!((names(m.inputs()), m.defaults().len()), (vec!["x".into(), "w".into()], 0));
+    let mut cx = Context::new();
+    let shapes = [("x", &[2][..]), ("w", &[2][..])];
+    let y = m.instantiate(&mut cx, &shapes, &[]).unwrap()[0];
+    assert_eq!((cx.record(y).src().len(), m.constants().count()), (2, 0));
+    assert!(m.asking_for(&["v"]).is_none());
+}
