@@ -70,6 +70,28 @@ impl Model {
         self.onnx.inputs()
     }
 
+    /// Inputs that a run need not be given, as the file has a value for them; [`Model::with_inputs`]
+    /// makes inputs of them.
+    pub fn defaults(&self) -> &[ValueInfo] {
+        self.onnx.defaults()
+    }
+
+    /// This model with some of its [`Model::defaults`] as inputs, after those that it has: what a run is
+    /// given for them then takes the place of the file's values. A model that was moved to a device must
+    /// be moved again.
+    ///
+    /// # Errors
+    /// [`Error::UnknownInput`] for a name that no default has.
+    pub fn with_inputs(&self, names: &[&str]) -> Result<Self, Error> {
+        if let Some(model) = self.onnx.asking_for(names) {
+            return Ok(Self::new(model));
+        }
+        let known: Vec<String> = self.defaults().iter().map(|d| d.name.clone()).collect();
+        let unknown = names.iter().find(|n| !known.iter().any(|k| k == *n));
+        let name = unknown.map_or_else(String::new, |n| (*n).to_owned());
+        Err(Error::UnknownInput { name, known })
+    }
+
     /// Outputs, in the order in which a run gives them.
     pub fn outputs(&self) -> &[ValueInfo] {
         self.onnx.outputs()

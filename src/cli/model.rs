@@ -94,6 +94,23 @@ impl Network {
         }
     }
 
+    /// Makes inputs of those constants of the network that `NAME=FILE` names and that it lists as
+    /// inputs, too: they are defaults.
+    pub(super) fn ask_for(&mut self, given: &[String]) -> Result<(), Failure> {
+        let defaults = self.model.defaults();
+        let named = |text: &String| {
+            let at = |(i, _)| defaults.iter().find(|d| d.name == text[..i]);
+            text.match_indices('=').find_map(at).map(|d| d.name.clone())
+        };
+        let names: Vec<String> = given.iter().filter_map(named).collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        self.model = Arc::new(self.model.with_inputs(&names)?);
+        Ok(())
+    }
+
     /// A session for it; unknown backends are refused. A tuning table that cannot be used is
     /// reported, and not used.
     pub(super) fn session(&self, machine: &MachineArgs, profile: bool) -> Result<Session, Failure> {

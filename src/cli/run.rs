@@ -84,6 +84,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
 fn network(args: &RunArgs) -> Result<Network, Failure> {
     let (model, task, labels) = (&args.model, &args.task, &args.labels);
     let mut network = Network::with_task(model.as_deref(), task.as_deref(), labels.as_deref())?;
+    network.ask_for(&args.inputs)?;
     if inputs::any_picture(&args.inputs) && args.pixel_range.is_none() {
         network.guess_task();
     }

@@ -416,3 +416,29 @@ fn labels_of_ones_own_leave_the_usual_preparation() {
     assert_eq!(usual["labels"][0]["score"], own["labels"][0]["score"]);
     assert_eq!(own["labels"][0]["label"], "thing 0");
 }
+
+/// Constants that a file lists among its inputs are defaults: a run may be given others, and says so if
+/// it cannot use them.
+#[test]
+fn a_default_gives_way_to_what_a_run_is_given() {
+    let bench = Bench::new();
+    let inputs = [("x", F32, &[Some(2)][..]), ("w", F32, &[Some(2)][..])];
+    let nodes = vec![node("Add", &["x", "w"], &["y"])];
+    let mut m = model(&inputs, &["y"], nodes, vec![tensor("w", &[2], &[1.0, 2.0])]);
+    bench.model("m.onnx", &m).npy("x.npy", &[2], &[10.0, 20.0]).npy("v.npy", &[2], &[3.0, 4.0]);
+    bench.run(&["run", "m.onnx", "--input", "x.npy", "--output-dir", "a"]).done();
+    assert_eq!(bench.values("a/y.npy"), [11.0, 22.0]);
+    let run = |w: &str, out: &str| {
+        bench.run(&["run", "m.onnx", "--input", "x=x.npy", "--input", w, "--output-dir", out])
+    };
+    run("w=v.npy", "b").done();
+    assert_eq!(bench.values("b/y.npy"), [13.0, 24.0]);
+    bench.npy("long.npy", &[3], &[0.0; 3]);
+    assert!(run("w=long.npy", "c").error().contains("\"w\": expected shape [2], found [3]"));
+    // In version 3 of the format all constants are among the inputs.
+    m.ir_version = Some(3);
+    bench.model("m.onnx", &m);
+    assert!(run("w=v.npy", "c").error().contains("no input `w`"));
+    bench.run(&["run", "m.onnx", "--input", "x.npy", "--output-dir", "c"]).done();
+    assert_eq!(bench.values("c/y.npy"), [11.0, 22.0]);
+}
