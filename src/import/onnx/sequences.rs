@@ -13,7 +13,7 @@ use crate::import::error::short;
 /// each of the values whether it is a sequence.
 ///
 /// # Errors
-/// [`StructureError::Sequence`] and [`StructureError::NoSequence`] for nodes that read the one where
+/// [`StructureError::Sequence`] for nodes that read the one where
 /// they take the other, [`StructureError::Mixed`] for what is both.
 pub(super) fn mark(graph: &mut Body, names: &[String]) -> Result<Vec<bool>, StructureError> {
     let mut marks = Marks { names, sequences: vec![false; names.len()] };
@@ -90,10 +90,8 @@ impl Marks<'_> {
             }
             let (op, input, value) = (node.row.name, i, self.name(value));
             let node = node.name.clone();
-            return Err(match wanted {
-                Some(true) => StructureError::NoSequence { node, op, input, value },
-                _ => StructureError::Sequence { node, op, input, value },
-            });
+            let wanted = wanted == Some(true);
+            return Err(StructureError::Sequence { node, op, input, value, wanted });
         }
         Ok(())
     }
