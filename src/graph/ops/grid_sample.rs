@@ -74,7 +74,9 @@ impl GridSample {
         let (x, (low, high)) = (f64::from(x), self.border(extent));
         match self.padding {
             // Each element that the filter reads is moved by itself: beyond this all are the border.
-            GridPadding::Border if self.mode == GridMode::Cubic => x.clamp(-3.0, f64::from(n) + 2.0),
+            GridPadding::Border if self.mode == GridMode::Cubic => {
+                x.clamp(-3.0, f64::from(n) + 2.0)
+            }
             GridPadding::Border => x.clamp(0.0, f64::from(n) - 1.0),
             GridPadding::Reflection => reflect(x, low, high),
             GridPadding::Zeros => x,
