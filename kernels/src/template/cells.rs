@@ -508,10 +508,9 @@ macro_rules! cells_row {
                         // what they become, and so have the cells of this row.
                         let ([given, values], less) = unsafe {
                             let [factor, less] = *factors.add(r);
-                            (convert::<CELL, FORM>(x, factor, to_cells, cells_apart), less)
+                            (convert::<CELL, FORM>(x, factor, to_cells, cells_apart), tile!(VSET less))
                         };
                         if SUMS {
-                            let less = tile!(VSET less);
                             for j in 0..STEP / L {
                                 let v = if FORM == F16 {
                                     let at = place::<CELL, FORM>(j, cells_apart);
