@@ -285,7 +285,10 @@ impl Loader {
             }
             // Old files list constants as inputs, too.
             if constants.contains(&id) {
-                self.default(p, id)?;
+                // Small builds keep the constant.
+                if cfg!(feature = "ops-control") {
+                    self.default(p, id)?;
+                }
                 continue;
             }
             if self.producers.get(id) == Some(&Producer::Outside) {
@@ -428,10 +431,13 @@ impl Loader {
                 continue;
             }
             // What makes halves.
-            let value = attrs.tensor("value").map(Tensor::dtype);
-            self.halves |= value.is_some_and(|t| computed(t) != t);
-            let casts = ["to", "dtype"].iter().filter_map(|a| attrs.int(a));
-            self.halves |= casts.filter_map(|n| i32::try_from(n).ok()).any(|n| is_half(Some(n)));
+            if cfg!(feature = "ops-control") {
+                let value = attrs.tensor("value").map(Tensor::dtype);
+                self.halves |= value.is_some_and(|t| computed(t) != t);
+                let casts = ["to", "dtype"].iter().filter_map(|a| attrs.int(a));
+                self.halves |=
+                    casts.filter_map(|n| i32::try_from(n).ok()).any(|n| is_half(Some(n)));
+            }
             let bodies = self.bodies(p, &name, row)?;
             let graph = self.scopes.last().map_or(0, |s| s.graph);
             let producer = Producer::Node { graph, index: nodes.len() };

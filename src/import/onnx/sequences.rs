@@ -17,7 +17,10 @@ use crate::import::error::short;
 /// they take the other, [`StructureError::Mixed`] for what is both.
 pub(super) fn mark(graph: &mut Body, names: &[String]) -> Result<Vec<bool>, StructureError> {
     let mut marks = Marks { names, sequences: vec![false; names.len()] };
-    marks.graph(graph, false)?;
+    // Without their operators there are none.
+    if cfg!(feature = "ops-control") {
+        marks.graph(graph, false)?;
+    }
     Ok(marks.sequences)
 }
 

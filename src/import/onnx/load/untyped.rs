@@ -44,12 +44,14 @@ pub(super) fn infer(
     if untyped.is_empty() {
         return Ok(());
     }
-    let ruled = by_rules(model, narrow);
+    // Small builds ask for the type.
+    let found = cfg!(feature = "ops-control");
+    let ruled = if found { by_rules(model, narrow) } else { Vec::new() };
     let ruled: Vec<Option<DType>> =
         model.graph.outputs.iter().map(|&v| ruled.get(v).copied().flatten()).collect();
     let rule = |i: usize| ruled.get(i).copied().flatten();
     let all = untyped.iter().all(|&i| rule(i).is_some());
-    let built = if all { None } else { by_building(model) };
+    let built = if all || !found { None } else { by_building(model) };
     let built = built.unwrap_or_default();
     let mut missing = MissingList::default();
     for &i in untyped {
