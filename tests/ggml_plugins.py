@@ -15,6 +15,9 @@ xllamacpp (or llama-cpp-python, if that is there instead) carries. Required:
   greedy    files of the architecture llama, of each type, have the same greedy tokens after a prompt as
             without the plug-in, or a first difference where llama.cpp's two best logits are closer than the
             plug-in's distance from it; and the plug-in computed products meanwhile;
+  itself    over many prompts of the embedded model (Q8_0), whose activations llama.cpp rounds to 8 bits, logits
+            are no further from llama.cpp's than its own are from its own when it reads the prompt in single tokens
+            (and a tenth): how many prompts have the same tokens is printed for both;
   refusal   a ggml that is not one (no symbols) is refused without harm.
 
 The NPU's plug-in gets the emulator, and once more with faults: the tokens must be the same then, too. Its library is
@@ -26,6 +29,7 @@ import ctypes
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -36,10 +40,14 @@ import numpy
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent / "llm"))
 
+ROOT = pathlib.Path(__file__).resolve().parents[1]
 PLUGINS = {"cpu": ("TILEWRIGHT", "libggml_tilewright.so"), "rknn": ("RKNN", "libggml_tilewright_rknn.so")}
 TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL"]
 PROMPT, GENERATED = 64, 48
 BOUND = 5e-4
+# Prompts of the embedded model that are compared with llama.cpp in two ways of its own, and how much further logits
+# may be than it is from itself.
+PROMPTS, FURTHER = 24, 1.1
 TEXT = "The program reads a model and the inputs that it is given, and prints what the model makes of them. " * 8
 # Fewest cases of the sweep that a device must claim, so that nothing passes by declining.
 CLAIMED = {"cpu": 180, "rknn": 50}
@@ -196,6 +204,8 @@ def child(options):
     if options.bench:
         set_threads(llamacpp.LIBRARY, options.bench, 1)
         result["bench"] = bench(llamacpp.LIBRARY, llamacpp.quantise, options.bench)
+    if options.prompts:
+        result["prompts"] = many(llamacpp, options)
     files = []
     for path in options.files:
         vocab = len(gguf.GGUFReader(path).fields["tokenizer.ggml.tokens"].data)
@@ -209,6 +219,38 @@ def child(options):
         numpy.savez(f"{options.out}-{len(files)}.npz", logits=logits, rows=numpy.array(rows))
         files.append({"tokens": tokens, "seconds": spent})
     print(json.dumps({**result, "files": files}))
+
+
+def many(llamacpp, options):
+    """Greedy tokens after many prompts of words of the guide; their logits go to a file."""
+    path, batch = options.prompts, 1 if options.single else PROMPT
+    words = re.findall(r"[A-Za-z ,.]+", (ROOT / "docs/networks.md").read_text())
+    text, size = " ".join(words), 6 * PROMPT
+    model = llamacpp.Model(path, len(gguf.GGUFReader(path).fields["tokenizer.ggml.tokens"].data), options.threads)
+    whole = model.eval
+    model.eval = lambda ids: numpy.concatenate([whole(ids[i : i + batch]) for i in range(0, len(ids), batch)])
+    found = [model.greedy(model.tokenize(text[i * size :][:size])[:PROMPT], options.count)[:2] for i in range(PROMPTS)]
+    model.close()
+    numpy.savez(options.out, *(logits for logits, _ in found))
+    return [tokens for _, tokens in found]
+
+
+def itself(plugin, built, folder, environment, options):
+    """Whether logits are as close to llama.cpp's as llama.cpp's, in another way, are to themselves."""
+    common = ["--threads", options.threads, "--count", options.count, "--prompts", ROOT / "models/manual/manual.gguf"]
+    ways = {"whole": [], "single": ["--single"], "plug-in": ["--load", built / PLUGINS[plugin][1]]}
+    tokens, logits = {}, {}
+    for way, more in ways.items():
+        out = folder / f"{way}.npz"
+        tokens[way] = run([*more, "--out", out, *common], environment if way == "plug-in" else ())[0]["prompts"]
+        logits[way] = numpy.concatenate([rows.ravel() for rows in numpy.load(out).values()])
+    of = lambda way: float(numpy.sqrt(((logits[way] - logits["whole"]) ** 2).mean() / logits["whole"].var()))
+    same = lambda way: sum(a == b for a, b in zip(tokens[way], tokens["whole"]))
+    fine = 0 < of("plug-in") <= FURTHER * of("single") and len(tokens["plug-in"]) == PROMPTS
+    print(f"{'ok  ' if fine else 'FAIL'} {plugin:5} {same('plug-in')} of {PROMPTS} prompts have the same {options.count} "
+          f"tokens, llama.cpp with itself {same('single')}; logits {of('plug-in'):.2e} and {of('single'):.2e} apart",
+          flush=True)
+    return fine
 
 
 def prompt(vocab):
@@ -290,8 +332,9 @@ def main():
     parser.add_argument("--count", type=int, default=GENERATED)
     parser.add_argument("--trace", action="store_true", help="print what the plug-ins say")
     parser.add_argument("--bench", help="DEVICE (TILEWRIGHT): time products there and on ggml's CPU backend instead")
-    for hidden in ("--load", "--load-all", "--sweep", "--out"):
+    for hidden in ("--load", "--load-all", "--sweep", "--out", "--prompts"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
+    parser.add_argument("--single", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("files", nargs="*", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -335,7 +378,7 @@ def main():
             good &= fine
             files = options.gguf or write_files(folder, plugin)
             fine, said = compare(plugin, built, files, folder, environment, options)
-            good &= fine
+            good &= fine & itself(plugin, built, folder, environment, options)
             if options.trace:
                 print(said)
             if plugin == "rknn":
