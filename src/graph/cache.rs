@@ -50,7 +50,7 @@ type Slot = Mutex<Option<Arc<AlignedBytes>>>;
 #[derive(Clone, PartialEq)]
 pub(crate) enum Fold {
     /// An operator.
-    Op(Op),
+    Op(Arc<Op>),
     /// A dense copy of the elements that a shape finds from an offset on, in bytes.
     View(Shape, usize),
     /// A copy of which elements lie as their type asks.

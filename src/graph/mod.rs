@@ -146,7 +146,7 @@ impl Context {
             dtype,
             shape,
             layout: Layout::Plain,
-            op: Op::Leaf,
+            op: Arc::new(Op::Leaf),
             src: Vec::new(),
             offset: 0,
             value: Some(value),
@@ -170,7 +170,7 @@ impl Context {
             dtype,
             shape,
             layout: Layout::Plain,
-            op: Op::Leaf,
+            op: Arc::new(Op::Leaf),
             src: Vec::new(),
             offset: 0,
             value: None,
@@ -185,7 +185,7 @@ impl Context {
     pub fn set_value(&mut self, id: TensorId, value: Tensor) -> Result<(), GraphError> {
         let record = &mut self.records[id.index()];
         let same = value.dtype() == record.dtype && value.shape().same_extents(&record.shape);
-        if record.op != Op::Leaf || record.constant || !same {
+        if !matches!(*record.op, Op::Leaf) || record.constant || !same {
             return Err(GraphError::mismatch(
                 "set_value",
                 "type and shape of a leaf and its data must be equal",
@@ -203,12 +203,12 @@ impl Context {
     /// What the operator's shape rule refuses, [`GraphError::Full`], and in immediate mode what the
     /// computation meets.
     pub fn op(&mut self, op: impl Into<Op>, src: &[TensorId]) -> Result<TensorId, GraphError> {
-        self.append(op.into(), src)
+        self.append(Arc::new(op.into()), src)
     }
 
-    fn append(&mut self, op: Op, src: &[TensorId]) -> Result<TensorId, GraphError> {
+    fn append(&mut self, op: Arc<Op>, src: &[TensorId]) -> Result<TensorId, GraphError> {
         let operator = op.operator().expect("leaves and views have builders of their own");
-        let src: Vec<TensorId> = if matches!(op, Op::Cont(_)) {
+        let src: Vec<TensorId> = if matches!(*op, Op::Cont(_)) {
             src.to_vec()
         } else {
             src.iter().map(|&s| self.cont(s)).collect::<Result<_, _>>()?
@@ -217,7 +217,7 @@ impl Context {
         let info = operator.infer(&infos)?;
         let shape = Shape::contiguous(info.dtype, &info.dims).map_err(shape_error(op.name()))?;
         // Integers with a scale that are constants are weights; passes want to see what they are.
-        let kept = self.keep_quantized && matches!(op, Op::Dequantize(_));
+        let kept = self.keep_quantized && matches!(*op, Op::Dequantize(_));
         if !src.is_empty() && !kept && src.iter().all(|&s| self.record(s).constant) {
             let value = self.fold(&op, &src, &info)?;
             return self.constant(value);
@@ -424,7 +424,7 @@ impl Context {
             dtype,
             shape,
             layout: Layout::Plain,
-            op: Op::View(what),
+            op: Arc::new(Op::View(what)),
             src: vec![of],
             offset,
             value: None,
@@ -436,7 +436,7 @@ impl Context {
             let record = &mut self.records[id.index()];
             *record = Record {
                 shape: *value.shape(),
-                op: Op::Leaf,
+                op: Arc::new(Op::Leaf),
                 src: Vec::new(),
                 offset: 0,
                 value: Some(value),
@@ -454,7 +454,7 @@ impl Context {
     fn evaluate_now(&mut self, id: TensorId) -> Result<(), GraphError> {
         // Views stay views: their operand has its value already.
         if let Some(evaluator) = self.evaluator.clone()
-            && !matches!(self.record(id).op, Op::View(_))
+            && !matches!(*self.record(id).op, Op::View(_))
         {
             let value = evaluator(self, id)?;
             self.records[id.index()].value = Some(value);
@@ -478,7 +478,7 @@ impl Context {
 
     /// Computes an operator on constants with its reference, or finds the result of an earlier
     /// time.
-    fn fold(&self, op: &Op, src: &[TensorId], info: &Info) -> Result<Tensor, GraphError> {
+    fn fold(&self, op: &Arc<Op>, src: &[TensorId], info: &Info) -> Result<Tensor, GraphError> {
         let values: Vec<&Tensor> =
             src.iter().map(|&s| self.record(s).value.as_ref().expect("constants")).collect();
         self.cache.folded(Fold::Op(op.clone()), &values, || {

@@ -1,6 +1,7 @@
 //! What is known of a tensor: type, extents, layout, and how it is computed.
 
 use core::fmt;
+use std::sync::Arc;
 
 use tilewright_kernels::C_BLOCK;
 
@@ -79,7 +80,7 @@ pub struct Record {
     pub(super) dtype: DType,
     pub(super) shape: Shape,
     pub(super) layout: Layout,
-    pub(super) op: Op,
+    pub(super) op: Arc<Op>,
     pub(super) src: Vec<TensorId>,
     /// Bytes from the start of `src[0]`, for views.
     pub(super) offset: usize,
@@ -113,6 +114,11 @@ impl Record {
         &self.op
     }
 
+    /// The same, for those that outlive the record.
+    pub(crate) fn shared_op(&self) -> Arc<Op> {
+        self.op.clone()
+    }
+
     /// The operands.
     pub fn src(&self) -> &[TensorId] {
         &self.src
@@ -120,7 +126,7 @@ impl Record {
 
     /// For a view: bytes from the start of its operand.
     pub fn view_offset(&self) -> Option<usize> {
-        matches!(self.op, Op::View(_)).then_some(self.offset)
+        matches!(*self.op, Op::View(_)).then_some(self.offset)
     }
 
     /// The data, for constants, leaves that were set, and results in immediate mode.

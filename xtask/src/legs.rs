@@ -29,6 +29,11 @@ pub(crate) const LEGS: &[Leg] = &[
         needs: || lacking([("cc", has_program("cc", &[]))]),
         run: capi::kernels_alone,
     },
+    Leg {
+        name: "the smallest library for networks",
+        needs: capi::smallest_needs,
+        run: capi::smallest,
+    },
     Leg { name: "threads in C under ThreadSanitizer", needs: capi::races_needs, run: capi::races },
     Leg { name: "C on a Cortex-M4", needs: capi::firmware_needs, run: capi::firmware },
     Leg { name: "C on aarch64", needs: arm_needs, run: capi::on_arm },

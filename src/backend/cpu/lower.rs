@@ -131,7 +131,7 @@ fn lower(
         Some(step) => step,
         None => {
             let (src, dst) = (src.clone(), dst.clone());
-            Box::new(Reference { op: record.op().clone(), src, dst })
+            Box::new(Reference { op: record.shared_op(), src, dst })
         }
     };
     let step = match device {

@@ -479,7 +479,7 @@ pub fn compute(
 ) -> Result<Vec<Tensor>, GraphError> {
     for id in cx.build_forward(outputs)? {
         let record = cx.record(id);
-        if *record.op() == crate::graph::Op::Leaf && record.value().is_none() {
+        if matches!(record.op(), crate::graph::Op::Leaf) && record.value().is_none() {
             return Err(GraphError::UnsetLeaf(record.name().to_owned()));
         }
     }

@@ -125,8 +125,9 @@ impl Plan {
         let mut lowered = lower_all(cx, &order, isa, threads, choices, device)?;
         let ahead = Ahead::new(cx, order, &lowered);
         let order = &ahead.order;
-        let is_input =
-            |id: &TensorId| *cx.record(*id).op() == Op::Leaf && cx.record(*id).value().is_none();
+        let is_input = |id: &TensorId| {
+            matches!(cx.record(*id).op(), Op::Leaf) && cx.record(*id).value().is_none()
+        };
         let leaves = order.iter().copied().filter(is_input).enumerate();
         let leaves: HashMap<TensorId, usize> = leaves.map(|(i, id)| (id, i)).collect();
         // The step that computes an output writes it where the caller gets it.
@@ -540,7 +541,7 @@ impl Slots {
                 i
             } else {
                 // The caller fills leaves before the first step.
-                let first = if *record.op() == Op::Leaf { 0 } else { step };
+                let first = if matches!(record.op(), Op::Leaf) { 0 } else { step };
                 spans.push(Span { bytes, first, last });
                 spans.len() - 1
             });

@@ -1,12 +1,13 @@
 //! Operators without a kernel.
 
 use core::ops::Range;
+use std::sync::Arc;
 
 use crate::graph::{GraphError, Info, Op, Step, View, ViewMut};
 
 /// Computes an operator with its reference.
 pub(super) struct Reference {
-    pub(super) op: Op,
+    pub(super) op: Arc<Op>,
     pub(super) src: Vec<Info>,
     pub(super) dst: Info,
 }

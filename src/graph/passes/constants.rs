@@ -1,5 +1,7 @@
 //! Folding of what is constant.
 
+use std::sync::Arc;
+
 use super::super::{Context, GraphError, Op, TensorId};
 
 /// Computes what depends on constants only, also views of them; nearly all of it is folded when it
@@ -18,13 +20,15 @@ pub fn fold_constants(cx: &mut Context, outputs: &[TensorId]) -> Result<(), Grap
             continue;
         }
         let (src, info) = (record.src().to_vec(), record.info());
-        let value = match record.op().clone() {
-            Op::View(_) => cx.fold_view(src[0], &record.shape, record.offset)?,
+        let value = match record.shared_op() {
+            op if matches!(*op, Op::View(_)) => {
+                cx.fold_view(src[0], &record.shape, record.offset)?
+            }
             op => cx.fold(&op, &src, &info)?,
         };
         let record = &mut cx.records[id.index()];
         record.shape = *value.shape();
-        (record.op, record.src, record.offset) = (Op::Leaf, Vec::new(), 0);
+        (record.op, record.src, record.offset) = (Arc::new(Op::Leaf), Vec::new(), 0);
         (record.value, record.constant) = (Some(value), true);
     }
     Ok(())

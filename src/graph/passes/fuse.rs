@@ -1,5 +1,7 @@
 //! Fusion of what follows a convolution or a matrix product into its epilogue.
 
+use std::sync::Arc;
+
 use tilewright_kernels::Activation;
 use tilewright_kernels::template::binary::BinaryOp;
 
@@ -27,13 +29,13 @@ pub fn fuse(cx: &mut Context, outputs: &[TensorId]) -> Result<(), GraphError> {
         if cx.record(id).value().is_some() {
             continue;
         }
-        let fused = match cx.record(id).op().clone() {
+        let fused = match &*cx.record(id).shared_op() {
             Op::Binary(op) => fuse_binary(cx, id, op, &uses)?,
             Op::Unary(op) => match op.op.activation() {
                 Some(activation) => fuse_activation(cx, id, activation, &uses)?,
                 None => None,
             },
-            Op::Conv(conv) => fuse_pad(cx, id, &conv, &uses)?,
+            Op::Conv(conv) => fuse_pad(cx, id, conv, &uses)?,
             _ => None,
         };
         if let Some((op, src)) = fused {
@@ -54,9 +56,9 @@ pub fn fuse(cx: &mut Context, outputs: &[TensorId]) -> Result<(), GraphError> {
 type Fused = Option<(Op, Vec<TensorId>)>;
 
 /// The producer of `id` if nobody else uses it.
-fn sole(cx: &Context, id: TensorId, uses: &[usize]) -> Option<Op> {
+fn sole(cx: &Context, id: TensorId, uses: &[usize]) -> Option<Arc<Op>> {
     let alone = uses[id.index()] == 1 && cx.record(id).value().is_none();
-    alone.then(|| cx.record(id).op().clone())
+    alone.then(|| cx.record(id).shared_op())
 }
 
 fn fuse_activation(
@@ -68,18 +70,18 @@ fn fuse_activation(
     let x = cx.record(id).src()[0];
     let src = cx.record(x).src().to_vec();
     let f32_only = cx.dtype(x) == DType::F32;
-    Ok(match sole(cx, x, uses) {
+    Ok(match sole(cx, x, uses).as_deref() {
         Some(Op::Conv(op)) if op.activation == Activation::None => {
-            Some((Conv { activation, ..op }.into(), src))
+            Some((Conv { activation, ..op.clone() }.into(), src))
         }
         Some(Op::MatMul(op)) if op.activation == Activation::None => {
-            Some((MatMul { activation, ..op }.into(), src))
+            Some((MatMul { activation, ..op.clone() }.into(), src))
         }
         Some(Op::ScaledMatMul(op)) if op.activation == Activation::None && f32_only => {
-            Some((ScaledMatMul { activation, ..op }.into(), src))
+            Some((ScaledMatMul { activation, ..op.clone() }.into(), src))
         }
         Some(Op::Binary(op)) if op.activation == Activation::None && f32_only => {
-            Some((Binary { activation, ..op }.into(), src))
+            Some((Binary { activation, ..*op }.into(), src))
         }
         _ => None,
     })
@@ -88,7 +90,7 @@ fn fuse_activation(
 fn fuse_binary(
     cx: &mut Context,
     id: TensorId,
-    op: Binary,
+    op: &Binary,
     uses: &[usize],
 ) -> Result<Fused, GraphError> {
     let src = cx.record(id).src().to_vec();
@@ -100,7 +102,7 @@ fn fuse_binary(
         if cx.dims(x) != cx.dims(id) {
             continue;
         }
-        let fused = match sole(cx, x, uses) {
+        let fused = match sole(cx, x, uses).as_deref() {
             Some(Op::Conv(conv)) => fuse_into_conv(cx, x, conv, other, op)?,
             Some(Op::MatMul(product)) => fuse_into_matmul(cx, x, product, other, op)?,
             Some(Op::ScaledMatMul(product)) => fuse_into_scaled(cx, x, product, other, op)?,
@@ -116,9 +118,9 @@ fn fuse_binary(
 fn fuse_into_conv(
     cx: &mut Context,
     x: TensorId,
-    conv: Conv,
+    conv: &Conv,
     other: TensorId,
-    op: Binary,
+    op: &Binary,
 ) -> Result<Fused, GraphError> {
     if conv.activation != Activation::None || conv.residual {
         return Ok(None);
@@ -161,11 +163,14 @@ fn fuse_into_conv(
             _ => return Ok(None),
         }
         let bias = src.len() > 2;
-        return Ok(Some((Conv { bias, activation: op.activation, ..conv }.into(), src)));
+        return Ok(Some((Conv { bias, activation: op.activation, ..conv.clone() }.into(), src)));
     }
     if op.op == BinaryOp::Add && cx.constant_value(other).is_none() && cx.dims(other) == dims {
         src.push(other);
-        return Ok(Some((Conv { residual: true, activation: op.activation, ..conv }.into(), src)));
+        return Ok(Some((
+            Conv { residual: true, activation: op.activation, ..conv.clone() }.into(),
+            src,
+        )));
     }
     Ok(None)
 }
@@ -173,9 +178,9 @@ fn fuse_into_conv(
 fn fuse_into_matmul(
     cx: &mut Context,
     x: TensorId,
-    product: MatMul,
+    product: &MatMul,
     other: TensorId,
-    op: Binary,
+    op: &Binary,
 ) -> Result<Fused, GraphError> {
     if product.activation != Activation::None || op.op != BinaryOp::Add || product.residual {
         return Ok(None);
@@ -184,7 +189,7 @@ fn fuse_into_matmul(
     let mut src = cx.record(x).src().to_vec();
     if cx.constant_value(other).is_none() {
         let added = cx.dims(other) == dims && cx.dtype(other) == DType::F32;
-        let fused = MatMul { residual: true, activation: op.activation, ..product };
+        let fused = MatMul { residual: true, activation: op.activation, ..product.clone() };
         src.push(other);
         return Ok(added.then(|| (fused.into(), src)));
     }
@@ -193,16 +198,16 @@ fn fuse_into_matmul(
     }
     let n = cx.dims(other).iter().product();
     src.push(cx.reshape(other, &[n])?);
-    Ok(Some((MatMul { bias: true, activation: op.activation, ..product }.into(), src)))
+    Ok(Some((MatMul { bias: true, activation: op.activation, ..product.clone() }.into(), src)))
 }
 
 /// A constant row that is added to numbers that a product of bytes has made of its sums.
 fn fuse_into_scaled(
     cx: &mut Context,
     x: TensorId,
-    product: ScaledMatMul,
+    product: &ScaledMatMul,
     other: TensorId,
-    op: Binary,
+    op: &Binary,
 ) -> Result<Fused, GraphError> {
     let taken = product.bias || product.activation != Activation::None;
     let dims = cx.dims(x);
@@ -212,7 +217,10 @@ fn fuse_into_scaled(
     let mut src = cx.record(x).src().to_vec();
     let n = cx.dims(other).iter().product();
     src.push(cx.reshape(other, &[n])?);
-    Ok(Some((ScaledMatMul { bias: true, activation: op.activation, ..product }.into(), src)))
+    Ok(Some((
+        ScaledMatMul { bias: true, activation: op.activation, ..product.clone() }.into(),
+        src,
+    )))
 }
 
 /// Whether a constant has one element per column of a product of extents `dims`.
@@ -225,7 +233,8 @@ fn is_row(cx: &Context, id: TensorId, dims: &[usize]) -> bool {
 /// Zero padding of the spatial dimensions becomes the convolution's own.
 fn fuse_pad(cx: &Context, id: TensorId, conv: &Conv, uses: &[usize]) -> Result<Fused, GraphError> {
     let mut src = cx.record(id).src().to_vec();
-    let Some(Op::Pad(pad)) = sole(cx, src[0], uses) else { return Ok(None) };
+    let producer = sole(cx, src[0], uses);
+    let Some(Op::Pad(pad)) = producer.as_deref() else { return Ok(None) };
     let rank = cx.dims(src[0]).len();
     let spatial_only = pad.before[..2] == [0, 0] && pad.after[..2] == [0, 0];
     let &[x, value] = cx.record(src[0]).src() else { return Ok(None) };

@@ -1,6 +1,7 @@
 //! Layouts of activations, and the conversions at the borders.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use super::super::ops::relayout::Relayout;
 use super::super::ops::{LayoutRule, RuleCx};
@@ -156,7 +157,7 @@ fn same_bytes(cx: &Context, id: TensorId, to: Layout) -> Option<TensorId> {
             let mut last = from.dims_of_plain()?;
             last.rotate_right(1);
             last.swap(0, 1);
-            let moved = *view.op() == Op::View("transpose")
+            let moved = matches!(view.op(), Op::View("transpose"))
                 && last == info.dims
                 && (3..=4).contains(&rank)
                 && view.shape().strides()[1] == from.dtype().block_bytes()
@@ -184,7 +185,7 @@ impl Context {
         layout: Layout,
     ) -> Result<TensorId, GraphError> {
         let mut record = self.record(id).clone();
-        record.op = Op::View("relabel");
+        record.op = Arc::new(Op::View("relabel"));
         (record.src, record.offset, record.layout) = (vec![source], 0, layout);
         record.shape = crate::tensor::Shape::contiguous(record.dtype, &record.shape.dims())
             .map_err(super::super::shape_error("relabel"))?;
@@ -198,7 +199,7 @@ impl Context {
         let mut record = self.record(id).clone();
         let known = matches!(record.dtype, DType::F32 | DType::I32 | DType::I8 | DType::U8);
         debug_assert!(known, "only f32, i32 and bytes have layouts");
-        record.op = Relayout { to }.into();
+        record.op = Arc::new(Relayout { to }.into());
         (record.src, record.offset, record.layout) = (vec![id], 0, to);
         (record.value, record.constant) = (None, false);
         record.name = String::new();

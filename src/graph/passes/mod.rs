@@ -22,6 +22,8 @@ pub use layout::assign_layouts;
 pub use neighbours::fuse_neighbours;
 pub use scaled::use_scaled_products;
 
+use std::sync::Arc;
+
 use super::ops::conv_pool;
 use super::{Context, GraphError, Op, TensorId};
 
@@ -71,13 +73,13 @@ impl Context {
         let info = op.operator().expect("only operators are rewritten").infer(&infos)?;
         let record = &mut self.records[id.index()];
         debug_assert_eq!(info.dims, record.shape.dims(), "a rewrite keeps the shape");
-        (record.op, record.src) = (op, src);
+        (record.op, record.src) = (Arc::new(op), src);
         Ok(())
     }
 
     /// Makes a tensor another shape of one of its type, whose elements lie densely.
     fn rewrite_as_view(&mut self, id: TensorId, name: &'static str, of: TensorId) {
         let record = &mut self.records[id.index()];
-        (record.op, record.src, record.offset) = (Op::View(name), vec![of], 0);
+        (record.op, record.src, record.offset) = (Arc::new(Op::View(name)), vec![of], 0);
     }
 }

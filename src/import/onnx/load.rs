@@ -147,7 +147,7 @@ struct Loader {
     /// Inputs that have a constant of the same name, and may be given another one.
     defaults: Vec<(ValueInfo, ValueId)>,
     /// Constants that are of halves in the file, which are computed as f32.
-    narrow: BTreeMap<ValueId, DType>,
+    narrow: Vec<(ValueId, DType)>,
     /// Whether anything is.
     halves: bool,
     /// Outputs of which the file does not say the type.
@@ -170,7 +170,7 @@ impl Loader {
             producers: Vec::new(),
             constants: Vec::new(),
             defaults: Vec::new(),
-            narrow: BTreeMap::new(),
+            narrow: Vec::new(),
             halves: false,
             untyped: Vec::new(),
             wanted: Vec::new(),
@@ -256,7 +256,7 @@ impl Loader {
         let tensor = few_bits.unwrap_or_else(|| tensor_from_proto(p, &mut self.external));
         if let Some(dtype) = p.data_type.filter(|n| is_half(Some(*n))).and_then(data_type::to_dtype)
         {
-            self.narrow.insert(id, dtype);
+            self.narrow.push((id, dtype));
             self.halves = true;
         }
         match tensor.and_then(|t| Ok(widened(t)?)) {
@@ -467,7 +467,7 @@ impl Loader {
         if let Some(Ok(t)) = &value
             && computed(t.dtype()) != t.dtype()
         {
-            self.narrow.insert(id, t.dtype());
+            self.narrow.push((id, t.dtype()));
             self.halves = true;
         }
         match value.map(|t| t.and_then(|t| Ok(widened(t)?))) {

@@ -4,7 +4,7 @@
 //! stops: the nodes that can be built make a [`Stage`], which is planned and run like any graph;
 //! with its results known, building goes on. A model without such nodes is one stage.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use super::budget::Budget;
@@ -254,7 +254,7 @@ impl OnnxModel {
     ) -> Result<Stage, ImportError> {
         self.check_inputs(inputs)?;
         let mut values = Values::new(self);
-        let mut given = HashMap::new();
+        let mut given = Vec::new();
         for (info, &value) in self.inputs.iter().zip(&self.graph.inputs) {
             let dims = inputs.iter().find(|(name, _)| *name == info.name);
             let dims = dims.map_or(&[][..], |(_, dims)| *dims);
@@ -266,7 +266,7 @@ impl OnnxModel {
             };
             let id = converted(ctx, leaf, computed(info.dtype))?;
             if id == leaf {
-                given.insert(value, id);
+                given.push((value, id));
             }
             values.set(value, id);
         }
@@ -316,13 +316,13 @@ impl OnnxModel {
         key: &StageKey,
     ) -> Result<Stage, ImportError> {
         let mut values = Values::new(self);
-        let mut given = HashMap::new();
+        let mut given = Vec::new();
         for (i, g) in key.given.iter().enumerate() {
             let id = match &g.known {
                 Some(value) => ctx.constant(value.clone())?,
                 None => ctx.input(&i.to_string(), g.dtype, &g.dims)?,
             };
-            given.insert(g.value, id);
+            given.push((g.value, id));
             values.set(g.value, id);
         }
         let (values, after) = self.build(ctx, graph, &key.nodes, values, &given)?;
@@ -337,15 +337,15 @@ impl OnnxModel {
         graph: &Body,
         nodes: &Arc<[usize]>,
         mut values: Values,
-        given: &HashMap<ValueId, TensorId>,
+        given: &[(ValueId, TensorId)],
     ) -> Result<(Values, After), ImportError> {
         let stored = self.constants.iter().map(|(_, t)| t.bytes().len());
         let mut budget = Budget::new(stored.fold(0usize, usize::saturating_add));
         let mut after = After::default();
-        let (mut waiting, mut built) = (Vec::new(), Vec::new());
+        let (mut waiting, mut built) = (HashSet::new(), Vec::new());
         for (&i, node) in nodes.iter().filter_map(|i| Some((i, graph.nodes.get(*i)?))) {
             if !node.reads().all(|v| values.has(self, v)) {
-                waiting.push(i);
+                waiting.insert(i);
                 continue;
             }
             match build_node(self, ctx, node, &mut values, &mut budget) {
@@ -358,30 +358,28 @@ impl OnnxModel {
                         return Err(why);
                     }
                     after.why.get_or_insert(why);
-                    waiting.push(i);
+                    waiting.insert(i);
                 }
             }
         }
         // Stages hand on tensors only: of a sequence that is read later, all that leads to it is built
         // again then.
-        let reads = waiting.iter().filter_map(|&i| graph.nodes.get(i)).flat_map(Node::reads);
+        let reads =
+            waiting.iter().filter_map(|&i: &usize| graph.nodes.get(i)).flat_map(Node::reads);
         let mut again: HashSet<ValueId> = reads.filter(|&v| values.is_sequence(v)).collect();
         after.built = built.len();
         for (i, node) in built.into_iter().rev() {
             if node.outputs.iter().flatten().any(|v| again.contains(v)) {
                 again.extend(node.reads().filter(|&v| values.is_sequence(v)));
-                waiting.push(i);
+                waiting.insert(i);
                 after.built -= 1;
             }
-        }
-        if !again.is_empty() {
-            // Numbers of nodes are in the order in which they can be built.
-            waiting.sort_unstable();
         }
         // What runs by itself can do so as soon as all that it reads is there.
         let mut later = HashSet::new();
         let mut next = Vec::new();
-        for (i, node) in waiting.into_iter().filter_map(|i| Some((i, graph.nodes.get(i)?))) {
+        let waiting = nodes.iter().filter(|i| waiting.contains(i));
+        for (i, node) in waiting.filter_map(|&i| Some((i, graph.nodes.get(i)?))) {
             if node.runs_alone() && !node.reads().any(|v| later.contains(&v)) {
                 after.alone.push(i);
             } else {
@@ -394,13 +392,19 @@ impl OnnxModel {
         after.keep = later.flat_map(Node::reads).chain(graph.outputs.iter().copied()).collect();
         let alone = after.alone.iter().filter_map(|&i| graph.nodes.get(i)).flat_map(Node::reads);
         let needed: HashSet<ValueId> = after.keep.iter().copied().chain(alone).collect();
-        let leaves: HashMap<TensorId, ValueId> = given.iter().map(|(&v, &id)| (id, v)).collect();
+        let mut leaves = vec![None; ctx.len()];
+        for &(value, id) in given {
+            if let Some(leaf) = leaves.get_mut(id.index()) {
+                *leaf = Some(value);
+            }
+        }
         for value in (0..self.values.len()).filter(|value| needed.contains(value)) {
             let Some(id) = values.get(value) else { continue };
-            if given.contains_key(&value) || self.constant(value).is_some() {
+            let leaf = leaves.get(id.index()).copied().flatten();
+            if leaf == Some(value) || self.constant(value).is_some() {
                 continue;
             }
-            if let Some(&leaf) = leaves.get(&id) {
+            if let Some(leaf) = leaf {
                 after.aliases.push((value, leaf));
             } else if let Some(t) = ctx.constant_value(id) {
                 after.constants.push((value, t.clone()));

@@ -15,6 +15,7 @@ use crate::{finish, target_dir};
 
 pub(crate) use more::{firmware, firmware_needs, kernels_alone, on_arm};
 pub(crate) use race::{races, races_needs};
+pub(crate) use size::{smallest, smallest_needs};
 
 /// What leaves the shared library, one symbol a line.
 const SYMBOLS: &str = "tests/capi/symbols.txt";
@@ -73,6 +74,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         [flag, network] if flag == "--sizes" => return size::table(Some(network)),
         [flag] if flag == "--firmware" => return firmware(),
         [flag] if flag == "--kernels" => return kernels_alone(),
+        [flag] if flag == "--smallest" => return smallest(),
         [flag] if flag == "--arm" => return on_arm(),
         [flag] if flag == "--races" => return races(),
         [flag, list] if flag == "--features" => Some(list.clone()),

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use super::{GUIDE, NETWORK, STRICT};
 use crate::install::{Install, kernels_library};
+use crate::legs::has_program;
 use crate::{finish, target_dir};
 
 /// A library: its features, whether its profile is the small one, and what it is for.
@@ -19,6 +20,9 @@ const LIBRARIES: [(&str, bool, &str); 3] = [
     ("ops-all,all-isas,llm,opencl,rknn", false, "all"),
 ];
 
+/// What the first of them may add to a program.
+const SMALLEST_BYTES: u64 = 1 << 20;
+
 /// Lines of the guide between which the table stands.
 const BEGIN: &str = "<!-- made by `cargo xtask capi --sizes` -->\n";
 const END: &str = "<!-- end of the table -->\n";
@@ -30,12 +34,7 @@ const END: &str = "<!-- end of the table -->\n";
 /// # Errors
 /// The command that failed.
 pub(super) fn table(more: Option<&str>) -> Result<(), String> {
-    let folder = std::path::absolute(target_dir().join("capi/sizes"));
-    let folder = folder.map_err(|e| format!("capi: {e}"))?;
-    fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let empty = folder.join("empty.c");
-    fs::write(&empty, "int main(void) { return 0; }\n").map_err(|e| format!("capi: {e}"))?;
-    let nothing = linked(&empty, None, &folder)?;
+    let (folder, nothing) = place()?;
     let networks: Vec<&str> = [NETWORK].into_iter().chain(more).collect();
     let mut rows = String::from("| features of the library | program | adds to it, KiB |");
     for network in &networks {
@@ -48,11 +47,7 @@ pub(super) fn table(more: Option<&str>) -> Result<(), String> {
     let times = " |".repeat(networks.len());
     rows += &format!("| `avx2`: kernels only | `matmul.c` | {} |{times}\n", size.div_ceil(1024));
     for (features, small, what) in LIBRARIES {
-        let mut install = Install::new(folder.join("prefix"));
-        install.features = features.into();
-        install.small = small;
-        install.run()?;
-        let library = install.prefix.join("lib/libtilewright.a");
+        let library = built(features, small, &folder)?;
         let size = linked(Path::new("tests/capi/start.c"), Some(&library), &folder)? - nothing;
         reads(&library, &folder)?;
         rows += &format!("| `{features}`: {what} | `start.c` | {} |", size.div_ceil(1024));
@@ -66,6 +61,54 @@ pub(super) fn table(more: Option<&str>) -> Result<(), String> {
     }
     print!("{rows}");
     Ok(())
+}
+
+/// What [`smallest`] needs, of what is not there.
+pub(crate) fn smallest_needs() -> Vec<&'static str> {
+    let mut lacking = Vec::new();
+    if !cfg!(target_arch = "x86_64") {
+        lacking.push("a processor of which its kernels are");
+    }
+    if !has_program("cc", &[]) {
+        lacking.push("cc");
+    }
+    lacking
+}
+
+/// That the smallest library for networks stays small.
+///
+/// # Errors
+/// The command that failed, or by how much it is too large.
+pub(crate) fn smallest() -> Result<(), String> {
+    let (folder, nothing) = place()?;
+    let [(features, small, _), ..] = LIBRARIES;
+    let library = built(features, small, &folder)?;
+    let added = linked(Path::new("tests/capi/start.c"), Some(&library), &folder)? - nothing;
+    println!("the smallest library for networks adds {} KiB to a program", added.div_ceil(1024));
+    if added > SMALLEST_BYTES {
+        return Err(format!("capi: it adds {added} bytes, more than {SMALLEST_BYTES}"));
+    }
+    reads(&library, &folder)
+}
+
+/// A folder for programs, and the bytes of one that does nothing.
+fn place() -> Result<(PathBuf, u64), String> {
+    let folder = std::path::absolute(target_dir().join("capi/sizes"));
+    let folder = folder.map_err(|e| format!("capi: {e}"))?;
+    fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let empty = folder.join("empty.c");
+    fs::write(&empty, "int main(void) { return 0; }\n").map_err(|e| format!("capi: {e}"))?;
+    let nothing = linked(&empty, None, &folder)?;
+    Ok((folder, nothing))
+}
+
+/// Builds a library with these features.
+fn built(features: &str, small: bool, folder: &Path) -> Result<PathBuf, String> {
+    let mut install = Install::new(folder.join("prefix"));
+    install.features = features.into();
+    install.small = small;
+    install.run()?;
+    Ok(install.prefix.join("lib/libtilewright.a"))
 }
 
 /// Puts the table into the guide, in place of the one that was there.

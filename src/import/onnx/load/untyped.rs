@@ -1,7 +1,4 @@
 //! Outputs of which the file does not say the type.
-
-use std::collections::BTreeMap;
-
 use super::{MissingList, Node, OnnxModel, ValueId, ValueInfoProto, data_type};
 use crate::graph::Context;
 use crate::import::error::short;
@@ -38,7 +35,7 @@ pub(super) fn is_untyped(p: &ValueInfoProto) -> bool {
 pub(super) fn infer(
     model: &mut OnnxModel,
     untyped: &[usize],
-    narrow: &BTreeMap<ValueId, DType>,
+    narrow: &[(ValueId, DType)],
     halves: bool,
 ) -> Result<(), ImportError> {
     if untyped.is_empty() {
@@ -69,11 +66,11 @@ pub(super) fn infer(
 }
 
 /// The types of values as far as the operators that models have most give them.
-fn by_rules(model: &OnnxModel, narrow: &BTreeMap<ValueId, DType>) -> Vec<Option<DType>> {
+fn by_rules(model: &OnnxModel, narrow: &[(ValueId, DType)]) -> Vec<Option<DType>> {
     let mut types = vec![None; model.values.len()];
     let inputs = model.inputs.iter().zip(&model.graph.inputs).map(|(i, &v)| (v, i.dtype));
     let constants = model.constants.iter().map(|(v, t)| (*v, t.dtype()));
-    let narrow = narrow.iter().map(|(&v, &t)| (v, t));
+    let narrow = narrow.iter().copied();
     for (value, dtype) in inputs.chain(constants).chain(narrow) {
         if let Some(slot) = types.get_mut(value) {
             *slot = Some(dtype);
