@@ -2,7 +2,7 @@
 
 import numpy as np
 import onnxruntime
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 RNG = np.random.default_rng(0)
 
@@ -52,6 +52,9 @@ def model(given):
                  for n, (a, kind) in zip(names, operands)]
     count = given["inputs"]
     results = [helper.make_empty_tensor_value_info(n) for n in outputs if n]
+    if given["op"] == "ZipMap":
+        entry = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+        results = [helper.make_value_info("y", helper.make_sequence_type_proto(entry))]
     graph = helper.make_graph([node], "case", info[:count], results, constants[count:])
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1),
               helper.make_opsetid("ai.onnx.ml", 3)]
@@ -66,4 +69,6 @@ def results(given, feeds=None):
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(model(given).SerializeToString(), options,
                                            providers=["CPUExecutionProvider"])
-    return session.run(None, feeds)
+    # Maps, one per row, are columns in the order of the labels here.
+    rows = lambda y: np.array([[row[label] for label in given["attributes"]["classlabels_int64s"]] for row in y], np.float32)
+    return [rows(y) if isinstance(y, list) else y for y in session.run(None, feeds)]

@@ -57,6 +57,9 @@ def trees():
 
 def plain():
     x = floats(5, 4)
+    for name, dtype in (("", np.int64), (" of floats", np.float32)):
+        yield ml("OneHotEncoder", [ints([[4, 7], [-3, 5]], dtype)], cats_int64s=[7, -3, 4], zeros=1, name=f"OneHotEncoder{name}")
+    yield ml("ZipMap", [x], classlabels_int64s=[7, -3, 4, 0])
     yield ml("Scaler", [x], offset=[0.5, 1, -1, 2], scale=[2.0, 0.5, 1, 3])
     yield ml("Scaler", [x.astype(np.int64)], offset=[0.5], scale=[2.0], name="Scaler of integers")
     rows = np.concatenate([x, np.zeros((1, 4), np.float32), -abs(x[:1])])

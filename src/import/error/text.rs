@@ -127,9 +127,6 @@ impl fmt::Display for Missing {
 impl fmt::Display for MissingKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Operator { domain, op, .. } if domain == "ai.onnx.ml" && op == "ZipMap" => {
-                f.write_str("operator ZipMap of ai.onnx.ml (export the model with zipmap=False)")
-            }
             Self::Operator { domain, op, .. } if !domain.is_empty() => {
                 write!(f, "operator {op} of {domain}")
             }

@@ -182,7 +182,7 @@ impl Loader {
         self.initializers(&graph)?;
         let (inputs, input_ids) = self.inputs(&graph.input)?;
         let nodes = self.nodes(&graph.node)?;
-        let (outputs, output_ids) = self.outputs(&graph.output)?;
+        let (outputs, output_ids) = self.outputs(&graph.output, &nodes)?;
         self.check_producers(&graph.node, &nodes, &output_ids)?;
         self.check_unsupported_outputs(&nodes, &output_ids);
         let mut body = self.close(id, input_ids, output_ids, nodes)?;
@@ -319,6 +319,7 @@ impl Loader {
     fn outputs(
         &mut self,
         list: &[ValueInfoProto],
+        nodes: &[Node],
     ) -> Result<(Vec<ValueInfo>, Vec<ValueId>), ImportError> {
         if list.is_empty() {
             return Err(StructureError::NoOutputs.into());
@@ -338,6 +339,14 @@ impl Loader {
                 self.untyped.push(infos.len());
                 let name = name.to_owned();
                 infos.push(ValueInfo { name, dtype: DType::F32, dims: None });
+                continue;
+            }
+            let maps = match self.producers.get(id) {
+                Some(&Producer::Node { index, .. }) => nodes.get(index),
+                _ => None,
+            };
+            if maps.is_some_and(|node| node.row.name == ops::ZIP_MAP) {
+                infos.push(ValueInfo { name: name.to_owned(), dtype: DType::F32, dims: None });
                 continue;
             }
             infos.extend(self.value_info(p, "output")?);

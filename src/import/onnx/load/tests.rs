@@ -453,3 +453,25 @@ fn constants_that_are_inputs_too_are_defaults() {
     assert_eq!((cx.record(y).src().len(), m.constants().count()), (2, 0));
     assert!(m.asking_for(&["v"]).is_none());
 }
+
+#[test]
+fn maps_at_the_end_are_matrices() {
+    let sequence = || Some(TypeProto { value: Some(type_proto::Value::Sequence(Bytes::new())) });
+    let load = |op: &str, domain: &str| {
+        let labels: &[(&str, A<'_>)] = &[("classlabels_int64s", A::Is(&[3, 5]))];
+        let attrs = if domain.is_empty() { &[] } else { labels };
+        let mut p = model(13, graph(vec![node(op, &["x"], &["y"], attrs)]));
+        let graph = p.graph.as_mut().unwrap();
+        graph.node[0].domain = Some(domain.into());
+        graph.output[0].r#type = sequence();
+        let ml = OperatorSetIdProto { domain: Some("ai.onnx.ml".into()), version: Some(1) };
+        p.opset_import.push(ml);
+        OnnxModel::from_proto(p, None)
+    };
+    let m = load("ZipMap", "ai.onnx.ml").unwrap();
+    assert_eq!((m.outputs()[0].dtype, &m.outputs()[0].dims), (DType::F32, &None));
+    let mut cx = Context::new();
+    let y = m.instantiate(&mut cx, &[("x", &[4, 2])], &[]).unwrap();
+    assert_eq!(cx.dims(y[0]), [4, 2]);
+    assert!(load("Relu", "").unwrap_err().to_string().contains("sequence"));
+}

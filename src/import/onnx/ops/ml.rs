@@ -101,6 +101,12 @@ pub(super) const ROWS: &[OpRow] = &[
         },
     ),
     row("Normalizer", (1, 1), &[Attr::string("norm").one_of(&["MAX", "L1", "L2"])], normalizer),
+    row(
+        "OneHotEncoder",
+        (1, 1),
+        &[Attr::ints("cats_int64s").required(), Attr::int("zeros")],
+        one_hot_encoder,
+    ),
     row("Scaler", (1, 1), &[Attr::floats("offset"), Attr::floats("scale")], |cx| {
         let x = cx.input(0)?;
         let (mut y, width) = (cast::to(cx, x, DType::F32)?, cx.dims(x).last().copied());
@@ -115,7 +121,22 @@ pub(super) const ROWS: &[OpRow] = &[
         }
         Ok(vec![y])
     }),
+    row(ZIP_MAP, (1, 1), &[Attr::ints("classlabels_int64s")], zip_map),
 ];
+
+/// Maps from labels to scores, one per row. They stay what they are made of: a matrix of scores, whose columns are in
+/// the order of the labels.
+pub(in crate::import::onnx) const ZIP_MAP: &str = "ZipMap";
+
+fn zip_map(cx: &mut NodeCx<'_>) -> Outputs {
+    let x = cx.input(0)?;
+    let labels = cx.ints("classlabels_int64s").unwrap_or_default().len();
+    let dims = cx.dims(x);
+    if !(1..=2).contains(&dims.len()) || dims.last() != Some(&labels) {
+        return Err(NodeError::invalid(format!("{labels} labels for scores {dims:?}")));
+    }
+    Ok(vec![cast::to(cx, x, DType::F32)?])
+}
 
 /// A constant from an attribute.
 pub(super) fn list<T: Element + bytemuck::NoUninit>(
@@ -323,6 +344,22 @@ fn label_encoder(cx: &mut NodeCx<'_>) -> Outputs {
     let one = cx.scalar(DType::F32, 1.0)?;
     let known = cx.op(Compare { op: CompareOp::Equal }, &[most, one])?;
     Ok(vec![cx.op(Select, &[known, found, default])?])
+}
+
+/// A further dimension with 1 at the place of the category.
+fn one_hot_encoder(cx: &mut NodeCx<'_>) -> Outputs {
+    let x = cx.input(0)?;
+    if !cx.flag("zeros", true) {
+        let what = "zeros = 0, by which a value that is no category ends the run";
+        return Err(NodeError::unsupported(what));
+    }
+    let categories = cx.ints("cats_int64s").unwrap_or_default();
+    let categories = list(cx, &[categories.len()], &categories)?;
+    let x = cast::to(cx, x, DType::I64)?;
+    let column = [&cx.dims(x)[..], &[1]].concat();
+    let column = cx.reshape(x, &column)?;
+    let same = cx.op(Compare { op: CompareOp::Equal }, &[column, categories])?;
+    Ok(vec![cast::to(cx, same, DType::F32)?])
 }
 
 /// Rows divided by their norm; those of norm 0 stay.

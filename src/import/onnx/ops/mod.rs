@@ -64,6 +64,7 @@ mod windows;
 
 pub(super) use control::{enough, truth};
 pub(super) use host::HostCx;
+pub(super) use ml::ZIP_MAP;
 
 /// What a build function gives: the outputs of the node.
 type Outputs = Result<Vec<TensorId>, NodeError>;

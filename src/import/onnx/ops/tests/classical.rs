@@ -143,7 +143,11 @@ fn machines_of_two_classes() {
 }
 
 #[test]
-fn maps_are_refused_with_advice() {
-    let e = ml("ZipMap", &[], count(&[1, 2])).unwrap_err().to_string();
-    assert!(e.contains("zipmap=False"), "{e}");
+fn maps_stay_matrices() {
+    let labels = |list| ml("ZipMap", &[("classlabels_int64s", A::Is(list))], count(&[3, 2]));
+    assert_eq!(parts(&labels(&[7, 9]).unwrap()[0]), parts(&count(&[3, 2])));
+    assert!(labels(&[7]).is_err() && labels(&[]).is_err());
+    let text = ml("ZipMap", &[("classlabels_strings", A::Ss(&["a", "b"]))], count(&[1, 2]));
+    let e = text.unwrap_err().to_string();
+    assert!(e.contains("classlabels_strings"), "{e}");
 }
