@@ -119,6 +119,14 @@ def said(*command):
         return ""
 
 
+def generation():
+    """The processor's family and model, as x86 numbers them: names like `AMD EPYC` are those of several."""
+    info = pathlib.Path("/proc/cpuinfo")
+    text = info.read_text() if info.exists() else ""
+    numbers = [re.search(rf"^{name}\s*: (\d+)$", text, re.M) for name in ("cpu family", "model")]
+    return " (family {}, model {})".format(*(n[1] for n in numbers)) if all(numbers) else ""
+
+
 def machine(program):
     """What is measured, where, when: lines of a table, and all of it in one."""
     found = json.loads(said(str(program), "doctor", "--format", "json") or "{}")
@@ -131,7 +139,7 @@ def machine(program):
         except importlib.metadata.PackageNotFoundError:
             pass
     rows = {
-        "processor": name or platform.processor() or platform.machine(),
+        "processor": (name or platform.processor() or platform.machine()) + generation(),
         "cores": str(os.cpu_count()),
         "system": f"{platform.system()} {platform.release()}",
         "tilewright": f"{said(str(program), '--version').split()[-1]}, commit {said('git', 'rev-parse', '--short', 'HEAD')}",

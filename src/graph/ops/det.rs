@@ -17,14 +17,7 @@ impl Operator for Det {
 
     fn infer(&self, src: &[Info]) -> Result<Info, GraphError> {
         expect_operands(OP, src, 1..=1, "1")?;
-        let x = &src[0];
-        expect_dtype(OP, x, |d| d.is_float())?;
-        match x.dims[..] {
-            [ref outer @ .., rows, columns] if rows == columns => {
-                Ok(Info::plain(x.dtype, outer.to_vec()))
-            }
-            _ => Err(GraphError::mismatch(OP, "matrices must be square", &[("x", &x.dims)])),
-        }
+        Ok(Info::plain(src[0].dtype, outer(OP, &src[0])?.to_vec()))
     }
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
@@ -40,12 +33,26 @@ impl Operator for Det {
     }
 }
 
+/// The dimensions before those of square matrices of floats.
+pub(super) fn outer<'a>(op: &'static str, x: &'a Info) -> Result<&'a [usize], GraphError> {
+    expect_dtype(op, x, |d| d.is_float())?;
+    match &x.dims[..] {
+        [outer @ .., rows, columns] if rows == columns => Ok(outer),
+        _ => Err(GraphError::mismatch(op, "matrices must be square", &[("x", &x.dims)])),
+    }
+}
+
+/// The row from `k` on whose element of column `k` is the largest.
+pub(super) fn pivot(m: &[f64], n: usize, k: usize) -> usize {
+    let size = |row: &usize| m[row * n + k].abs();
+    (k..n).max_by(|a, b| size(a).total_cmp(&size(b))).unwrap_or(k)
+}
+
 /// By elimination with the largest pivot of each column.
 fn determinant(mut m: Vec<f64>, n: usize) -> f64 {
     let mut product = 1.0;
     for k in 0..n {
-        let pivot = (k..n).max_by(|&a, &b| m[a * n + k].abs().total_cmp(&m[b * n + k].abs()));
-        let pivot = pivot.unwrap_or(k);
+        let pivot = pivot(&m, n, k);
         if m[pivot * n + k] == 0.0 {
             return 0.0;
         }

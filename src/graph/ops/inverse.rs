@@ -1,6 +1,7 @@
 //! Inverse matrices.
 
-use super::elements::{expect_dtype, floats, write_floats};
+use super::det::{outer, pivot};
+use super::elements::{floats, write_floats};
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, View, ViewMut};
 
@@ -18,12 +19,8 @@ impl Operator for Inverse {
 
     fn infer(&self, src: &[Info]) -> Result<Info, GraphError> {
         expect_operands(OP, src, 1..=1, "1")?;
-        let x = &src[0];
-        expect_dtype(OP, x, |d| d.is_float())?;
-        match x.dims[..] {
-            [.., rows, columns] if rows == columns => Ok(Info::plain(x.dtype, x.dims.clone())),
-            _ => Err(GraphError::mismatch(OP, "matrices must be square", &[("x", &x.dims)])),
-        }
+        outer(OP, &src[0])?;
+        Ok(Info::plain(src[0].dtype, src[0].dims.clone()))
     }
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
@@ -44,8 +41,7 @@ impl Operator for Inverse {
 fn inverse(mut m: Vec<f64>, n: usize) -> Vec<f64> {
     let mut y: Vec<f64> = (0..n * n).map(|i| f64::from(u8::from(i / n == i % n))).collect();
     for k in 0..n {
-        let pivot = (k..n).max_by(|&a, &b| m[a * n + k].abs().total_cmp(&m[b * n + k].abs()));
-        let pivot = pivot.unwrap_or(k);
+        let pivot = pivot(&m, n, k);
         let divisor = m[pivot * n + k];
         if divisor == 0.0 {
             return vec![f64::NAN; n * n];
