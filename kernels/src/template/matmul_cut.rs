@@ -5,6 +5,7 @@ use super::dot_division::{cost, near_cost};
 use super::matmul::{MatmulForm, MatmulParams};
 use super::matmul_tile::MatmulKernel;
 use crate::choice::sort_few;
+use crate::detect::has_dozen_ways;
 use crate::{Algorithm, C_BLOCK, Choice, KernelInfo};
 use alloc::{vec, vec::Vec};
 use core::ops::Range;
@@ -199,6 +200,9 @@ const DIRECT: usize = 1024;
 /// them), which holds so many of them.
 const SET: usize = 1024;
 const WAYS: usize = 12;
+/// Of older CPUs it holds so many, where rows that evict each other are packed if more panels read them.
+const FEW_WAYS: usize = 8;
+const CROWDED: usize = 3;
 
 /// Reductions up to this are short: a panel of B stays in the L1 cache.
 const SHORT: usize = 64;
@@ -296,7 +300,9 @@ pub(crate) fn candidates(p: &MatmulParams, kernels: &[MatmulKernel]) -> Vec<Choi
             list.push(Choice { block: p.m, ..direct[0] });
             continue;
         }
-        let few = p.k <= DIRECT || p.m <= rows || p.n <= columns;
+        let crowded = p.a_row.is_multiple_of(SET) && rows > FEW_WAYS && !has_dozen_ways();
+        let in_place = p.k <= DIRECT && !(crowded && p.n > CROWDED * columns);
+        let few = in_place || p.m <= rows || p.n <= columns;
         let [first, second] = if few { [direct, packed] } else { [packed, direct] };
         list.extend([first[0], second[0], first[1], first[2]]);
         if p.form != MatmulForm::Transposed {
