@@ -17,7 +17,14 @@ impl Operator for Det {
 
     fn infer(&self, src: &[Info]) -> Result<Info, GraphError> {
         expect_operands(OP, src, 1..=1, "1")?;
-        Ok(Info::plain(src[0].dtype, outer(OP, &src[0])?.to_vec()))
+        let x = &src[0];
+        expect_dtype(OP, x, |d| d.is_float())?;
+        match x.dims[..] {
+            [ref outer @ .., rows, columns] if rows == columns => {
+                Ok(Info::plain(x.dtype, outer.to_vec()))
+            }
+            _ => Err(GraphError::mismatch(OP, "matrices must be square", &[("x", &x.dims)])),
+        }
     }
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
@@ -30,15 +37,6 @@ impl Operator for Det {
     fn macs(&self, src: &[Info], _dst: &Info) -> u64 {
         let n = src[0].dims.last().copied().unwrap_or(0) as u64;
         (src[0].elements() as u64).saturating_mul(n)
-    }
-}
-
-/// The dimensions before those of square matrices of floats.
-pub(super) fn outer<'a>(op: &'static str, x: &'a Info) -> Result<&'a [usize], GraphError> {
-    expect_dtype(op, x, |d| d.is_float())?;
-    match &x.dims[..] {
-        [outer @ .., rows, columns] if rows == columns => Ok(outer),
-        _ => Err(GraphError::mismatch(op, "matrices must be square", &[("x", &x.dims)])),
     }
 }
 

@@ -1,7 +1,7 @@
 //! Inverse matrices.
 
-use super::det::{outer, pivot};
-use super::elements::{floats, write_floats};
+use super::det::pivot;
+use super::elements::{expect_dtype, floats, write_floats};
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, View, ViewMut};
 
@@ -19,8 +19,12 @@ impl Operator for Inverse {
 
     fn infer(&self, src: &[Info]) -> Result<Info, GraphError> {
         expect_operands(OP, src, 1..=1, "1")?;
-        outer(OP, &src[0])?;
-        Ok(Info::plain(src[0].dtype, src[0].dims.clone()))
+        let x = &src[0];
+        expect_dtype(OP, x, |d| d.is_float())?;
+        match x.dims[..] {
+            [.., rows, columns] if rows == columns => Ok(Info::plain(x.dtype, x.dims.clone())),
+            _ => Err(GraphError::mismatch(OP, "matrices must be square", &[("x", &x.dims)])),
+        }
     }
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
