@@ -171,7 +171,8 @@ const _: () = assert!(
     "`vector-only` takes portable kernels away, and this build has no others for its architecture"
 );
 
-/// Bit 31: detection has run; bit 30: see [`follows_streams`]; bit `isa as u32`: available.
+/// Bit 31: detection has run; bit 30: see [`follows_streams`]; bit 29: see [`has_dozen_ways`]; bit `isa as u32`:
+/// available.
 static FOUND: AtomicU32 = AtomicU32::new(0);
 const DETECTED: u32 = 1 << 31;
 const FOLLOWS: u32 = 1 << 30;
