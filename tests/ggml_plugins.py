@@ -222,9 +222,9 @@ def child(options):
 
 
 def many(llamacpp, options):
-    """Greedy tokens after many prompts of words of the guide; their logits go to a file."""
+    """Greedy tokens after many prompts of a text that never changes; their logits go to a file."""
     path, batch = options.prompts, 1 if options.single else PROMPT
-    words = re.findall(r"[A-Za-z ,.]+", (ROOT / "docs/networks.md").read_text())
+    words = re.findall(r"[A-Za-z,.]+", (ROOT / "LICENSE-APACHE").read_text())
     text, size = " ".join(words), 6 * PROMPT
     model = llamacpp.Model(path, len(gguf.GGUFReader(path).fields["tokenizer.ggml.tokens"].data), options.threads)
     whole = model.eval

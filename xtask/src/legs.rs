@@ -31,7 +31,12 @@ pub(crate) const LEGS: &[Leg] = &[
     },
     Leg {
         name: "the smallest library for networks",
-        needs: capi::smallest_needs,
+        needs: || {
+            lacking([
+                ("an x86-64 processor", cfg!(target_arch = "x86_64")),
+                ("cc", has_program("cc", &[])),
+            ])
+        },
         run: capi::smallest,
     },
     Leg { name: "threads in C under ThreadSanitizer", needs: capi::races_needs, run: capi::races },

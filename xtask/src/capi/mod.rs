@@ -15,7 +15,7 @@ use crate::{finish, target_dir};
 
 pub(crate) use more::{firmware, firmware_needs, kernels_alone, on_arm};
 pub(crate) use race::{races, races_needs};
-pub(crate) use size::{smallest, smallest_needs};
+pub(crate) use size::smallest;
 
 /// What leaves the shared library, one symbol a line.
 const SYMBOLS: &str = "tests/capi/symbols.txt";

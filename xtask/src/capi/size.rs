@@ -6,7 +6,6 @@ use std::process::Command;
 
 use super::{GUIDE, NETWORK, STRICT};
 use crate::install::{Install, kernels_library};
-use crate::legs::has_program;
 use crate::{finish, target_dir};
 
 /// A library: its features, whether its profile is the small one, and what it is for.
@@ -61,18 +60,6 @@ pub(super) fn table(more: Option<&str>) -> Result<(), String> {
     }
     print!("{rows}");
     Ok(())
-}
-
-/// What [`smallest`] needs, of what is not there.
-pub(crate) fn smallest_needs() -> Vec<&'static str> {
-    let mut lacking = Vec::new();
-    if !cfg!(target_arch = "x86_64") {
-        lacking.push("a processor of which its kernels are");
-    }
-    if !has_program("cc", &[]) {
-        lacking.push("cc");
-    }
-    lacking
 }
 
 /// That the smallest library for networks stays small.
