@@ -134,6 +134,11 @@ impl Record {
         self.value.as_ref()
     }
 
+    /// Whether this is a leaf that nobody has given data yet.
+    pub fn is_unset(&self) -> bool {
+        matches!(*self.op, Op::Leaf) && self.value.is_none()
+    }
+
     /// Whether the value is known while the graph is built and never changes.
     pub fn is_constant(&self) -> bool {
         self.constant

@@ -479,7 +479,7 @@ pub fn compute(
 ) -> Result<Vec<Tensor>, GraphError> {
     for id in cx.build_forward(outputs)? {
         let record = cx.record(id);
-        if matches!(record.op(), crate::graph::Op::Leaf) && record.value().is_none() {
+        if record.is_unset() {
             return Err(GraphError::UnsetLeaf(record.name().to_owned()));
         }
     }

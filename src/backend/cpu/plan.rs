@@ -125,10 +125,7 @@ impl Plan {
         let mut lowered = lower_all(cx, &order, isa, threads, choices, device)?;
         let ahead = Ahead::new(cx, order, &lowered);
         let order = &ahead.order;
-        let is_input = |id: &TensorId| {
-            matches!(cx.record(*id).op(), Op::Leaf) && cx.record(*id).value().is_none()
-        };
-        let leaves = order.iter().copied().filter(is_input).enumerate();
+        let leaves = order.iter().copied().filter(|&id| cx.record(id).is_unset()).enumerate();
         let leaves: HashMap<TensorId, usize> = leaves.map(|(i, id)| (id, i)).collect();
         // The step that computes an output writes it where the caller gets it.
         let mut direct = HashMap::new();
