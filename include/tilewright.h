@@ -1332,6 +1332,21 @@ enum tw_status tw_model_output(const struct tw_model *model,
                                struct tw_tensor_info *out);
 
 /*
+ For output `index` of a network, if its elements are texts in the file (labels of classes): what the element
+ `number`, an integer of 64 bits, stands for. `*value` becomes a text that lives as long as the model.
+
+ Gives `TW_NOT_FOUND` for an output of numbers, and for an index or a number past the end. Any thread may
+ call it.
+
+ # Safety
+ `model` is NULL or a model; `value` is NULL or writable.
+ */
+enum tw_status tw_model_output_text(const struct tw_model *model,
+                                    size_t index,
+                                    int64_t number,
+                                    const char **value);
+
+/*
  Makes a session. Its threads sleep while it does not run.
 
  Gives `TW_INVALID_ARGUMENT` for a language model, `TW_UNSUPPORTED` for an instruction set that the

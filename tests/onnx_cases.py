@@ -53,7 +53,8 @@ def model(given):
     count = given["inputs"]
     results = [helper.make_empty_tensor_value_info(n) for n in outputs if n]
     if given["op"] == "ZipMap":
-        entry = helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+        key = TensorProto.INT64 if "classlabels_int64s" in given["attributes"] else TensorProto.STRING
+        entry = helper.make_map_type_proto(key, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
         results = [helper.make_value_info("y", helper.make_sequence_type_proto(entry))]
     graph = helper.make_graph([node], "case", info[:count], results, constants[count:])
     opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1),
@@ -70,5 +71,6 @@ def results(given, feeds=None):
     session = onnxruntime.InferenceSession(model(given).SerializeToString(), options,
                                            providers=["CPUExecutionProvider"])
     # Maps, one per row, are columns in the order of the labels here.
-    rows = lambda y: np.array([[row[label] for label in given["attributes"]["classlabels_int64s"]] for row in y], np.float32)
+    labels = next((v for k, v in given["attributes"].items() if k.startswith("classlabels_")), [])
+    rows = lambda y: np.array([[row[label] for label in labels] for row in y], np.float32)
     return [rows(y) if isinstance(y, list) else y for y in session.run(None, feeds)]

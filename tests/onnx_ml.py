@@ -102,6 +102,36 @@ def plain():
                      name=f"SVMRegressor {kernel} {one_class}")
 
 
+def labels():
+    """Texts, which only come out."""
+    x, op, normal = floats(40, 6), "TreeEnsembleClassifier", RNG.standard_normal
+    names = ["setosa", "", "größer"]
+    for classes in (2, 3):
+        yield ml(op, [x], 2, classlabels_strings=names[:classes],
+                 **forest(5, 3, 6, range(classes) if classes > 2 else [0], "class", normal),
+                 name=f"{op} of {classes} texts")
+        yield ml("LinearClassifier", [x], 2, coefficients=[float(v) for v in floats(classes * 6)],
+                 intercepts=[0.5, 0, -0.5][:classes], classlabels_strings=names[:classes],
+                 name=f"LinearClassifier of {classes} texts")
+    yield ml("LinearClassifier", [x], 2, coefficients=[float(v) for v in floats(6)], intercepts=[0.5],
+             classlabels_strings=["no", "yes"], name="LinearClassifier of one score and texts")
+    yield ml("SVMClassifier", [floats(30, 4)], 2, coefficients=[float(v) for v in floats(2 * 6)], rho=[0.1, 0.2, 0.3],
+             support_vectors=[float(v) for v in floats(24)], vectors_per_class=[2, 3, 1], classlabels_strings=names,
+             kernel_type="RBF", kernel_params=[0.5, 0.0, 0.0], name="SVMClassifier of texts")
+    keys = ints([[5, 7], [1, 5]], np.int64)
+    for name, more in (("", {}), (" and a default", dict(default_string="?"))):
+        yield ml("LabelEncoder", [keys], keys_int64s=[5, 7], values_strings=["five", "seven"], **more,
+                 name=f"LabelEncoder to texts{name}")
+    yield ml("LabelEncoder", [floats(3).round()], keys_floats=[0.0, 1.0, -1.0], values_strings=["a", "b", "a"],
+             name="LabelEncoder of floats to texts")
+    yield ml("ArrayFeatureExtractor", [ints([[2, 0, 2]], np.int64), np.array(names, object)], order=[1, 0],
+             name="ArrayFeatureExtractor of texts")
+    yield case("Gather", [ints([[2, 0], [1, 1]], np.int64), np.array(names, object)], domain="", order=[1, 0],
+               name="Gather of texts")
+    yield ml("ZipMap", [floats(5, 3)], classlabels_strings=names, name="ZipMap of texts")
+
+
 def cases():
     yield from trees()
     yield from plain()
+    yield from labels()

@@ -30,6 +30,8 @@ pub struct tw_model {
     pub(super) inputs: Vec<Described>,
     pub(super) outputs: Vec<Described>,
     metadata: BTreeMap<String, CString>,
+    /// What outputs of texts are, by their numbers.
+    texts: Vec<CString>,
 }
 
 pub(super) enum Kind {
@@ -73,7 +75,12 @@ impl tw_model {
                 metadata.insert(key.clone(), value);
             }
         }
-        Ok(Self { kind: Kind::Network { model, options }, inputs, outputs, metadata })
+        let texts = model.outputs().iter().find_map(|o| model.texts(&o.name)).unwrap_or_default();
+        // Zeros in them cannot be told.
+        let texts =
+            texts.iter().map(|text| CString::new(text.replace('\0', "")).unwrap_or_default());
+        let texts = texts.collect();
+        Ok(Self { kind: Kind::Network { model, options }, inputs, outputs, metadata, texts })
     }
 
     #[cfg(feature = "llm")]
@@ -83,8 +90,13 @@ impl tw_model {
     ) -> Result<Self, Failure> {
         let kind = Kind::Language(super::llm::Language::new(load(options.llm()?)?)?);
         tell(tw_log_level::TW_LOG_INFO, || "a language model".into());
-        let (inputs, outputs) = (Vec::new(), Vec::new());
-        Ok(Self { kind, inputs, outputs, metadata: BTreeMap::new() })
+        Ok(Self {
+            kind,
+            inputs: Vec::new(),
+            outputs: Vec::new(),
+            metadata: BTreeMap::new(),
+            texts: Vec::new(),
+        })
     }
 
     #[cfg(not(feature = "llm"))]
@@ -295,6 +307,39 @@ pub unsafe extern "C" fn tw_model_output(
         let found = nth(&given(model, "model")?.outputs, index, "outputs")?;
         // SAFETY: as the caller promises.
         unsafe { put(out, "out", found.info()) }
+    })
+}
+
+/// For output `index` of a network, if its elements are texts in the file (labels of classes): what the element
+/// `number`, an integer of 64 bits, stands for. `*value` becomes a text that lives as long as the model.
+///
+/// Gives `TW_NOT_FOUND` for an output of numbers, and for an index or a number past the end. Any thread may
+/// call it.
+///
+/// # Safety
+/// `model` is NULL or a model; `value` is NULL or writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tw_model_output_text(
+    model: Option<&tw_model>,
+    index: usize,
+    number: i64,
+    value: *mut *const c_char,
+) -> tw_status {
+    call(|| {
+        let model = given(model, "model")?;
+        let name = &nth(&model.outputs, index, "outputs")?.name;
+        let is_text = match &model.kind {
+            Kind::Network { model, .. } => {
+                name.to_str().is_ok_and(|name| model.texts(name).is_some())
+            }
+            #[cfg(feature = "llm")]
+            Kind::Language(_) => false,
+        };
+        let texts: &[CString] = if is_text { &model.texts } else { &[] };
+        let number = usize::try_from(number).unwrap_or(usize::MAX);
+        let found = nth(texts, number, "texts in this output")?;
+        // SAFETY: as the caller promises.
+        unsafe { put(value, "value", found.as_ptr()) }
     })
 }
 

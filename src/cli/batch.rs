@@ -158,9 +158,8 @@ fn run_case(
     let outputs = session.run(&given)?;
     let seconds = start.elapsed().as_secs_f64();
     let names: Vec<String> = (0..outputs.len()).map(|i| format!("output_{i}")).collect();
-    let named: Vec<(&str, &Tensor)> =
-        names.iter().zip(&outputs).map(|(name, (_, tensor))| (name.as_str(), tensor)).collect();
-    out.write(&named)?;
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    out.write(&network.model, &outputs, &names)?;
     Ok(seconds)
 }
 

@@ -8,7 +8,7 @@ use super::args::{Format, InspectArgs, MachineArgs};
 use super::model::Network;
 use super::report::{self, Table};
 use super::run::borrowed;
-use super::{Failure, graph, inputs, inspect_gguf};
+use super::{Failure, graph, inputs, inspect_gguf, output};
 
 #[derive(Serialize)]
 struct Json<'a> {
@@ -72,8 +72,8 @@ pub(super) fn inspect(args: &InspectArgs) -> Result<(), Failure> {
     match args.format {
         Format::Json => report::print_json(&Json {
             model: &network.name,
-            inputs: network.model.inputs().iter().map(json_value).collect(),
-            outputs: network.model.outputs().iter().map(json_value).collect(),
+            inputs: network.model.inputs().iter().map(|i| json_value(&network, i)).collect(),
+            outputs: network.model.outputs().iter().map(|o| json_value(&network, o)).collect(),
             nodes: plan.nodes.iter().map(json_node).collect(),
             parameters: plan.parameters,
             macs: plan.macs,
@@ -97,7 +97,7 @@ pub(super) fn inspect(args: &InspectArgs) -> Result<(), Failure> {
     }
 }
 
-fn json_value(info: &ValueInfo) -> JsonValue<'_> {
+fn json_value<'a>(network: &Network, info: &'a ValueInfo) -> JsonValue<'a> {
     let dim = |d: &Dim| match d {
         Dim::Fixed(n) => (*n).into(),
         Dim::Symbol(s) => s.as_str().into(),
@@ -105,9 +105,14 @@ fn json_value(info: &ValueInfo) -> JsonValue<'_> {
     };
     JsonValue {
         name: &info.name,
-        dtype: info.dtype.name(),
+        dtype: type_name(network, info),
         shape: info.dims.as_ref().map(|dims| dims.iter().map(dim).collect()),
     }
+}
+
+/// What elements of an input or output are.
+fn type_name(network: &Network, info: &ValueInfo) -> &'static str {
+    if network.model.texts(&info.name).is_some() { output::TEXT } else { info.dtype.name() }
 }
 
 fn json_node(node: &NodeInfo) -> JsonNode<'_> {
@@ -125,7 +130,8 @@ fn json_node(node: &NodeInfo) -> JsonNode<'_> {
 fn text(network: &Network, plan: &PlanInfo, shapes: &str, isa: &str) -> String {
     let values = |infos: &[ValueInfo]| {
         let text = |i: &ValueInfo| {
-            report::visible(&format!("{} {} {}", i.name, i.dtype, i.shape_text())).into_owned()
+            let dtype = type_name(network, i);
+            report::visible(&format!("{} {dtype} {}", i.name, i.shape_text())).into_owned()
         };
         infos.iter().map(text).collect::<Vec<_>>().join("\n              ")
     };

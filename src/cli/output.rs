@@ -8,12 +8,22 @@ use std::path::{Path, PathBuf};
 
 use tempfile::NamedTempFile;
 use tilewright::io::npy;
-use tilewright::tensor::Tensor;
+use tilewright::{Model, Tensor};
 
 use super::Failure;
 
 /// Longest file name before `.npy`, in bytes.
 const MAX_NAME: usize = 200;
+
+/// The type of outputs that are texts.
+pub(super) const TEXT: &str = "text";
+
+/// The elements of an output that is texts.
+pub(super) fn texts<'a>(model: &'a Model, output: &str, tensor: &Tensor) -> Option<Vec<&'a str>> {
+    let list = model.texts(output)?;
+    let at = |n: &i64| usize::try_from(*n).ok().and_then(|n| list.get(n)).map(String::as_str);
+    tensor.as_slice::<i64>().ok()?.iter().map(at).collect()
+}
 
 /// A folder that is known to be writable. Folders made for it are removed again unless something
 /// is written.
@@ -43,13 +53,22 @@ impl OutputDir {
         Ok(this)
     }
 
-    /// Writes every tensor as `NAME.npy`; either all files appear, complete, or none does.
-    /// Returns their paths in order.
-    pub(super) fn write(&mut self, outputs: &[(&str, &Tensor)]) -> Result<Vec<PathBuf>, Failure> {
-        let names = file_names(outputs.iter().map(|(name, _)| *name));
+    /// Writes every output of a model as `NAME.npy`, with a name of `names`; either all files appear, complete,
+    /// or none does. Returns their paths in order.
+    pub(super) fn write(
+        &mut self,
+        model: &Model,
+        outputs: &[(String, Tensor)],
+        names: &[&str],
+    ) -> Result<Vec<PathBuf>, Failure> {
+        let names = file_names(names.iter().copied());
         let mut pending = Vec::with_capacity(outputs.len());
-        for ((_, tensor), name) in outputs.iter().zip(names) {
-            pending.push(Pending::new(&self.path.join(name), &npy::write(tensor)?)?);
+        for ((output, tensor), name) in outputs.iter().zip(names) {
+            let bytes = match texts(model, output, tensor) {
+                Some(texts) => npy::write_texts(&tensor.dims(), &texts)?,
+                None => npy::write(tensor)?,
+            };
+            pending.push(Pending::new(&self.path.join(name), &bytes)?);
         }
         let written = pending.iter().map(|p| p.path.clone()).collect();
         // A device may refuse its bytes; files get their names after that.

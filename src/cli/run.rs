@@ -11,12 +11,12 @@ use tilewright::task::ctc::Decoded;
 use tilewright::task::detect::Detection;
 use tilewright::task::image::Placement;
 use tilewright::task::{self, Decoder, Output, TaskError, classify};
-use tilewright::{DType, ProfileRow, Session, Tensor};
+use tilewright::{DType, Model, ProfileRow, Session, Tensor};
 
 use super::args::{Format, RunArgs};
 use super::inputs::{self, Inputs};
 use super::model::Network;
-use super::output::{OutputDir, Pending};
+use super::output::{self, OutputDir, Pending};
 use super::report::{self, Table};
 use super::{Failure, draw};
 
@@ -61,7 +61,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
         _ => Err(Failure("--draw needs a picture as input, and outputs that can be read".into())),
     });
     let drawing = drawing.transpose()?;
-    let files = write(output_dir, &outputs)?;
+    let files = write(output_dir, &network.model, &outputs)?;
     let drawing = drawing.map(Pending::finish).transpose()?;
     let profile = if args.profile { profile(&mut session, &inputs)? } else { Vec::new() };
     match args.format {
@@ -117,10 +117,10 @@ fn profile(session: &mut Session, inputs: &Named) -> Result<Vec<ProfileRow>, Fai
     Ok(session.profile())
 }
 
-fn write(dir: Option<OutputDir>, outputs: &Named) -> Result<Vec<PathBuf>, Failure> {
+fn write(dir: Option<OutputDir>, model: &Model, outputs: &Named) -> Result<Vec<PathBuf>, Failure> {
     let Some(mut dir) = dir else { return Ok(Vec::new()) };
-    let outputs: Vec<(&str, &Tensor)> = outputs.iter().map(|(n, t)| (n.as_str(), t)).collect();
-    dir.write(&outputs)
+    let names: Vec<&str> = outputs.iter().map(|(name, _)| name.as_str()).collect();
+    dir.write(model, outputs, &names)
 }
 
 /// What the outputs mean, where the network says so.
@@ -185,8 +185,9 @@ struct Summary {
 }
 
 impl Summary {
-    fn new(tensor: &Tensor) -> Self {
-        let values = values(tensor);
+    /// Of numbers that stand for texts there is nothing to say.
+    fn new(tensor: &Tensor, texts: bool) -> Self {
+        let values = if texts { Vec::new() } else { values(tensor) };
         let known = || values.iter().copied().filter(|v| !v.is_nan());
         let count = known().count();
         Self {
@@ -264,6 +265,9 @@ struct JsonOutput<'a> {
     mean: Option<f64>,
     #[serde(skip_serializing_if = "is_zero")]
     nan: usize,
+    /// All elements, where they are texts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    texts: Option<Vec<&'a str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<String>,
 }
@@ -308,10 +312,13 @@ impl<'a> Json<'a> {
                 .iter()
                 .enumerate()
                 .map(|(i, (name, tensor))| {
-                    let Summary { min, max, mean, nans, .. } = Summary::new(tensor);
+                    let texts = output::texts(&network.model, name, tensor);
+                    let Summary { min, max, mean, nans, .. } =
+                        Summary::new(tensor, texts.is_some());
                     JsonOutput {
                         name,
-                        dtype: tensor.dtype().name(),
+                        dtype: if texts.is_some() { output::TEXT } else { tensor.dtype().name() },
+                        texts,
                         shape: tensor.dims(),
                         min,
                         max,
@@ -381,7 +388,7 @@ fn text(
     } else if let Some(found) = &reading.detections {
         out.push_str(&detections_table(found));
     } else {
-        out.push_str(&outputs_table(outputs));
+        out.push_str(&outputs_table(&network.model, outputs));
     }
     out.push_str(&format!(
         "time        {} on {} ({} thread{})\n",
@@ -414,12 +421,16 @@ fn detections_table(found: &[Detection]) -> String {
     table.text()
 }
 
-fn outputs_table(outputs: &Named) -> String {
+fn outputs_table(model: &Model, outputs: &Named) -> String {
     let mut table = Table::new(&["output", "type", "shape", ">min", ">max", ">mean", "values"]);
     let shown = |value: Option<f64>| value.map_or_else(|| "-".into(), report::number);
     for (name, tensor) in outputs {
-        let summary = Summary::new(tensor);
-        let mut first: Vec<String> = summary.first.iter().map(|v| report::number(*v)).collect();
+        let texts = output::texts(model, name, tensor);
+        let summary = Summary::new(tensor, texts.is_some());
+        let mut first: Vec<String> = match &texts {
+            Some(texts) => texts.iter().take(FIRST_VALUES).map(|t| format!("{t:?}")).collect(),
+            None => summary.first.iter().map(|v| report::number(*v)).collect(),
+        };
         if tensor.shape().elements() > first.len() {
             first.push("...".into());
         }
@@ -428,7 +439,7 @@ fn outputs_table(outputs: &Named) -> String {
         }
         table.row([
             name.clone(),
-            tensor.dtype().to_string(),
+            if texts.is_some() { output::TEXT.to_owned() } else { tensor.dtype().to_string() },
             report::shape(&tensor.dims()),
             shown(summary.min),
             shown(summary.max),

@@ -136,10 +136,36 @@ pub fn write(tensor: &Tensor) -> Result<Vec<u8>, NpyError> {
         (false, false) => '<',
         (false, true) => '>',
     };
-    let dims: Vec<String> = tensor.dims().iter().map(usize::to_string).collect();
+    Ok(file(&format!("{order}{code}"), &tensor.dims(), data))
+}
+
+/// The `.npy` file of texts in C order, of NumPy's type `<U` for the longest of them. NumPy takes zeros at the end
+/// of a text for filling.
+///
+/// # Errors
+/// [`NpyError::InvalidLength`] if there are not as many texts as `dims` say.
+pub fn write_texts(dims: &[usize], texts: &[&str]) -> Result<Vec<u8>, NpyError> {
+    let longest = texts.iter().map(|text| text.chars().count()).max().unwrap_or(0).max(1);
+    let wanted = dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d)).unwrap_or(usize::MAX);
+    if texts.len() != wanted {
+        let bytes = |n: usize| n.saturating_mul(4 * longest);
+        let (expected, found) = (bytes(wanted), bytes(texts.len()));
+        return Err(NpyError::InvalidLength { dims: dims.to_vec(), expected, found });
+    }
+    let filled = |text: &&str| {
+        let chars = text.chars().map(u32::from).chain(core::iter::repeat(0)).take(longest);
+        chars.flat_map(u32::to_le_bytes).collect::<Vec<u8>>()
+    };
+    let data: Vec<u8> = texts.iter().flat_map(filled).collect();
+    Ok(file(&format!("<U{longest}"), dims, &data))
+}
+
+/// Version 1.0, with `data` after the header.
+fn file(descr: &str, dims: &[usize], data: &[u8]) -> Vec<u8> {
+    let dims: Vec<String> = dims.iter().map(usize::to_string).collect();
     let comma = if dims.len() == 1 { "," } else { "" };
     let mut header = format!(
-        "{{'descr': '{order}{code}', 'fortran_order': False, 'shape': ({}{comma}), }}",
+        "{{'descr': '{descr}', 'fortran_order': False, 'shape': ({}{comma}), }}",
         dims.join(", ")
     );
     // Magic, version and length take 10 bytes; data start at a multiple of 64.
@@ -153,7 +179,7 @@ pub fn write(tensor: &Tensor) -> Result<Vec<u8>, NpyError> {
     out.extend_from_slice(&(header.len() as u16).to_le_bytes());
     out.extend_from_slice(header.as_bytes());
     out.extend_from_slice(data);
-    Ok(out)
+    out
 }
 
 /// Header text and data.
@@ -383,6 +409,20 @@ mod tests {
                 assert_eq!(back.bytes(), data);
             }
         }
+    }
+
+    #[test]
+    fn texts_are_written_as_numpy_does() {
+        // numpy.save of numpy.array([["a", "\u00e9\U0001f600"]]).
+        let bytes = write_texts(&[1, 2], &["a", "\u{e9}\u{1f600}"]).unwrap();
+        let (header, data) = split(&bytes).unwrap();
+        let text = core::str::from_utf8(header).unwrap();
+        assert!(text.starts_with("{'descr': '<U2', 'fortran_order': False, 'shape': (1, 2), }"));
+        assert_eq!(data, [b'a', 0, 0, 0, 0, 0, 0, 0, 0xe9, 0, 0, 0, 0x00, 0xf6, 0x01, 0]);
+        let empty = write_texts(&[1], &[""]).unwrap();
+        assert_eq!(split(&empty).unwrap().1, [0; 4]);
+        let wrong = NpyError::InvalidLength { dims: vec![3], expected: 12, found: 4 };
+        assert_eq!(write_texts(&[3], &["a"]).unwrap_err(), wrong);
     }
 
     #[test]

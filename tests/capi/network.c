@@ -39,6 +39,42 @@ static long threads(void) {
     return count;
 }
 
+/* Gather of the texts "no" and "yes" by the input, integers of 64 bits. */
+static const unsigned char LABELS[] = {
+    8, 8, 18, 0, 58, 76, 10, 17, 10, 1, 108, 10, 1, 105, 18, 1, 121, 34, 6, 71, 97, 116, 104, 101,
+    114, 18, 1, 103, 42, 16, 8, 2, 16, 8, 50, 2, 110, 111, 50, 3, 121, 101, 115, 66, 1, 108, 90, 16,
+    10, 1, 105, 18, 11, 10, 9, 8, 7, 18, 5, 10, 3, 18, 1, 110, 98, 16, 10, 1, 121, 18, 11, 10,
+    9, 8, 8, 18, 5, 10, 3, 18, 1, 110, 66, 4, 10, 0, 16, 17,
+};
+
+/* Labels of classes, which are texts. */
+static void labels(void) {
+    const int64_t which[] = {1, 0, 1}, dims[] = {3};
+    tw_model *model = NULL;
+    tw_session *session = NULL;
+    tw_tensor result;
+    const char *text = NULL;
+    const int64_t *numbers;
+    DONE(tw_model_from_memory(LABELS, sizeof LABELS, 0, NULL, &model));
+    DONE(tw_session_new(model, &session));
+    DONE(tw_session_set_input(session, 0, TW_I64, 1, dims, which, sizeof which));
+    DONE(tw_session_run(session));
+    DONE(tw_session_output(session, 0, &result));
+    CHECK(result.dtype == TW_I64 && result.rank == 1 && result.dims[0] == 3);
+    numbers = (const int64_t *)result.data;
+    DONE(tw_model_output_text(model, 0, numbers[0], &text));
+    CHECK(strcmp(text, "yes") == 0);
+    DONE(tw_model_output_text(model, 0, numbers[1], &text));
+    CHECK(strcmp(text, "no") == 0 && numbers[2] == numbers[0]);
+    GIVES(tw_model_output_text(model, 0, 2, &text), TW_NOT_FOUND, "there are 2");
+    GIVES(tw_model_output_text(model, 0, -1, &text), TW_NOT_FOUND, "there are 2");
+    GIVES(tw_model_output_text(model, 1, 0, &text), TW_NOT_FOUND, "1 outputs");
+    GIVES(tw_model_output_text(model, 0, 0, NULL), TW_INVALID_ARGUMENT, "value is NULL");
+    GIVES(tw_model_output_text(NULL, 0, 0, &text), TW_INVALID_ARGUMENT, "model is NULL");
+    tw_session_free(session);
+    tw_model_free(model);
+}
+
 int main(int argc, char **argv) {
     tw_model *model = NULL, *copy = NULL, *lent = NULL;
     tw_session *one = NULL, *two = NULL;
@@ -92,6 +128,11 @@ int main(int argc, char **argv) {
     CHECK(tw_model_kind_of(model) == TW_MODEL_NETWORK && tw_model_kind_of(NULL) == TW_MODEL_NONE);
     CHECK(tw_model_input_count(model) == 1 && tw_model_input_count(NULL) == 0);
     CHECK(tw_model_output_count(model) >= 1);
+    {
+        const char *text = NULL;
+        GIVES(tw_model_output_text(model, 0, 0, &text), TW_NOT_FOUND, "there are 0");
+    }
+    labels();
     DONE(tw_model_input(model, 0, &info));
     CHECK(info.dtype == TW_F32 && info.rank > 0);
     DONE(tw_model_find_input(model, info.name, &index));

@@ -3,6 +3,7 @@
 use crate::support::{Bench, F32, U8, model, node, relu, tensor, with_metadata};
 use prost::Message;
 use std::process::Stdio;
+use tilewright::import::onnx::proto::{TensorProto, type_proto};
 
 #[test]
 fn embedded_model_reads_the_embedded_picture() {
@@ -231,6 +232,43 @@ fn batch_runs_every_case_and_reports_the_bad_ones() {
     assert_eq!(bench.list("cases/c"), ["input_0.pb", "output_0.npy"]);
     let error = bench.run(&["batch", "m.onnx", "--cases", "out/a"]).error();
     assert!(error.contains("input_0.npy"), "{error}");
+}
+
+#[test]
+fn labels_of_classes_come_out_as_texts() {
+    const I64: i32 = 7;
+    const STRING: i32 = 8;
+    let bench = Bench::new();
+    let labels = TensorProto {
+        name: Some("labels".into()),
+        dims: vec![3],
+        data_type: Some(STRING),
+        string_data: ["no", "größer", ""].iter().map(|s| s.as_bytes().to_vec().into()).collect(),
+        ..TensorProto::default()
+    };
+    let gather = node("Gather", &["labels", "x"], &["y"]);
+    let mut network = model(&[("x", I64, &[None])], &["y"], vec![gather], vec![labels]);
+    let output = network.graph.as_mut().and_then(|g| g.output[0].r#type.as_mut()?.value.as_mut());
+    let Some(type_proto::Value::Tensor(tensor)) = output else { panic!("an output of a type") };
+    tensor.elem_type = Some(STRING);
+    bench.model("m.onnx", &network);
+    let which = tilewright::Tensor::from_slice(&[3], &[1i64, 2, 0]).unwrap();
+    bench.write("x.npy", tilewright::io::npy::write(&which).unwrap());
+    let args = ["run", "m.onnx", "--input", "x.npy", "--output-dir", "out"];
+    let text = bench.run(&args).done();
+    assert!(text.contains("text  [3]      -    -     -  \"größer\" \"\" \"no\""), "{text}");
+    let json = bench.run(&[&args[..], &["--format", "json"]].concat()).done();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let output = &json["outputs"][0];
+    assert_eq!(output["texts"], serde_json::json!(["größer", "", "no"]));
+    assert!(output["dtype"] == "text" && output["min"].is_null());
+    let file = std::fs::read(bench.path("out/y.npy")).unwrap();
+    assert_eq!(file, tilewright::io::npy::write_texts(&[3], &["größer", "", "no"]).unwrap());
+    bench.write("cases/a/input_0.npy", tilewright::io::npy::write(&which).unwrap());
+    bench.run(&["batch", "m.onnx", "--cases", "cases"]).done();
+    assert_eq!(std::fs::read(bench.path("cases/a/output_0.npy")).unwrap(), file);
+    let text = bench.run(&["inspect", "m.onnx", "--shape", "3"]).done();
+    assert!(text.contains("outputs       y text"), "{text}");
 }
 
 #[test]

@@ -14,6 +14,7 @@ use super::proto::{
     GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, data_type, dimension,
     type_proto,
 };
+use super::texts::{self, Texts};
 use super::{NEWEST_IR, NEWEST_OPSET, OLDEST_IR, OLDEST_OPSET, functions, ops, sequences, shaping};
 use crate::import::error::short;
 use crate::import::map::map_file;
@@ -59,7 +60,7 @@ impl OnnxModel {
         } else if !proto.functions.is_empty() {
             return Err(not_built("functions of the model", "ops-control"));
         }
-        let Some(graph) = proto.graph else { return Err(StructureError::NoGraph.into()) };
+        let Some(mut graph) = proto.graph else { return Err(StructureError::NoGraph.into()) };
         if !(OLDEST_IR..=NEWEST_IR).contains(&found) {
             let e = StructureError::IrVersion { found, oldest: OLDEST_IR, newest: NEWEST_IR };
             return Err(e.into());
@@ -85,7 +86,15 @@ impl OnnxModel {
         for entry in proto.metadata_props {
             metadata.insert(entry.key.unwrap_or_default(), entry.value.unwrap_or_default());
         }
-        let mut model = Loader::new(found, opset, opsets, folder).graph(graph)?;
+        let mut loader = Loader::new(found, opset, opsets, folder);
+        // Without their operators nothing makes texts of them again.
+        let texts = if cfg!(feature = "ops-more") {
+            texts::number(&mut graph, &mut loader.missing)
+        } else {
+            Texts::default()
+        };
+        let mut model = loader.graph(graph)?;
+        model.texts = texts;
         model.producer = producer.join(" ");
         model.metadata = metadata;
         Ok(model)
@@ -210,6 +219,7 @@ impl Loader {
             name: graph.name.unwrap_or_default(),
             producer: String::new(),
             metadata: BTreeMap::new(),
+            texts: Texts::default(),
             opset: self.opset,
             inputs,
             defaults,

@@ -24,6 +24,7 @@ mod shaping;
 mod stage;
 #[cfg(test)]
 mod testing;
+mod texts;
 
 pub use data::{External, read_tensor_pb, tensor_from_proto};
 pub use flow::Runner;

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use super::attr::Attrs;
 use super::ops::OpRow;
 use super::shaping::shaping;
+use super::texts::Texts;
 use crate::tensor::{DType, Tensor};
 
 /// One extent of a declared shape.
@@ -120,6 +121,8 @@ pub struct OnnxModel {
     pub(super) name: String,
     pub(super) producer: String,
     pub(super) metadata: BTreeMap<String, String>,
+    /// What the numbers stand for that take the place of texts.
+    pub(super) texts: Texts,
     pub(super) opset: i64,
     pub(super) inputs: Vec<ValueInfo>,
     /// Inputs that have a constant of the same name, which is what they are unless somebody gives another.
@@ -179,6 +182,7 @@ impl OnnxModel {
             name: self.name.clone(),
             producer: self.producer.clone(),
             metadata: self.metadata.clone(),
+            texts: self.texts.clone(),
             opset: self.opset,
             inputs: self.inputs.clone(),
             defaults: self.defaults.clone(),
@@ -213,6 +217,11 @@ impl OnnxModel {
     /// Outputs, in the file's order.
     pub fn outputs(&self) -> &[ValueInfo] {
         &self.outputs
+    }
+
+    /// For an output whose elements are texts in the file, the texts, by the numbers that take their place.
+    pub fn texts(&self, output: &str) -> Option<&[String]> {
+        self.texts.outputs.contains(output).then_some(&*self.texts.list)
     }
 
     /// The constants that the outputs depend on, with their names.

@@ -279,6 +279,12 @@ pub mod data_type {
     /// No type.
     pub const UNDEFINED: i32 = 0;
 
+    /// Integers of 64 bits.
+    pub const INT64: i32 = 7;
+
+    /// Texts, of any length.
+    pub const STRING: i32 = 8;
+
     /// The tensor type of a number, if tensors of it can be held.
     pub fn to_dtype(value: i32) -> Option<DType> {
         Some(match value {
