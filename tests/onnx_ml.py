@@ -59,6 +59,8 @@ def plain():
     x = floats(5, 4)
     for name, dtype in (("", np.int64), (" of floats", np.float32)):
         yield ml("OneHotEncoder", [ints([[4, 7], [-3, 5]], dtype)], cats_int64s=[7, -3, 4], zeros=1, name=f"OneHotEncoder{name}")
+    yield ml("OneHotEncoder", [ints([[4, 7], [-3, 4]], np.int64)], cats_int64s=[7, -3, 4], zeros=0,
+             name="OneHotEncoder of known values")
     yield ml("ZipMap", [x], classlabels_int64s=[7, -3, 4, 0])
     yield ml("Scaler", [x], offset=[0.5, 1, -1, 2], scale=[2.0, 0.5, 1, 3])
     yield ml("Scaler", [x.astype(np.int64)], offset=[0.5], scale=[2.0], name="Scaler of integers")

@@ -346,20 +346,28 @@ fn label_encoder(cx: &mut NodeCx<'_>) -> Outputs {
     Ok(vec![cx.op(Select, &[known, found, default])?])
 }
 
-/// A further dimension with 1 at the place of the category.
+/// A further dimension with 1 at the place of the category. A value that is no category has only zeros there, or, unless
+/// `zeros` says so, ends the run: as an index that is out of range.
 fn one_hot_encoder(cx: &mut NodeCx<'_>) -> Outputs {
     let x = cx.input(0)?;
-    if !cx.flag("zeros", true) {
-        let what = "zeros = 0, by which a value that is no category ends the run";
-        return Err(NodeError::unsupported(what));
-    }
     let categories = cx.ints("cats_int64s").unwrap_or_default();
     let categories = list(cx, &[categories.len()], &categories)?;
     let x = cast::to(cx, x, DType::I64)?;
     let column = [&cx.dims(x)[..], &[1]].concat();
-    let column = cx.reshape(x, &column)?;
-    let same = cx.op(Compare { op: CompareOp::Equal }, &[column, categories])?;
-    Ok(vec![cast::to(cx, same, DType::F32)?])
+    let count = cx.dims(categories).first().copied().unwrap_or(0);
+    let wide = cx.reshape(x, &column)?;
+    let same = cx.op(Compare { op: CompareOp::Equal }, &[wide, categories])?;
+    let same = cast::to(cx, same, DType::F32)?;
+    if cx.flag("zeros", true) || count == 0 {
+        return Ok(vec![same]);
+    }
+    // 0 for a category, past the end of a list of one for anything else.
+    let known = reduce::over(cx, ReduceOp::Max, same, &[column.len() - 1], true)?;
+    let unknown = cx.unary(UnaryOp::Affine { scale: -1.0, shift: 1.0 }, known)?;
+    let unknown = cast::to(cx, unknown, DType::I64)?;
+    let one = list(cx, &[1], &[1.0f32])?;
+    let one = cx.op(Gather { axis: 0 }, &[one, unknown])?;
+    Ok(vec![cx.binary(BinaryOp::Mul, same, one)?])
 }
 
 /// Rows divided by their norm; those of norm 0 stay.

@@ -147,7 +147,21 @@ fn maps_stay_matrices() {
     let labels = |list| ml("ZipMap", &[("classlabels_int64s", A::Is(list))], count(&[3, 2]));
     assert_eq!(parts(&labels(&[7, 9]).unwrap()[0]), parts(&count(&[3, 2])));
     assert!(labels(&[7]).is_err() && labels(&[]).is_err());
-    let text = ml("ZipMap", &[("classlabels_strings", A::Ss(&["a", "b"]))], count(&[1, 2]));
-    let e = text.unwrap_err().to_string();
-    assert!(e.contains("classlabels_strings"), "{e}");
+    let texts = |list| ml("ZipMap", &[("classlabels_strings", A::Ss(list))], count(&[1, 2]));
+    assert_eq!(parts(&texts(&["a", "b"]).unwrap()[0]), parts(&count(&[1, 2])));
+    assert!(texts(&["a"]).is_err());
+}
+
+#[test]
+fn categories_that_must_be_known() {
+    let encode = |zeros, x: &[i64]| {
+        ml("OneHotEncoder", &[("cats_int64s", A::Is(&[5, -2])), ("zeros", A::I(zeros))], i64s(x))
+    };
+    for zeros in [0, 1] {
+        let y = encode(zeros, &[-2, 5]).unwrap().remove(0);
+        assert_eq!(parts(&y), (vec![2, 2], vec![0.0, 1.0, 1.0, 0.0]));
+    }
+    assert_eq!(parts(&encode(1, &[3]).unwrap()[0]).1, [0.0, 0.0]);
+    let e = encode(0, &[-2, 3]).unwrap_err().to_string();
+    assert!(e.contains("OneHotEncoder") && e.contains("index 1 is outside"), "{e}");
 }
