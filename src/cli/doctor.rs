@@ -78,9 +78,7 @@ fn examine() -> Json {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let mut advice = Vec::new();
     match &chosen {
-        Err(e) => {
-            advice.push(format!("{e}; unset TILEWRIGHT_ISA or name one of: {}", isas.join(", ")))
-        }
+        Err(e) => advice.push(format!("{e}; unset TILEWRIGHT_ISA or name one of these")),
         Ok(isa) if *isa != Isa::best() => {
             let best = Isa::best();
             advice.push(format!("TILEWRIGHT_ISA holds the kernels at {isa}; {best} is faster"));

@@ -9,11 +9,11 @@ use serde::Serialize;
 use tilewright::Isa;
 use tilewright::kernel_bench::{self, Case};
 
-use super::Failure;
 use super::args::{BenchArgs, Format};
 use super::output::Pending;
 use super::report::{self, Table};
 use super::roofline;
+use super::{Failure, chosen_isa};
 
 /// Samples of each kernel.
 const SAMPLES: usize = 25;
@@ -72,11 +72,15 @@ pub(super) fn bench(args: &BenchArgs, filter: &str) -> Result<(), Failure> {
     if args.machine.threads.is_some_and(|n| n != 1) {
         return Err(Failure("kernels are measured on one thread; leave out --threads".into()));
     }
-    let isa = Isa::select()?;
+    let isa = chosen_isa()?;
     let mut cases = kernel_bench::all_cases(isa).map_err(tilewright::Error::from)?;
-    cases.retain(|case| case.name().contains(filter));
+    // The table writes shapes with spaces, names have none.
+    let wanted: String = filter.split_whitespace().collect();
+    cases.retain(|case| case.name().contains(&wanted));
     if cases.is_empty() {
-        return Err(Failure(format!("no kernel's name contains `{filter}`")));
+        return Err(Failure(format!(
+            "no kernel contains `{filter}` in OPERATION/SHAPE/NAME; `--kernels` alone measures all of them"
+        )));
     }
     let progress = ProgressBar::new(cases.len() as u64);
     let memory = memory(isa)?;

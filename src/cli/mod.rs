@@ -35,6 +35,7 @@ use std::panic::{self, PanicHookInfo};
 use std::process::ExitCode;
 
 use args::{Args, Command};
+use tilewright::Isa;
 
 /// What is written after `error: `: one sentence, lower case, no full stop.
 #[derive(Debug)]
@@ -61,6 +62,12 @@ impl Failure {
     fn new(context: impl fmt::Display, cause: impl fmt::Display) -> Self {
         Self(format!("{context}: {cause}"))
     }
+}
+
+/// The instruction set to use. What is wrong with the one that the environment asks for is said with the name
+/// of the variable.
+fn chosen_isa() -> Result<Isa, Failure> {
+    Isa::select().map_err(|e| Failure::new("TILEWRIGHT_ISA", e))
 }
 
 /// Runs the program: status 0 when done, 1 when it failed, 2 for bad usage.

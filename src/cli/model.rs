@@ -13,7 +13,7 @@ use tilewright::tune::{Table, Tuning};
 use tilewright::{DType, Error, Model, Session, SessionOptions};
 
 use super::args::MachineArgs;
-use super::{Failure, embedded, inputs, report, side_file};
+use super::{Failure, chosen_isa, embedded, inputs, report, side_file};
 
 /// Backends of this build.
 const BACKENDS: &[&str] = match (cfg!(feature = "opencl"), cfg!(feature = "rknn")) {
@@ -114,6 +114,7 @@ impl Network {
     /// A session for it; unknown backends are refused. A tuning table that cannot be used is
     /// reported, and not used.
     pub(super) fn session(&self, machine: &MachineArgs, profile: bool) -> Result<Session, Failure> {
+        chosen_isa()?;
         let device = device(&machine.backend, machine.device.as_deref())?;
         let threads = machine.threads.map(usize::from);
         let memory_limit = machine.memory_limit;

@@ -435,7 +435,9 @@ impl VerifyRow {
                 format!("{:.0} % slower than the fastest", (time / best - 1.0) * 100.0)
             }
             (_, Some(time), Some(_)) if off(time, entry.time_us) => {
-                format!("takes {:+.0} %", (time / entry.time_us - 1.0) * 100.0)
+                let change = (time / entry.time_us - 1.0) * 100.0;
+                let which = if change < 0.0 { "less" } else { "more" };
+                format!("takes {:.0} % {which} than in the table", change.abs())
             }
             (_, Some(_), _) => String::new(),
             (_, None, _) => "no such choice".into(),

@@ -12,9 +12,9 @@ use tilewright::tune::{
 };
 use tilewright::{Error, Isa, Session, SessionOptions, Tensor};
 
-use super::Failure;
 use super::model::Network;
 use super::run::borrowed;
+use super::{Failure, chosen_isa};
 
 /// Operations with the threads that share them.
 pub(super) type Tasks<W> = Vec<(W, usize)>;
@@ -106,7 +106,7 @@ impl Cpu {
     pub(super) fn new(threads: Option<u16>) -> Result<Self, Failure> {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let threads = threads.map_or_else(cores, usize::from);
-        Ok(Self { isa: Isa::select()?, threads, tuner: None })
+        Ok(Self { isa: chosen_isa()?, threads, tuner: None })
     }
 
     fn tuner(&mut self) -> &mut Tuner {

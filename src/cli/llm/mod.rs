@@ -21,7 +21,7 @@ use tilewright::llm::tokenizer::Tokenizer;
 use tilewright::llm::{Llm, LlmOptions, Progress, SamplerOptions, Session};
 use tilewright::{DType, Error};
 
-use super::{Failure, embedded, model, report};
+use super::{Failure, chosen_isa, embedded, model, report};
 use args::{CacheType, LlmArgs, SamplingArgs};
 
 /// A model that is ready to generate.
@@ -43,6 +43,7 @@ impl Ready {
         context: Option<usize>,
         soon: bool,
     ) -> Result<Self, Failure> {
+        chosen_isa()?;
         let device = model::device(&args.backend, args.device.as_deref())?;
         let start = Instant::now();
         let progress = ProgressBar::new_spinner().with_message("loading");
