@@ -60,7 +60,8 @@ pub(super) fn bench(args: &BenchArgs) -> Result<(), Failure> {
     let borrowed = borrowed(&given);
     let start = Instant::now();
     let mut session = network.session(&args.machine, false)?;
-    let macs = session.prepare(&borrowed)?.macs;
+    let unplanned = |e| inputs::unplanned(&network, &given, &args.shapes, e);
+    let macs = session.prepare(&borrowed).map_err(unplanned)?.macs;
     let load = read + start.elapsed();
     for _ in 0..WARM_UP {
         session.run(&borrowed)?;

@@ -94,7 +94,8 @@ pub(super) fn explain(args: &ExplainArgs) -> Result<(), Failure> {
         inputs::random(&network, &args.shapes)?
     };
     let mut session = network.session(&args.machine, args.measure)?;
-    let plan = session.prepare(&borrowed(&given))?;
+    let unplanned = |e| inputs::unplanned(&network, &given, &args.shapes, e);
+    let plan = session.prepare(&borrowed(&given)).map_err(unplanned)?;
     let isa = session.isa();
     let machine = Machine { peak: kernels::peak(isa)?, memory: kernels::memory(isa)? };
     let times = match args.measure {

@@ -93,6 +93,30 @@ pub(super) fn random(
         .collect()
 }
 
+/// Why there is no plan for `given`, with what [`random`] took for extents that the network leaves open.
+pub(super) fn unplanned(
+    network: &Network,
+    given: &[(String, Tensor)],
+    shapes: &[String],
+    cause: tilewright::Error,
+) -> Failure {
+    let open = |info: &&ValueInfo| extents(info).contains(&None);
+    let inputs = network.model.inputs();
+    if shapes.len() >= inputs.iter().filter(open).count() {
+        return cause.into();
+    }
+    let taken: Vec<String> = inputs
+        .iter()
+        .zip(given)
+        .filter(|(info, _)| open(info))
+        .map(|(info, (_, tensor))| format!("{} {:?}", info.name, tensor.dims()))
+        .collect();
+    Failure(format!(
+        "{cause}; inputs with open extents were taken as {}; --shape NAME=SHAPE gives others",
+        taken.join(", ")
+    ))
+}
+
 /// A file that holds an array: `.npy`, or a `.pb` with an ONNX TensorProto.
 pub(super) fn read_array(path: &Path) -> Result<Tensor, Failure> {
     match extension(path).as_str() {

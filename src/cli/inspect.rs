@@ -62,7 +62,8 @@ pub(super) fn inspect(args: &InspectArgs) -> Result<(), Failure> {
     } else {
         inputs::random(&network, &args.shapes)?
     };
-    let plan = session.prepare(&borrowed(&given))?;
+    let unplanned = |e| inputs::unplanned(&network, &given, &args.shapes, e);
+    let plan = session.prepare(&borrowed(&given)).map_err(unplanned)?;
     if let Some(path) = &args.before {
         graph::write(path, &network.name, &session.graph(&borrowed(&given))?)?;
     }
