@@ -16,7 +16,7 @@ Examples:
   tilewright bench net.onnx --threads 1            measure it
   tilewright tune net.onnx                         find out how it runs fastest here
   tilewright explain net.onnx --measure            why it is not faster
-  tilewright generate -p \"Once upon a time\"       let the embedded language model go on
+  tilewright generate -p \"Once upon a time\"        let the embedded language model go on
   tilewright chat model.gguf                       talk to a language model
   tilewright doctor                                what this machine can do
 
@@ -60,10 +60,13 @@ impl Args {
     }
 }
 
-/// Ends the program for what is wrong with the arguments together.
+/// Ends the program for what is wrong with the arguments of `command` together.
 #[cfg(feature = "llm")]
-pub(super) fn bad_usage(what: impl core::fmt::Display) -> ! {
-    Args::command().error(clap::error::ErrorKind::ValueValidation, what).exit()
+pub(super) fn bad_usage(command: &str, what: impl core::fmt::Display) -> ! {
+    let mut program = Args::command();
+    program.build();
+    let command = program.find_subcommand_mut(command).expect("a command of the program");
+    command.error(clap::error::ErrorKind::ValueValidation, what).exit()
 }
 
 #[derive(Subcommand, Debug)]
@@ -99,7 +102,7 @@ pub(super) enum Command {
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
 The embedded network reads one line of printed text from a picture of any size and colour. A \
-network whose metadata name a task (see the README) is prepared and shown the same way; any other \
+network whose metadata name a task (docs/tasks.md) is prepared and shown the same way; any other \
 network's outputs are summarised.
 
 Inputs:
@@ -203,8 +206,14 @@ pub(super) struct BenchArgs {
     /// ONNX or GGUF file; without it the embedded text-line reader
     #[arg(conflicts_with = "kernels")]
     pub(super) model: Option<PathBuf>,
-    /// Measure kernels whose names contain FILTER, or all
-    #[arg(long, value_name = "FILTER", num_args = 0..=1, default_missing_value = "")]
+    /// Measure kernels whose operation, shape or name contains FILTER, or all
+    #[arg(
+        long,
+        value_name = "FILTER",
+        num_args = 0..=1,
+        default_missing_value = "",
+        conflicts_with_all = ["backend", "device", "table", "no_table", "memory_limit"]
+    )]
     pub(super) kernels: Option<String>,
     /// Draw kernels under the roofline of this core, as SVG
     #[arg(long, value_name = "FILE", requires = "kernels", conflicts_with = "model")]
@@ -215,14 +224,15 @@ pub(super) struct BenchArgs {
     /// Time for measuring, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = seconds)]
     pub(super) time: f64,
-    #[cfg(feature = "llm")]
-    #[command(flatten)]
-    pub(super) llm: super::llm::args::BenchedArgs,
     #[command(flatten)]
     pub(super) machine: MachineArgs,
     /// Form of the result
     #[arg(long, value_enum, default_value_t)]
     pub(super) format: Format,
+    // Last: what follows would stand under its heading.
+    #[cfg(feature = "llm")]
+    #[command(flatten)]
+    pub(super) llm: super::llm::args::BenchedArgs,
 }
 
 #[derive(clap::Args, Debug)]
@@ -234,7 +244,7 @@ Every later run on the same kind of processor, with as many threads, uses it. A 
 better tables; other work only makes the search longer.
 
 The table is a text file, by default in your cache folder. It can be read, edited, deleted, and \
-shipped beside a model; `run`, `batch` and `bench` take --table FILE and --no-table. With --verify \
+shipped beside a model; `run`, `batch`, `bench` and `explain` take --table FILE and --no-table. With --verify \
 its entries are measured again: the exit status is 1 if a choice is now more than 10 % slower than \
 the fastest, or its time more than 10 % off.
 

@@ -195,6 +195,30 @@ fn backends_that_do_not_exist() {
 }
 
 #[test]
+fn a_plan_that_fails_on_assumed_extents_says_what_was_assumed() {
+    let bench = Bench::new();
+    let nodes = vec![node("Add", &["x", "c"], &["y"])];
+    let constant = vec![tensor("c", &[3], &[1.0; 3])];
+    bench.model("m.onnx", &model(&[("x", F32, &[None, None])], &["y"], nodes, constant));
+    for command in ["inspect", "bench", "explain"] {
+        let error = bench.run(&[command, "m.onnx"]).error();
+        assert!(error.contains("x [1, 224]") && error.contains("--shape"), "{error}");
+        let error = bench.run(&[command, "m.onnx", "--shape", "1,5"]).error();
+        assert!(!error.contains("--shape"), "{error}");
+    }
+    bench.run(&["inspect", "m.onnx", "--shape", "1,3"]).done();
+}
+
+#[test]
+fn options_of_bench_that_would_be_ignored_are_refused() {
+    let bench = bench();
+    for option in [["--backend", "cpu"], ["--table", "t.txt"], ["--memory-limit", "1G"]] {
+        let error = bench.run(&[&["bench", "--kernels", "x"][..], &option].concat()).usage();
+        assert!(error.contains(option[0]), "{error}");
+    }
+}
+
+#[test]
 fn more_memory_than_there_is_is_refused_before_it_is_taken() {
     let bench = Bench::new();
     // The outer product of a column with itself.

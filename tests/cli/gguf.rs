@@ -69,6 +69,8 @@ fn wrong_gguf_files_are_one_clear_error() {
         assert!(error.contains(expected), "{error}");
     }
     std::fs::write(bench.path("m.gguf"), model().bytes()).unwrap();
-    assert!(bench.run(&["inspect", "m.gguf", "--shape", "1"]).error().contains("ONNX"));
+    for command in ["inspect", "bench"] {
+        assert!(bench.run(&[command, "m.gguf", "--shape", "1"]).error().contains("ONNX"));
+    }
     assert!(bench.run(&["inspect", "absent.gguf"]).error().contains("absent.gguf"));
 }

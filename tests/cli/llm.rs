@@ -228,6 +228,8 @@ fn wrong_use_and_wrong_files_are_one_line() {
     ] {
         assert_eq!(bench.run(args).status, Some(2), "{args:?}");
     }
+    let usage = bench.run(&["perplexity", "x.gguf", "x.gguf", "--ctx", "2"]).usage();
+    assert!(usage.contains("Usage: tilewright perplexity "), "{usage}");
 }
 
 #[test]

@@ -50,13 +50,17 @@ pub(crate) struct BenchedArgs {
     /// Type of the cache of keys and values
     #[arg(long, value_enum, default_value_t, conflicts_with = "kernels")]
     pub(crate) cache_type: CacheType,
-    /// Let attention to prompts round to bf16 whatever the weights are
+    /// Let attention to prompts round to bf16, where the processor is faster so: a little less exact
     #[arg(long, conflicts_with = "kernels")]
     pub(crate) bf16: bool,
     /// Use weights as they lie in the file
     #[arg(long, conflicts_with = "kernels")]
     pub(crate) no_repack: bool,
 }
+
+/// What `--ctx` is for `perplexity`.
+const CTX: &str =
+    "Tokens that the model sees at a time; without it 512, or as many as it was trained for";
 
 /// Types of the cache.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,7 +110,8 @@ pub(crate) struct SamplingArgs {
     /// time
     #[arg(long, value_name = "S")]
     pub(crate) seed: Option<u64>,
-    /// Stop at this text, which is not shown; repeat for several
+    /// Stop at this text, which is not shown; repeat for several. It is taken as it is: \n is not the end of a
+    /// line, which bash writes $'\n'
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
     /// Do not stop where the model ends its text
@@ -129,12 +134,13 @@ count the prompt too.
 Examples:
   tilewright generate -p \"Once upon a time\"
   tilewright generate model.gguf -p \"The capital of France is\" -n 16 --temp 0
-  tilewright generate model.gguf -p - --stop \"\\n\\n\" < prompt.txt
+  tilewright generate model.gguf -p - --stop \"###\" < prompt.txt
   tilewright generate model.gguf --prompt-tokens 1,5,9 -n 0 --logits logits.npy")]
 pub(crate) struct GenerateArgs {
     /// GGUF file; without it the embedded model
     pub(crate) model: Option<PathBuf>,
-    /// Text to go on from; `-` reads it from standard input. Special tokens may be written in it
+    /// Text to go on from; `-` reads it from standard input, with the end of its last line. Special tokens
+    /// may be written in it
     #[arg(
         short,
         long,
@@ -204,7 +210,7 @@ Examples:
 pub(crate) struct TokenizeArgs {
     /// GGUF file; one with nothing but a vocabulary is enough
     pub(crate) model: PathBuf,
-    /// The text; `-` reads it from standard input, byte for byte
+    /// The text; `-` reads it from standard input, with the end of its last line
     #[arg(allow_hyphen_values = true)]
     pub(crate) text: String,
     /// Neither add special tokens nor find them in the text
@@ -223,7 +229,8 @@ length, each with the token that begins a text at its beginning, and the second 
 counts; of a shorter one all but the first token counts.
 
 Example:
-  tilewright perplexity model.gguf text.txt --ctx 512")]
+  tilewright perplexity model.gguf text.txt --ctx 256")]
+#[command(mut_arg("ctx", |arg| arg.help(CTX).long_help(CTX)))]
 pub(crate) struct PerplexityArgs {
     /// GGUF file
     pub(crate) model: PathBuf,

@@ -34,6 +34,13 @@ struct Json<'a> {
 
 /// The command.
 pub(crate) fn bench(args: &BenchArgs, path: &Path) -> Result<(), Failure> {
+    if !args.shapes.is_empty() || args.machine.table.is_some() {
+        return Err(Failure(
+            "--shape and --table are for ONNX files; what is measured of a GGUF file is said by \
+             --prompt-length, --generate-length and --depth"
+                .into(),
+        ));
+    }
     let machine = LlmArgs {
         threads: args.machine.threads,
         backend: args.machine.backend.clone(),

@@ -60,9 +60,10 @@ const LEAST_CONTEXT: usize = 3;
 /// The command.
 pub(crate) fn perplexity(args: &PerplexityArgs) -> Result<(), Failure> {
     if let Some(context @ ..LEAST_CONTEXT) = args.machine.ctx.map(|n| n as usize) {
-        bad_usage(format!(
-            "--ctx {context} is too short, expected at least {LEAST_CONTEXT} tokens"
-        ));
+        bad_usage(
+            "perplexity",
+            format!("--ctx {context} is too short, expected at least {LEAST_CONTEXT} tokens"),
+        );
     }
     let text = if args.text == Path::new("-") {
         read_stdin()?
