@@ -64,7 +64,7 @@ impl tw_model {
         let model = Arc::new(model?);
         let all =
             |values: &[ValueInfo]| values.iter().map(Described::new).collect::<Result<Vec<_>, _>>();
-        let (inputs, outputs) = (all(model.inputs())?, all(model.outputs())?);
+        let (inputs, mut outputs) = (all(model.inputs())?, all(model.outputs())?);
         tell(tw_log_level::TW_LOG_INFO, || {
             format!("a network of {} inputs and {} outputs", inputs.len(), outputs.len())
         });
@@ -75,11 +75,17 @@ impl tw_model {
                 metadata.insert(key.clone(), value);
             }
         }
-        let texts = model.outputs().iter().find_map(|o| model.texts(&o.name)).unwrap_or_default();
-        // Zeros in them cannot be told.
-        let texts =
-            texts.iter().map(|text| CString::new(text.replace('\0', "")).unwrap_or_default());
-        let texts = texts.collect();
+        let mut texts = Vec::new();
+        if cfg!(feature = "ops-more")
+            && let Some(list) = model.outputs().iter().find_map(|o| model.texts(&o.name))
+        {
+            // Zeros in them cannot be told.
+            let text = |text: &String| CString::new(text.replace('\0', "")).unwrap_or_default();
+            texts = list.iter().map(text).collect();
+            for (output, info) in outputs.iter_mut().zip(model.outputs()) {
+                output.is_text = model.texts(&info.name).is_some();
+            }
+        }
         Ok(Self { kind: Kind::Network { model, options }, inputs, outputs, metadata, texts })
     }
 
@@ -327,15 +333,8 @@ pub unsafe extern "C" fn tw_model_output_text(
 ) -> tw_status {
     call(|| {
         let model = given(model, "model")?;
-        let name = &nth(&model.outputs, index, "outputs")?.name;
-        let is_text = match &model.kind {
-            Kind::Network { model, .. } => {
-                name.to_str().is_ok_and(|name| model.texts(name).is_some())
-            }
-            #[cfg(feature = "llm")]
-            Kind::Language(_) => false,
-        };
-        let texts: &[CString] = if is_text { &model.texts } else { &[] };
+        let output = nth(&model.outputs, index, "outputs")?;
+        let texts = if output.is_text { model.texts.as_slice() } else { &[] };
         let number = usize::try_from(number).unwrap_or(usize::MAX);
         let found = nth(texts, number, "texts in this output")?;
         // SAFETY: as the caller promises.

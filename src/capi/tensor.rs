@@ -81,6 +81,8 @@ pub(super) fn dims(from: impl ExactSizeIterator<Item = i64>) -> Option<(i32, [i6
 /// An input or output with its name as C wants it.
 pub(super) struct Described {
     pub(super) name: CString,
+    /// Whether its elements stand for texts.
+    pub(super) is_text: bool,
     info: tw_tensor_info,
 }
 
@@ -106,7 +108,8 @@ impl Described {
             None => (-1, [0; TW_MAX_RANK]),
             Some(found) => found.ok_or_else(|| unsupported("extents"))?,
         };
-        Ok(Self { info: tw_tensor_info { name: core::ptr::null(), dtype, rank, dims }, name })
+        let info = tw_tensor_info { name: core::ptr::null(), dtype, rank, dims };
+        Ok(Self { name, is_text: false, info })
     }
 
     pub(super) fn info(&self) -> tw_tensor_info {

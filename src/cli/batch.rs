@@ -10,7 +10,7 @@ use tilewright::{Session, Tensor};
 
 use super::args::{BatchArgs, Format};
 use super::model::{self, Network};
-use super::output::OutputDir;
+use super::output::{self, OutputDir};
 use super::report::{self, Table};
 use super::{Failure, inputs};
 
@@ -158,8 +158,10 @@ fn run_case(
     let outputs = session.run(&given)?;
     let seconds = start.elapsed().as_secs_f64();
     let names: Vec<String> = (0..outputs.len()).map(|i| format!("output_{i}")).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    out.write(&network.model, &outputs, &names)?;
+    let named = names.iter().zip(&outputs).map(|(name, (output, tensor))| {
+        (name.as_str(), tensor, output::texts(&network.model, output, tensor))
+    });
+    out.write(&named.collect::<Vec<_>>())?;
     Ok(seconds)
 }
 

@@ -7,7 +7,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 
 use super::args::{BenchArgs, Format};
-use super::model::Network;
+use super::model::{self, Network};
 use super::report;
 use super::run::borrowed;
 use super::{Failure, inputs, inspect_gguf, kernels};
@@ -23,6 +23,7 @@ struct Json<'a> {
     model: &'a str,
     isa: &'static str,
     threads: usize,
+    backend: &'a str,
     runs: usize,
     /// Reading the model and planning it.
     load_ms: f64,
@@ -48,6 +49,14 @@ pub(super) fn bench(args: &BenchArgs) -> Result<(), Failure> {
         return super::llm::bench::bench(args, path);
         #[cfg(not(feature = "llm"))]
         return Err(inspect_gguf::no_language_models(path));
+    }
+    #[cfg(feature = "llm")]
+    if args.llm.says_something() {
+        return Err(Failure(
+            "--prompt-length, --generate-length, --depth, --cache-type, --bf16 and --no-repack are for GGUF \
+             files; what is measured of a network is said by --shape"
+                .into(),
+        ));
     }
     let start = Instant::now();
     let network = Network::load(args.model.as_deref())?;
@@ -82,6 +91,7 @@ pub(super) fn bench(args: &BenchArgs) -> Result<(), Failure> {
         model: &network.name,
         isa: session.isa().name(),
         threads: session.threads(),
+        backend: &args.machine.backend,
         runs: samples.len(),
         load_ms: load.as_secs_f64() * 1e3,
         median_us: median * 1e6,
@@ -102,7 +112,7 @@ fn text(result: &Json<'_>) -> String {
     let shapes: Vec<String> =
         result.shapes.iter().map(|s| format!("{} {:?}", s.name, s.shape)).collect();
     format!(
-        "model   {}\ninput   {}\nready   in {}\nmedian  {} ({} runs)\nfastest {}\nspeed   {:.1} GFLOP/s on {} \
+        "model   {}\ninput   {}\nready   in {}\nmedian  {} ({} runs)\nfastest {}\nspeed   {:.1} GFLOP/s on {}{} \
          ({} thread{})\n",
         result.model,
         shapes.join(", "),
@@ -111,6 +121,7 @@ fn text(result: &Json<'_>) -> String {
         result.runs,
         report::duration(result.min_us / 1e6),
         result.gflops,
+        model::device_before(result.backend),
         result.isa,
         result.threads,
         if result.threads == 1 { "" } else { "s" },

@@ -76,7 +76,8 @@ impl Network {
     pub(super) fn guess_task(&mut self) {
         let ([input], [output]) = (self.model.inputs(), self.model.outputs()) else { return };
         let says_more = self.task != Task::default() && !self.only_labels;
-        if says_more || input.dtype != DType::F32 || output.dtype != DType::F32 {
+        let floats = [DType::F32, DType::F16, DType::BF16];
+        if says_more || !floats.contains(&input.dtype) || !floats.contains(&output.dtype) {
             return;
         }
         if let Some(mut task) = Task::guess(&inputs::extents(input), &inputs::extents(output)) {
@@ -189,6 +190,11 @@ pub(super) fn device(name: &str, which: Option<&str>) -> Result<Option<Arc<dyn D
         return Ok(Some(device.clone()));
     }
     Ok(None)
+}
+
+/// What is said before the instruction set: the device that computes what it can.
+pub(super) fn device_before(backend: &str) -> String {
+    if backend == "cpu" { String::new() } else { format!("{backend} and ") }
 }
 
 /// The OpenCL device. All sessions of the program share it.

@@ -18,6 +18,9 @@ const MAX_NAME: usize = 200;
 /// The type of outputs that are texts.
 pub(super) const TEXT: &str = "text";
 
+/// The name of a file, a tensor for it, and the texts that its elements stand for, if they do.
+pub(super) type Output<'a> = (&'a str, &'a Tensor, Option<Vec<&'a str>>);
+
 /// The elements of an output that is texts.
 pub(super) fn texts<'a>(model: &'a Model, output: &str, tensor: &Tensor) -> Option<Vec<&'a str>> {
     let list = model.texts(output)?;
@@ -53,19 +56,14 @@ impl OutputDir {
         Ok(this)
     }
 
-    /// Writes every output of a model as `NAME.npy`, with a name of `names`; either all files appear, complete,
-    /// or none does. Returns their paths in order.
-    pub(super) fn write(
-        &mut self,
-        model: &Model,
-        outputs: &[(String, Tensor)],
-        names: &[&str],
-    ) -> Result<Vec<PathBuf>, Failure> {
-        let names = file_names(names.iter().copied());
+    /// Writes every tensor, or its texts, as `NAME.npy`; either all files appear, complete, or none does.
+    /// Returns their paths in order.
+    pub(super) fn write(&mut self, outputs: &[Output<'_>]) -> Result<Vec<PathBuf>, Failure> {
+        let names = file_names(outputs.iter().map(|(name, ..)| *name));
         let mut pending = Vec::with_capacity(outputs.len());
-        for ((output, tensor), name) in outputs.iter().zip(names) {
-            let bytes = match texts(model, output, tensor) {
-                Some(texts) => npy::write_texts(&tensor.dims(), &texts)?,
+        for ((_, tensor, texts), name) in outputs.iter().zip(names) {
+            let bytes = match texts {
+                Some(texts) => npy::write_texts(&tensor.dims(), texts)?,
                 None => npy::write(tensor)?,
             };
             pending.push(Pending::new(&self.path.join(name), &bytes)?);
@@ -244,7 +242,7 @@ mod tests {
         assert!(!base.path().join("a").exists());
         let tensor = Tensor::from_slice(&[1], &[1f32]).unwrap();
         let mut out = OutputDir::open(&deep).unwrap();
-        assert_eq!(out.write(&[("y", &tensor)]).unwrap(), [deep.join("y.npy")]);
+        assert_eq!(out.write(&[("y", &tensor, None)]).unwrap(), [deep.join("y.npy")]);
         drop(out);
         let files: Vec<_> = fs::read_dir(&deep).unwrap().map(|e| e.unwrap().file_name()).collect();
         assert_eq!(files, ["y.npy"]);

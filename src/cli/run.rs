@@ -15,7 +15,7 @@ use tilewright::{DType, Model, ProfileRow, Session, Tensor};
 
 use super::args::{Format, RunArgs};
 use super::inputs::{self, Inputs};
-use super::model::Network;
+use super::model::{self, Network};
 use super::output::{self, OutputDir, Pending};
 use super::report::{self, Table};
 use super::{Failure, draw};
@@ -43,6 +43,15 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
                 .into(),
         ));
     }
+    if args.pixel_range.is_some()
+        && matches!(network.task.input, Some(task::Input::LineImage { .. }))
+    {
+        return Err(Failure(
+            "--pixel-range is for networks that take pictures as they are, and this one reads lines of text, \
+             from any samples"
+                .into(),
+        ));
+    }
     if args.draw.is_some() && !matches!(network.task.output, Some(Output::Detections(_))) {
         return Err(Failure(
             "--draw is for networks that detect things, and this one's metadata do not say that \
@@ -64,10 +73,12 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
     let files = write(output_dir, &network.model, &outputs)?;
     let drawing = drawing.map(Pending::finish).transpose()?;
     let profile = if args.profile { profile(&mut session, &inputs)? } else { Vec::new() };
+    let backend = args.machine.backend.as_str();
     match args.format {
         Format::Json => {
-            let result =
-                Json::new(&network, &session, elapsed, &outputs, &files, &reading, &profile);
+            let result = Json::new(
+                &network, backend, &session, elapsed, &outputs, &files, &reading, &profile,
+            );
             let drawing = drawing.map(|file| file.display().to_string());
             report::print_json(&Json { drawing, ..result })
         }
@@ -75,7 +86,7 @@ pub(super) fn run(args: &RunArgs) -> Result<(), Failure> {
             for file in files.iter().chain(&drawing) {
                 report::note(&format!("wrote {}", file.display()));
             }
-            report::print(&text(&network, &session, elapsed, &outputs, &reading, &profile))
+            report::print(&text(&network, backend, &session, elapsed, &outputs, &reading, &profile))
         }
     }
 }
@@ -119,8 +130,8 @@ fn profile(session: &mut Session, inputs: &Named) -> Result<Vec<ProfileRow>, Fai
 
 fn write(dir: Option<OutputDir>, model: &Model, outputs: &Named) -> Result<Vec<PathBuf>, Failure> {
     let Some(mut dir) = dir else { return Ok(Vec::new()) };
-    let names: Vec<&str> = outputs.iter().map(|(name, _)| name.as_str()).collect();
-    dir.write(model, outputs, &names)
+    let named = outputs.iter().map(|(name, t)| (name.as_str(), t, output::texts(model, name, t)));
+    dir.write(&named.collect::<Vec<_>>())
 }
 
 /// What the outputs mean, where the network says so.
@@ -139,6 +150,7 @@ impl Reading {
         picture: Option<&(Picture, Placement)>,
     ) -> Self {
         let mut reading = Self::default();
+        let outputs = &outputs.iter().map(|(name, t)| (name.clone(), widened(t))).collect();
         let problem = match output {
             Some(Output::Text { ctc, decoder: own }) => {
                 let read = |t: &Tensor| task::read_text(t, ctc, decoder.unwrap_or(*own));
@@ -200,6 +212,15 @@ impl Summary {
     }
 }
 
+/// Halves as f32, which is what meanings are read from; others as they are.
+fn widened(tensor: &Tensor) -> Tensor {
+    if !matches!(tensor.dtype(), DType::F16 | DType::BF16) {
+        return tensor.clone();
+    }
+    let values: Vec<f32> = values(tensor).into_iter().map(|v| v as f32).collect();
+    Tensor::from_slice(&tensor.dims(), &values).unwrap_or_else(|_| tensor.clone())
+}
+
 /// The elements as f64, rounded where that cannot hold them; empty for block-quantised types.
 fn values(tensor: &Tensor) -> Vec<f64> {
     macro_rules! convert {
@@ -229,6 +250,7 @@ struct Json<'a> {
     model: &'a str,
     isa: &'static str,
     threads: usize,
+    backend: &'a str,
     time_us: f64,
     outputs: Vec<JsonOutput<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -295,6 +317,7 @@ fn is_zero(n: &usize) -> bool {
 impl<'a> Json<'a> {
     fn new(
         network: &'a Network,
+        backend: &'a str,
         session: &Session,
         elapsed: Duration,
         outputs: &'a Named,
@@ -307,6 +330,7 @@ impl<'a> Json<'a> {
             model: &network.name,
             isa: session.isa().name(),
             threads: session.threads(),
+            backend,
             time_us: elapsed.as_secs_f64() * 1e6,
             outputs: outputs
                 .iter()
@@ -368,6 +392,7 @@ fn gflops(row: &ProfileRow) -> f64 {
 
 fn text(
     network: &Network,
+    backend: &str,
     session: &Session,
     elapsed: Duration,
     outputs: &Named,
@@ -391,8 +416,9 @@ fn text(
         out.push_str(&outputs_table(&network.model, outputs));
     }
     out.push_str(&format!(
-        "time        {} on {} ({} thread{})\n",
+        "time        {} on {}{} ({} thread{})\n",
         report::duration(elapsed.as_secs_f64()),
+        model::device_before(backend),
         session.isa(),
         session.threads(),
         if session.threads() == 1 { "" } else { "s" }

@@ -120,7 +120,8 @@ impl fmt::Display for LlmError {
             Self::NoTokens => f.write_str("there are no tokens to evaluate"),
             Self::ContextFull { used, more, context } => write!(
                 f,
-                "the context of {context} tokens is full: {used} are in use, {more} more do not fit"
+                "the context of {context} tokens is full: {used} are in use, {more} more do not fit; \
+                 ask for a larger context"
             ),
             Self::ContextMemory { context, needed, limit } => write!(
                 f,

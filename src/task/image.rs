@@ -7,10 +7,12 @@
 //! 255 become, because networks differ in that. Then a mean is subtracted and the rest divided by a
 //! standard deviation, per channel; an i8 or u8 input with a scale and zero point is quantised.
 
+use half::{bf16, f16};
+
 use super::TaskError;
 use super::resample::resize;
 use crate::io::Picture;
-use crate::tensor::{DType, Tensor};
+use crate::tensor::{DType, Tensor, TensorError};
 
 /// Most rows or columns of an input.
 const MAX_SIDE: usize = 1 << 15;
@@ -174,8 +176,8 @@ pub fn prepare(
     };
     let integer = matches!(dtype, DType::U8 | DType::I8);
     match (dtype, how.range, how.quantization) {
-        (DType::F32, Some(_), _) | (DType::U8, None, None) => {}
-        (DType::F32, None, _) => {
+        (DType::F32 | DType::F16 | DType::BF16, Some(_), _) | (DType::U8, None, None) => {}
+        (DType::F32 | DType::F16 | DType::BF16, None, _) => {
             return refuse(
                 "the model does not say which values the samples of a picture become; \
                  add --pixel-range LOW..HIGH (often 0..1 or 0..255), or give the input as a .npy \
@@ -242,10 +244,25 @@ pub fn prepare(
             .collect();
         match how.quantization.and_then(|q| q.tensor(dtype, &shape, &values)) {
             Some(tensor) => tensor?,
-            None => Tensor::from_slice(&shape, &values)?,
+            None => floats(dtype, &shape, &values)?,
         }
     };
     Ok(Prepared { tensor, placement: cut.placement([new_height, new_width]) })
+}
+
+/// A tensor of f32, or of halves.
+fn floats(dtype: DType, dims: &[usize], values: &[f32]) -> Result<Tensor, TensorError> {
+    match dtype {
+        DType::F16 => {
+            let values: Vec<f16> = values.iter().map(|v| f16::from_f32(*v)).collect();
+            Tensor::from_slice(dims, &values)
+        }
+        DType::BF16 => {
+            let values: Vec<bf16> = values.iter().map(|v| bf16::from_f32(*v)).collect();
+            Tensor::from_slice(dims, &values)
+        }
+        _ => Tensor::from_slice(dims, values),
+    }
 }
 
 /// Which part of a picture is scaled to which part of an input; rows first.
@@ -370,6 +387,21 @@ mod tests {
         let last = [Some(1), None, None, Some(3)];
         let tensor = ready(&rgb(), DType::U8, &last, None).unwrap();
         assert_eq!((tensor.dims(), tensor.bytes()), (vec![1, 1, 2, 3], &rgb().samples[..]));
+    }
+
+    #[test]
+    fn halves_are_rounded_samples() {
+        let range = Some([0.0, 1.0]);
+        let dims = [None, Some(3), None, None];
+        let whole = ready(&rgb(), DType::F32, &dims, range).unwrap();
+        let want: Vec<f32> = whole.as_slice::<f32>().unwrap().to_vec();
+        let half = ready(&rgb(), DType::F16, &dims, range).unwrap();
+        let rounded: Vec<f16> = want.iter().map(|v| f16::from_f32(*v)).collect();
+        assert_eq!(half.as_slice::<f16>().unwrap()[..], rounded);
+        let brain = ready(&rgb(), DType::BF16, &dims, range).unwrap();
+        let rounded: Vec<bf16> = want.iter().map(|v| bf16::from_f32(*v)).collect();
+        assert_eq!(brain.as_slice::<bf16>().unwrap()[..], rounded);
+        assert!(ready(&rgb(), DType::F16, &dims, None).is_err());
     }
 
     #[test]

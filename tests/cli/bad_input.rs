@@ -210,8 +210,13 @@ fn a_plan_that_fails_on_assumed_extents_says_what_was_assumed() {
 }
 
 #[test]
-fn options_of_bench_that_would_be_ignored_are_refused() {
+fn options_that_would_be_ignored_are_refused() {
     let bench = bench();
+    bench.model("m.onnx", &relu());
+    let error = bench.run(&["bench", "m.onnx", "--depth", "5"]).error();
+    assert!(error.contains("--depth") && error.contains("GGUF"), "{error}");
+    let error = bench.run(&["run", "--pixel-range", "0..1"]).error();
+    assert!(error.contains("--pixel-range"), "{error}");
     for option in [["--backend", "cpu"], ["--table", "t.txt"], ["--memory-limit", "1G"]] {
         let error = bench.run(&[&["bench", "--kernels", "x"][..], &option].concat()).usage();
         assert!(error.contains(option[0]), "{error}");

@@ -110,7 +110,8 @@ fn generation_stops_where_it_should() {
     assert_eq!((&json["stop"], &json["tokens"]), (&json!("length"), &json!([2, 2, 2])));
     // The context's end is one, unless half of it is forgotten.
     let json = run(&["--ctx", "16", "-n", "40"]).json();
-    assert_eq!((&json["stop"], json["tokens"].as_array().unwrap().len()), (&json!("length"), 12));
+    let made = json["tokens"].as_array().unwrap().len();
+    assert_eq!((&json["stop"], made), (&json!("context full"), 12));
     let json = run(&["--ctx", "16", "-n", "40", "--context-shift"]).json();
     assert_eq!(json["tokens"].as_array().unwrap().len(), 40);
     let error = run(&["--ctx", "4"]).error();

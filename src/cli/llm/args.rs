@@ -39,13 +39,13 @@ pub(crate) struct LlmArgs {
 #[command(next_help_heading = "Language models")]
 pub(crate) struct BenchedArgs {
     /// Tokens of the prompt
-    #[arg(long, value_name = "N", default_value_t = 512, value_parser = count, conflicts_with = "kernels")]
+    #[arg(long, value_name = "N", default_value_t = Self::LENGTHS.0, value_parser = count, conflicts_with = "kernels")]
     pub(crate) prompt_length: usize,
     /// Tokens to generate
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = count, conflicts_with = "kernels")]
+    #[arg(long, value_name = "N", default_value_t = Self::LENGTHS.1, value_parser = count, conflicts_with = "kernels")]
     pub(crate) generate_length: usize,
     /// Tokens in the context before those that are measured
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = count, conflicts_with = "kernels")]
+    #[arg(long, value_name = "N", default_value_t = Self::LENGTHS.2, value_parser = count, conflicts_with = "kernels")]
     pub(crate) depth: usize,
     /// Type of the cache of keys and values
     #[arg(long, value_enum, default_value_t, conflicts_with = "kernels")]
@@ -56,6 +56,18 @@ pub(crate) struct BenchedArgs {
     /// Use weights as they lie in the file
     #[arg(long, conflicts_with = "kernels")]
     pub(crate) no_repack: bool,
+}
+
+impl BenchedArgs {
+    /// Whether anything is not as it is without a word.
+    pub(crate) fn says_something(&self) -> bool {
+        let lengths = (self.prompt_length, self.generate_length, self.depth);
+        let flags = self.bf16 || self.no_repack;
+        lengths != Self::LENGTHS || self.cache_type != CacheType::default() || flags
+    }
+
+    /// Tokens of the prompt, to generate, and before them.
+    const LENGTHS: (usize, usize, usize) = (512, 64, 0);
 }
 
 /// What `--ctx` is for `perplexity`.

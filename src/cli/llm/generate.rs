@@ -91,7 +91,7 @@ pub(crate) fn generate(args: &GenerateArgs) -> Result<(), Failure> {
             "prompt {n} tokens, {prompt_tok_s:.1} tokens/s; generated {m} tokens, {decode_tok_s:.1} \
              tokens/s{first} ({} to load); stopped: {}; seed {seed}",
             report::duration(ready.load.as_secs_f64()),
-            reason(made.finish),
+            reason(&made, args.predict),
         ));
     } else {
         report::print_json(&Json {
@@ -99,7 +99,7 @@ pub(crate) fn generate(args: &GenerateArgs) -> Result<(), Failure> {
             prompt_tokens: &tokens,
             tokens: &made.tokens,
             text: &made.text,
-            stop: reason(made.finish),
+            stop: reason(&made, args.predict),
             prompt_tok_s,
             decode_tok_s,
             load_ms: load,
@@ -171,11 +171,12 @@ impl Made {
 }
 
 /// The name of a reason in results.
-fn reason(finish: Finish) -> &'static str {
-    match finish {
+fn reason(made: &Made, wanted: usize) -> &'static str {
+    match made.finish {
         Finish::Eos => "eos",
         Finish::Stop => "stop string",
         Finish::Cancelled => "interrupted",
+        _ if made.tokens.len() < wanted => "context full",
         _ => "length",
     }
 }

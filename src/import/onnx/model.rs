@@ -221,7 +221,7 @@ impl OnnxModel {
 
     /// For an output whose elements are texts in the file, the texts, by the numbers that take their place.
     pub fn texts(&self, output: &str) -> Option<&[String]> {
-        self.texts.outputs.contains(output).then_some(&*self.texts.list)
+        self.texts.outputs.iter().any(|name| name == output).then_some(&*self.texts.list)
     }
 
     /// The constants that the outputs depend on, with their names.

@@ -26,7 +26,7 @@ pub(super) struct Texts {
     /// By their numbers.
     pub(super) list: Arc<[String]>,
     /// Names of the outputs that are texts.
-    pub(super) outputs: HashSet<String>,
+    pub(super) outputs: Vec<String>,
 }
 
 /// What an operator may read that is a text, and whether it gives texts then.
@@ -134,10 +134,10 @@ pub(super) fn number(graph: &mut GraphProto, missing: &mut MissingList) -> Texts
             *to = data_type::INT64.into();
         }
     }
-    let mut outputs = HashSet::new();
+    let mut outputs = Vec::new();
     for output in &mut graph.output {
         let Some(name) = output.name.as_ref().filter(|n| texts.contains(*n)) else { continue };
-        outputs.insert(name.clone());
+        outputs.push(name.clone());
         if let Some(kind) = element_type(output).filter(|kind| **kind == data_type::STRING) {
             *kind = data_type::INT64;
         }

@@ -222,7 +222,9 @@ fn constant_nodes_of_every_form() {
     let value = super::super::super::testing::tensor("v", &i64s(&[7]));
     assert_eq!(ints(&with(7, "value", A::T(value)).unwrap()), [7]);
     assert!(matches!(with(9, "value_int", A::I(1)), Err(ImportError::Unsupported(_))));
-    assert!(matches!(with(13, "value_string", A::S("x")), Err(ImportError::Unsupported(_))));
+    assert!(matches!(with(9, "value_string", A::S("x")), Err(ImportError::Unsupported(_))));
+    // Texts are numbers inside.
+    assert_eq!(ints(&with(13, "value_strings", A::Ss(&["x", "y", "x"])).unwrap()), [0, 1, 0]);
     assert!(matches!(run("Constant", 13, &[], &[]), Err(ImportError::Structure(_))));
 }
 
