@@ -73,7 +73,13 @@ impl OnnxModel {
                 return Err(StructureError::OpsetTwice(short(domain)).into());
             }
         }
-        let opset = *opsets.get("").ok_or(StructureError::NoOpset)?;
+        // Who uses operators of other domains only need not name a version of ONNX's; nodes that do are
+        // refused where they are met.
+        let opset = match opsets.get("") {
+            Some(&opset) => opset,
+            None if opsets.is_empty() => return Err(StructureError::NoOpset.into()),
+            None => NEWEST_OPSET,
+        };
         if !(OLDEST_OPSET..=NEWEST_OPSET).contains(&opset) {
             let (oldest, newest) = (OLDEST_OPSET, NEWEST_OPSET);
             return Err(StructureError::Opset { found: opset, oldest, newest }.into());
@@ -415,7 +421,12 @@ impl Loader {
                 _ => format!("{}#{index}", short(op)),
             };
             let domain = domain_name(p.domain.as_deref());
-            let opset = self.opsets.get(domain).copied().unwrap_or(0);
+            // Exporters forget domains of which there is only one version.
+            let opset = match self.opsets.get(domain) {
+                Some(&opset) => opset,
+                None if domain.is_empty() => return Err(StructureError::NoOpset.into()),
+                None => 1,
+            };
             let Some(row) = ops::find(domain, op, opset) else {
                 let kind = match ops::absent(op) {
                     Some((what, feature)) => MissingKind::NotBuilt { what, feature },

@@ -109,6 +109,25 @@ fn versions_are_checked() {
     assert!(matches!(twice, Err(StructureError::OpsetTwice(_))));
 }
 
+/// Exporters of trees import `ai.onnx.ml` alone, and some forget `com.microsoft`.
+#[test]
+fn domains_that_are_not_imported() {
+    let with = |domain: &str, op: &str, attrs: &[(&str, A<'_>)], import: (Option<&str>, i64)| {
+        let one = NodeProto { domain: Some(domain.into()), ..node(op, &["x"], &["y"], attrs) };
+        let mut p = model(13, graph(vec![one]));
+        p.opset_import[0].domain = import.0.map(str::to_owned);
+        p.opset_import[0].version = Some(import.1);
+        OnnxModel::from_proto(p, None)
+    };
+    let binarizer = |import| with("ai.onnx.ml", "Binarizer", &[("threshold", A::F(0.5))], import);
+    assert!(binarizer((Some("ai.onnx.ml"), 1)).is_ok());
+    assert!(binarizer((None, 17)).is_ok());
+    assert!(with("com.microsoft", "QuickGelu", &[], (None, 17)).is_ok());
+    let structure = |m: Result<OnnxModel, _>| structure(m.unwrap_err());
+    let without = with("", "Relu", &[], (Some("com.microsoft"), 1));
+    assert_eq!(structure(without), StructureError::NoOpset);
+}
+
 #[test]
 fn nodes_out_of_order_are_sorted_and_cycles_are_named() {
     let m = load(graph(vec![relu("b", "y"), relu("a", "b"), relu("x", "a")])).unwrap();
