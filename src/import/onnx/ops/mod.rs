@@ -60,6 +60,7 @@ mod slice;
 mod tests;
 mod text;
 mod unroll;
+mod volume;
 mod windows;
 
 pub(super) use control::{enough, truth};

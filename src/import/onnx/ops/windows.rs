@@ -1,11 +1,12 @@
 //! Windows of any number of dimensions: what the kernels of convolutions and pools do not compute.
 
-use super::{NodeCx, OpRow, Outputs, cast, conv};
+use super::{NodeCx, OpRow, Outputs, cast, conv, volume};
 use crate::graph::TensorId;
 use crate::graph::ops::col2im::Col2Im;
 use crate::graph::ops::conv_nd::ConvNd;
 use crate::graph::ops::deform_conv::DeformConv;
 use crate::graph::ops::pad::Pad;
+use crate::graph::ops::pool::PoolKind;
 use crate::graph::ops::pool_nd::{PoolNd, PoolNdKind};
 use crate::graph::ops::scatter_elements::{Reduction, ScatterElements};
 use crate::graph::ops::windows::Windows;
@@ -163,6 +164,18 @@ pub(super) fn pool(
     let dims = cx.dims(x);
     let ceil = cx.flag("ceil_mode", false);
     let windows = placed(cx, dims.get(2..).unwrap_or_default(), size?, ceil)?;
+    let with_kernel = match kind {
+        PoolNdKind::Max => Some(PoolKind::Max),
+        PoolNdKind::Average { include_pad } => Some(PoolKind::Average { include_pad }),
+        PoolNdKind::Norm { .. } | PoolNdKind::Position { .. } => None,
+    };
+    if let Some(kind) = with_kernel {
+        // With derived padding the rounding is part of the derivation.
+        let ceil = ceil && cx.string("auto_pad", "NOTSET") == "NOTSET";
+        if let Some(y) = volume::pool(cx, x, &windows, kind, ceil)? {
+            return Ok(y);
+        }
+    }
     cx.op(PoolNd { kind, windows }, &[x])
 }
 
@@ -174,6 +187,9 @@ pub(super) fn convolution(
 ) -> Result<TensorId, NodeError> {
     let [input, window] = spatial(cx, src)?;
     let windows = placed(cx, &input, window, false)?;
+    if let Some(y) = volume::convolution(cx, src, &windows, groups)? {
+        return Ok(y);
+    }
     let output = windows.count.clone();
     cx.op(ConvNd { windows, output, groups, transposed: false }, src)
 }
@@ -240,6 +256,9 @@ pub(super) fn transposed(cx: &mut NodeCx<'_>, groups: usize) -> Outputs {
         });
     }
     w.count = input;
+    if let Some(y) = volume::transposed(cx, &src, &w, &output, groups)? {
+        return Ok(vec![y]);
+    }
     Ok(vec![cx.op(ConvNd { windows: w, output, groups, transposed: true }, &src)?])
 }
 

@@ -14,6 +14,7 @@ mod pictures;
 mod recurrent;
 mod reductions;
 mod sequences;
+mod volumes;
 
 use super::super::testing::{A, count, f32s, i64s, parts, run, run_all, run_of};
 use crate::import::{ImportError, NodeError};
