@@ -55,15 +55,19 @@ impl Operator for Col2Im {
             // Floats are summed in f64, and integers wrap around.
             let mut sums = vec![(0.0, 0i64); y.len()];
             let mut at = vec![0; self.image.len()];
-            for plane in 0..planes {
-                for block in 0..blocks {
-                    unravel(block, &self.windows.count, &mut at);
-                    self.windows.for_each(&at, &self.image, &mut |tap, cell| {
+            let mut taps = Vec::new();
+            for block in 0..blocks {
+                unravel(block, &self.windows.count, &mut at);
+                // The same cells of each plane.
+                taps.clear();
+                self.windows.for_each(&at, &self.image, &mut |tap, cell| taps.push((tap, cell)));
+                for plane in 0..planes {
+                    for &(tap, cell) in &taps {
                         let value = x[(plane * cells + tap) * blocks + block];
                         let (float, int) = &mut sums[plane * area + cell];
                         *float += value.to_float();
                         *int = int.wrapping_add(value.to_int());
-                    });
+                    }
                 }
             }
             for (y, (float, int)) in y.iter_mut().zip(sums) {

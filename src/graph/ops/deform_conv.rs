@@ -1,7 +1,7 @@
 //! Convolution whose windows bend.
 
 use super::elements::{checked_count, expect_dtype, floats, write_floats};
-use super::sampling::{Taps, linear, sample};
+use super::sampling::{linear, sample, spread};
 use super::windows::Windows;
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, View, ViewMut};
@@ -26,6 +26,45 @@ pub struct DeformConv {
 }
 
 const OP: &str = "deform_conv";
+
+/// The elements of a plane that taps of windows read, with their weights.
+#[derive(Default)]
+struct Reads {
+    cells: Vec<(usize, f64)>,
+    /// Where the cells of each end.
+    ends: Vec<usize>,
+}
+
+impl Reads {
+    fn of(&self, i: usize) -> &[(usize, f64)] {
+        let start = if i == 0 { 0 } else { self.ends[i - 1] };
+        &self.cells[start..self.ends[i]]
+    }
+}
+
+impl DeformConv {
+    /// What each tap of each window reads, all windows of one tap after the other. `offsets` has two
+    /// numbers per tap and window: all of one tap's first dimension, then of its second.
+    fn place(&self, reads: &mut Reads, spatial: &[usize], seats: &[usize], offsets: &[f64]) {
+        let Windows { size, stride, dilation, before, .. } = &self.windows;
+        let (width, points) = (seats[1].max(1), seats[0] * seats[1]);
+        reads.cells.clear();
+        reads.ends.clear();
+        for tap in 0..size[0] * size[1] {
+            let cell = [tap / size[1], tap % size[1]];
+            for point in 0..points {
+                let seat = [point / width, point % width];
+                let at = [0, 1].map(|d| {
+                    let start = (seat[d] * stride[d] + cell[d] * dilation[d]) as f64;
+                    let offset = offsets[(tap * 2 + d) * points + point];
+                    linear(start - before[d] as f64 + offset, spatial[d])
+                });
+                spread(spatial, &at, &mut reads.cells);
+                reads.ends.push(reads.cells.len());
+            }
+        }
+    }
+}
 
 impl Operator for DeformConv {
     fn name(&self) -> &'static str {
@@ -72,30 +111,33 @@ impl Operator for DeformConv {
         let (c, spatial, taps) = (xd[1], &xd[2..], wd[2] * wd[3]);
         let (k, points) = (wd[0], dst.dims[2] * dst.dims[3]);
         let (cg, kg, per_offset) = (wd[1], k / self.groups, c / self.offset_groups);
-        let mut out = Vec::with_capacity(xd[0] * k * points);
-        for i in 0..xd[0] * k * points {
-            let (n, ki, point) = (i / (k * points), i / points % k, i % points);
-            let seat = [point / dst.dims[3], point % dst.dims[3]];
-            let mut sum = bias.as_ref().map_or(0.0, |b| b[ki]);
-            for ci in 0..cg {
-                let channel = ki / kg * cg + ci;
-                let plane = &x[(n * c + channel) * spatial[0] * spatial[1]..];
-                for tap in 0..taps {
-                    let part = (n * self.offset_groups + channel / per_offset) * taps + tap;
-                    let cell = [tap / wd[3], tap % wd[3]];
-                    let at: Vec<Taps> = (0..2)
-                        .map(|d| {
-                            let start = seat[d] * self.windows.stride[d]
-                                + cell[d] * self.windows.dilation[d];
-                            let start = start as f64 - self.windows.before[d] as f64;
-                            linear(start + offsets[(part * 2 + d) * points + point], spatial[d])
-                        })
-                        .collect();
-                    let scale = mask.as_ref().map_or(1.0, |m| m[part * points + point]);
-                    sum += w[(ki * cg + ci) * taps + tap] * scale * sample(plane, spatial, &at);
+        let mut out = vec![0.0; xd[0] * k * points];
+        if let Some(bias) = &bias {
+            let rows = out.chunks_mut(points.max(1)).enumerate();
+            rows.for_each(|(i, row)| row.fill(bias[i % k]));
+        }
+        let mut reads = Reads::default();
+        // What one channel holds at each tap of each window, for all filters.
+        let mut held = vec![0.0; taps * points];
+        for part in 0..xd[0] * self.offset_groups {
+            let (n, first) = (part / self.offset_groups, part % self.offset_groups * per_offset);
+            let offsets = &offsets[part * taps * 2 * points..][..taps * 2 * points];
+            self.place(&mut reads, spatial, &dst.dims[2..], offsets);
+            for channel in first..first + per_offset {
+                let area = spatial[0] * spatial[1];
+                let plane = &x[(n * c + channel) * area..][..area];
+                for (i, held) in held.iter_mut().enumerate() {
+                    let scale = mask.as_ref().map_or(1.0, |m| m[part * taps * points + i]);
+                    *held = scale * sample(plane, reads.of(i));
+                }
+                for ki in channel / cg * kg..(channel / cg + 1) * kg {
+                    let sums = &mut out[(n * k + ki) * points..][..points];
+                    let weights = &w[(ki * cg + channel % cg) * taps..][..taps];
+                    for (held, weight) in held.chunks_exact(points.max(1)).zip(weights) {
+                        sums.iter_mut().zip(held).for_each(|(sum, held)| *sum += weight * held);
+                    }
                 }
             }
-            out.push(sum);
         }
         write_floats(dst, OP, out)
     }

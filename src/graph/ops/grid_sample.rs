@@ -1,7 +1,7 @@
 //! Sampling at computed positions.
 
 use super::elements::{checked_count, expect_dtype, floats, write_floats};
-use super::sampling::{Taps, inside, sample};
+use super::sampling::{Taps, inside, sample, spread};
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, View, ViewMut};
 
@@ -152,12 +152,16 @@ impl Operator for GridSample {
         let area: usize = spatial.iter().product();
         let points: usize = dst.dims[2..].iter().product();
         let mut out = vec![0.0; n * c * points];
+        let mut cells = Vec::new();
         for (point, at) in grid.chunks_exact(spatial.len()).enumerate() {
             let axes = at.iter().rev().zip(spatial);
             let taps: Vec<Taps> = axes.map(|(&at, &extent)| self.taps(at, extent)).collect();
+            // The same cells of each channel.
+            cells.clear();
+            spread(spatial, &taps, &mut cells);
             let (batch, point) = (point / points, point % points);
             for plane in batch * c..(batch + 1) * c {
-                out[plane * points + point] = sample(&x[plane * area..][..area], spatial, &taps);
+                out[plane * points + point] = sample(&x[plane * area..][..area], &cells);
             }
         }
         write_floats(dst, OP, out)

@@ -3,15 +3,25 @@
 /// Positions along one axis and their weights: up to four taps.
 pub(super) type Taps = Vec<(Option<usize>, f64)>;
 
-/// The weighted sum over the product of taps of all axes; absent positions count as 0.
-pub(super) fn sample(x: &[f64], dims: &[usize], taps: &[Taps]) -> f64 {
-    let Some((first, rest)) = taps.split_first() else { return x[0] };
+/// Appends the elements that the product of the taps of all axes names, with the products of their
+/// weights; absent positions and weights of 0 are left out.
+pub(super) fn spread(dims: &[usize], taps: &[Taps], cells: &mut Vec<(usize, f64)>) {
+    append(dims, taps, (0, 1.0), cells);
+}
+
+fn append(dims: &[usize], taps: &[Taps], from: (usize, f64), cells: &mut Vec<(usize, f64)>) {
+    let Some((first, rest)) = taps.split_first() else { return cells.push(from) };
     let stride: usize = dims[1..].iter().product();
-    let tap = |&(at, weight): &(Option<usize>, f64)| match at {
-        Some(at) if weight != 0.0 => weight * sample(&x[at * stride..], &dims[1..], rest),
-        _ => 0.0,
-    };
-    first.iter().map(tap).sum()
+    for &(at, weight) in first {
+        if let Some(at) = at.filter(|_| weight != 0.0) {
+            append(&dims[1..], rest, (from.0 + at * stride, from.1 * weight), cells);
+        }
+    }
+}
+
+/// The weighted sum of elements.
+pub(super) fn sample(x: &[f64], cells: &[(usize, f64)]) -> f64 {
+    cells.iter().fold(0.0, |sum, &(at, weight)| sum + weight * x[at])
 }
 
 /// The two neighbours of a position and their weights; neighbours outside of the axis are absent.

@@ -1,5 +1,5 @@
 //! Windows over three dimensions, which are computed over two at a time (f64, which is computed by
-//! the definition, says what f32 must give).
+//! the definition, says what f32 must give), and windows that bend.
 
 use super::*;
 
@@ -105,4 +105,49 @@ fn extremes() {
             assert!(run(op, 19, &[("pads", A::Is(&pads))], &operands).is_err(), "{op} {pads:?}");
         }
     }
+}
+
+/// Windows that bend, against the definition: groups of channels and of offsets, a mask and a bias.
+#[test]
+#[allow(clippy::cast_possible_truncation, reason = "small numbers")]
+fn bent_windows() {
+    let dims: [&[usize]; 5] = [&[2, 4, 4, 5], &[6, 2, 2, 3], &[2, 24, 3, 2], &[6], &[2, 12, 3, 2]];
+    let values: Vec<Vec<f64>> = dims.iter().map(|d| numbers(d)).collect();
+    let [x, w, bias] = [&values[0], &values[1], &values[3]];
+    let offsets: Vec<f64> = values[2].iter().map(|v| v * 0.375).collect();
+    let mask: Vec<f64> = values[4].iter().map(|v| v * 0.25).collect();
+    let pixel = |plane: usize, y: f64, x_at: f64| {
+        let inside = (0.0..4.0).contains(&y) && (0.0..5.0).contains(&x_at);
+        if inside { x[plane * 20 + y as usize * 5 + x_at as usize] } else { 0.0 }
+    };
+    let mut want = Vec::new();
+    for i in 0..2 * 6 * 6 {
+        let (n, k, point) = (i / 36, i / 6 % 6, i % 6);
+        let mut sum = bias[k];
+        for j in 0..2 * 6 {
+            let (channel, tap) = (k / 3 * 2 + j / 6, j % 6);
+            let part = (n * 2 + channel / 2) * 6 + tap;
+            let y = (point / 2 + tap / 3 * 2) as f64 - 1.0 + offsets[part * 12 + point];
+            let right = (point % 2 * 2 + tap % 3) as f64 + offsets[part * 12 + 6 + point];
+            let (top, left, plane) = (y.floor(), right.floor(), n * 4 + channel);
+            let (down, across) = (y - top, right - left);
+            let value = (1.0 - down) * (1.0 - across) * pixel(plane, top, left)
+                + (1.0 - down) * across * pixel(plane, top, left + 1.0)
+                + down * (1.0 - across) * pixel(plane, top + 1.0, left)
+                + down * across * pixel(plane, top + 1.0, left + 1.0);
+            sum += w[(k * 2 + j / 6) * 6 + tap] * mask[part * 6 + point] * value;
+        }
+        want.push(sum as f32);
+    }
+    let narrow = |v: &[f64]| v.iter().map(|&v| v as f32).collect::<Vec<f32>>();
+    let operands = [x, w, &offsets, bias, &mask].map(|v| narrow(v));
+    let operands: Vec<Tensor> = dims.iter().zip(&operands).map(|(d, v)| f32s(d, v)).collect();
+    let attrs = [
+        ("group", A::I(2)),
+        ("offset_group", A::I(2)),
+        ("pads", A::Is(&[1, 0, 0, 1])),
+        ("strides", A::Is(&[1, 2])),
+        ("dilations", A::Is(&[2, 1])),
+    ];
+    close(&run("DeformConv", 19, &attrs, &operands).unwrap(), &[2, 6, 3, 2], &want);
 }
