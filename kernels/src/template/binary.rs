@@ -309,6 +309,8 @@ macro_rules! binary_row {
         mod $id {
             use super::*;
             use tilewright_intrinsics::{each, $tile as tile};
+            #[cfg(not(feature = "few-kernels"))]
+            binary_powers! { $feat $l }
             binary_kernels! { $feat $l $v $isa_name
                 add Add |p, q| tile!(VADD p, q);
                 sub Sub |p, q| tile!(VSUB p, q);
@@ -321,11 +323,22 @@ macro_rules! binary_row {
                 #[cfg(not(feature = "few-kernels"))]
                 power Pow |p, q| {
                     let (base, mut lanes) = (tile!(LANES_OF p), tile!(LANES_OF q));
-                    crate::template::binary_pow::powers(&base, &mut lanes);
+                    powers(&base, &mut lanes);
                     let lanes = lanes.as_ptr();
                     tile!(VLOAD lanes, 0)
                 };
             }
+        }
+    };
+}
+
+macro_rules! binary_powers {
+    ([$($f:tt)*] $l:tt) => {
+        /// In a function of its own, as it would be written out for each vector of each loop: 300 KB.
+        #[inline(never)]
+        $(#[target_feature(enable = $f)])*
+        fn powers(base: &[f32; $l], exponents: &mut [f32; $l]) {
+            crate::template::binary_pow::powers(base, exponents);
         }
     };
 }
