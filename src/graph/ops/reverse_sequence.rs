@@ -45,15 +45,21 @@ impl Operator for ReverseSequence {
             known.ok_or(GraphError::IndexOutOfRange { op: OP, index: length, extent })
         });
         let lengths = lengths.collect::<Result<Vec<_>, _>>()?;
-        let (steps, mut at) = (strides(dims), vec![0; dims.len()]);
-        for (i, y) in dst.bytes.chunks_exact_mut(size).enumerate() {
-            unravel(i, dims, &mut at);
+        if dst.bytes.is_empty() {
+            return Ok(());
+        }
+        // What lies behind both axes moves together.
+        let (outer, inner) = dims.split_at(self.time.max(self.batch) + 1);
+        let run = size * inner.iter().product::<usize>();
+        let (steps, mut at) = (strides(outer), vec![0; outer.len()]);
+        for (i, y) in dst.bytes.chunks_exact_mut(run).enumerate() {
+            unravel(i, outer, &mut at);
             let length = lengths[at[self.batch]];
             if at[self.time] < length {
                 at[self.time] = length - 1 - at[self.time];
             }
             let from: usize = at.iter().zip(&steps).map(|(a, s)| a * s).sum();
-            y.copy_from_slice(&src[0].bytes[from * size..][..size]);
+            y.copy_from_slice(&src[0].bytes[from * run..][..run]);
         }
         Ok(())
     }
