@@ -37,12 +37,16 @@ impl Dft {
     fn transform(&self, x: &[(f64, f64)], turns: &[(f64, f64)]) -> Vec<(f64, f64)> {
         let n = self.length;
         let at = |k: usize| {
-            let term = |(j, &(re, im)): (usize, &(f64, f64))| {
-                let (cos, sin) = turns[(j as u128 * k as u128 % n as u128) as usize];
+            // Element j is turned by j k modulo n; a division for each would take longer than all else.
+            let mut turn = 0;
+            let term = |&(re, im): &(f64, f64)| {
+                let (cos, sin) = turns[turn];
+                turn += k;
+                turn -= if turn >= n { n } else { 0 };
                 let sin = if self.inverse { sin } else { -sin };
                 (re * cos - im * sin, re * sin + im * cos)
             };
-            let sum = x.iter().enumerate().map(term);
+            let sum = x.iter().map(term);
             let (re, im) = sum.fold((0.0, 0.0), |a, b| (a.0 + b.0, a.1 + b.1));
             let scale = if self.inverse { 1.0 / n as f64 } else { 1.0 };
             (re * scale, im * scale)
