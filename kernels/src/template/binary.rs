@@ -332,6 +332,7 @@ macro_rules! binary_row {
     };
 }
 
+#[cfg(not(feature = "few-kernels"))]
 macro_rules! binary_powers {
     ([$($f:tt)*] $l:tt) => {
         /// In a function of its own, as it would be written out for each vector of each loop: 300 KB.

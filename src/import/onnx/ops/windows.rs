@@ -18,6 +18,9 @@ use crate::tensor::DType;
 const AUTO_PAD: Attr =
     Attr::string("auto_pad").one_of(&["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]);
 
+/// Small builds compute volumes by the definition, which is there anyway.
+const VOLUMES: bool = cfg!(feature = "ops-more");
+
 pub(super) const ROWS: &[OpRow] = &[
     OpRow::new(
         "Col2Im",
@@ -169,7 +172,7 @@ pub(super) fn pool(
         PoolNdKind::Average { include_pad } => Some(PoolKind::Average { include_pad }),
         PoolNdKind::Norm { .. } | PoolNdKind::Position { .. } => None,
     };
-    if let Some(kind) = with_kernel {
+    if let (true, Some(kind)) = (VOLUMES, with_kernel) {
         // With derived padding the rounding is part of the derivation.
         let ceil = ceil && cx.string("auto_pad", "NOTSET") == "NOTSET";
         if let Some(y) = volume::pool(cx, x, &windows, kind, ceil)? {
@@ -187,7 +190,7 @@ pub(super) fn convolution(
 ) -> Result<TensorId, NodeError> {
     let [input, window] = spatial(cx, src)?;
     let windows = placed(cx, &input, window, false)?;
-    if let Some(y) = volume::convolution(cx, src, &windows, groups)? {
+    if VOLUMES && let Some(y) = volume::convolution(cx, src, &windows, groups)? {
         return Ok(y);
     }
     let output = windows.count.clone();
