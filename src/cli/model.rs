@@ -115,12 +115,12 @@ impl Network {
     /// A session for it; unknown backends are refused. A tuning table that cannot be used is
     /// reported, and not used.
     pub(super) fn session(&self, machine: &MachineArgs, profile: bool) -> Result<Session, Failure> {
-        chosen_isa()?;
+        let isa = Some(chosen_isa()?);
         let device = device(&machine.backend, machine.device.as_deref())?;
         let threads = machine.threads.map(usize::from);
         let memory_limit = machine.memory_limit;
         let tuning = machine.tuning()?;
-        let options = SessionOptions { threads, isa: None, profile, tuning, memory_limit, device };
+        let options = SessionOptions { threads, isa, profile, tuning, memory_limit, device };
         let session = Session::new(self.model.clone(), options)?;
         if let Some(problem) = session.table_problem() {
             report::note(&format!("note: {problem}; it is not used"));

@@ -150,6 +150,9 @@ impl Reading {
         picture: Option<&(Picture, Placement)>,
     ) -> Self {
         let mut reading = Self::default();
+        if output.is_none() {
+            return reading;
+        }
         let outputs = &outputs.iter().map(|(name, t)| (name.clone(), widened(t))).collect();
         let problem = match output {
             Some(Output::Text { ctc, decoder: own }) => {

@@ -120,6 +120,14 @@ pub(super) fn domain_name(domain: Option<&str>) -> &str {
     }
 }
 
+/// The name of a node, or one made from its operator and its place.
+pub(super) fn node_name(p: &NodeProto, index: usize) -> String {
+    match p.name.as_deref() {
+        Some(name) if !name.is_empty() => short(name),
+        _ => format!("{}#{index}", short(p.op_type.as_deref().unwrap_or_default())),
+    }
+}
+
 /// A type that inputs and outputs cannot have, with what to do.
 const SEQUENCE: &str = "sequence, which is inside networks only (tensors enter and leave them one by one, or \
                         joined by ConcatFromSequence)";
@@ -416,10 +424,7 @@ impl Loader {
         let mut nodes = Vec::new();
         for (index, p) in list.iter().enumerate() {
             let op = p.op_type.as_deref().unwrap_or_default();
-            let name = match p.name.as_deref() {
-                Some(name) if !name.is_empty() => short(name),
-                _ => format!("{}#{index}", short(op)),
-            };
+            let name = node_name(p, index);
             let domain = domain_name(p.domain.as_deref());
             // Exporters forget domains of which there is only one version.
             let opset = match self.opsets.get(domain) {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message;
 
-use super::load::domain_name;
+use super::load::{domain_name, node_name};
 use super::proto::{
     AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto, attribute_type as t,
     data_type, type_proto,
@@ -66,7 +66,6 @@ const RULES: &[Rule] = &[
     Rule { domain: "", ops: &["Shape", "Size"], inputs: &[0], gives: false },
     Rule { domain: "", ops: &["Concat"], inputs: &[], gives: true },
     Rule { domain: "", ops: &["Where"], inputs: &[1, 2], gives: true },
-    Rule { domain: "", ops: &["ScatterElements", "ScatterND"], inputs: &[0, 2], gives: true },
     Rule { domain: "", ops: &["Equal"], inputs: &[0, 1], gives: false },
     Rule { domain: ML, ops: &["ArrayFeatureExtractor"], inputs: &[0], gives: true },
     Rule { domain: ML, ops: &["LabelEncoder", "OneHotEncoder"], inputs: &[0], gives: false },
@@ -123,11 +122,7 @@ pub(super) fn number(graph: &mut GraphProto, missing: &mut MissingList) -> Texts
             let op = short(node.op_type.as_deref().unwrap_or_default());
             let kind =
                 format!("string in what {op} reads or gives (texts are found, moved and compared)");
-            let name = match node.name.as_deref() {
-                Some(name) if !name.is_empty() => short(name),
-                _ => format!("{op}#{i}"),
-            };
-            missing.add(MissingKind::Type(kind), &name);
+            missing.add(MissingKind::Type(kind), &node_name(node, i));
         } else if reads_texts(node, &texts)
             && let Some(to) = target(node)
         {
@@ -217,20 +212,26 @@ impl Numbers {
     fn constant(&mut self, a: &mut AttributeProto) -> bool {
         match a.name.as_deref() {
             Some("value") => a.t.as_mut().is_some_and(|tensor| self.tensor(tensor)),
-            Some("value_string") => self.attribute(a, "value_int"),
-            Some("value_strings") => self.attribute(a, "value_ints"),
+            Some("value_string") => {
+                self.attribute(a, "value_int");
+                true
+            }
+            Some("value_strings") => {
+                self.attribute(a, "value_ints");
+                true
+            }
             _ => false,
         }
     }
 
-    fn attribute(&mut self, a: &mut AttributeProto, name: &str) -> bool {
+    /// Makes an attribute of texts one of integers, which has another name.
+    fn attribute(&mut self, a: &mut AttributeProto, name: &str) {
         a.name = Some(name.into());
         if let Some(text) = a.s.take() {
             (a.i, a.r#type) = (Some(self.number(&text)), Some(t::INT));
         } else {
             (a.ints, a.r#type) = (self.all(&mut a.strings), Some(t::INTS));
         }
-        true
     }
 }
 

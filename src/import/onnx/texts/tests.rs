@@ -122,6 +122,9 @@ fn anything_else_is_refused_by_name() {
     assert!(e.contains("string in what Neg reads") && e.contains("Neg#0"), "{e}");
     let e = refused(vec![node("Cast", &["a"], &["y"], &[("to", A::I(1))])]);
     assert!(e.contains("string in what Cast reads"), "{e}");
+    // It may add.
+    let e = refused(vec![node("ScatterElements", &["a", "i", "a"], &["y"], &[])]);
+    assert!(e.contains("string in what ScatterElements reads"), "{e}");
     // Texts among numbers, numbers among texts, texts where numbers say where.
     for inputs in [["a", "i"], ["i", "b"]] {
         let e = refused(vec![node("Concat", &inputs, &["y"], &[("axis", A::I(0))])]);
