@@ -6,14 +6,14 @@
 use tilewright_kernels::template::binary::BinaryOp;
 
 use super::NodeCx;
+use super::select::take;
 use crate::graph::TensorId;
 use crate::graph::ops::conv::Conv;
-use crate::graph::ops::gather::Gather;
 use crate::graph::ops::pad::Pad;
 use crate::graph::ops::pool::{Pool, PoolKind};
 use crate::graph::ops::windows::Windows;
 use crate::import::NodeError;
-use crate::tensor::{DType, Tensor};
+use crate::tensor::DType;
 
 /// The value of each of three spatial dimensions, of depth first.
 type Three = [usize; 3];
@@ -127,7 +127,7 @@ pub(super) fn convolution(
         for seat in 0..seats {
             at.extend((0..taps).map(|t| seat * v.stride[0] + t * v.dilation[0]));
         }
-        let planes = gather(cx, planes, &at)?;
+        let planes = take(cx, planes, 1, at.iter().copied(), at.len())?;
         let x = cx.reshape(planes, &[batch, taps * c, height, width])?;
         let w = cx.transpose(w, &[0, 2, 1, 3, 4])?;
         let w = cx.reshape(w, &[k, taps * c, wh, ww])?;
@@ -218,7 +218,7 @@ pub(super) fn transposed(
     let mut y = None;
     for i in 0..most.max(1) {
         let at: Vec<usize> = falling.iter().map(|f| f.get(i).copied().unwrap_or(none)).collect();
-        let part = gather(cx, z, &at)?;
+        let part = take(cx, z, 1, at.iter().copied(), at.len())?;
         y = Some(match y {
             Some(y) => cx.binary(BinaryOp::Add, y, part)?,
             None => part,
@@ -266,14 +266,6 @@ pub(super) fn pool(
     };
     let y = cx.op(deep, &[y])?;
     Ok(Some(cx.reshape(y, &[n, c, seats, oh, ow])?))
-}
-
-/// Planes of axis 1 by their numbers.
-fn gather(cx: &mut NodeCx<'_>, x: TensorId, at: &[usize]) -> Result<TensorId, NodeError> {
-    let at: Vec<i64> = at.iter().map(|&a| i64::try_from(a).unwrap_or(i64::MAX)).collect();
-    let at = Tensor::from_slice(&[at.len()], &at).map_err(crate::graph::GraphError::from)?;
-    let at = cx.constant(at)?;
-    cx.op(Gather { axis: 1 }, &[x, at])
 }
 
 /// Zeros at both ends of an axis.
