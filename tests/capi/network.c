@@ -2,6 +2,8 @@
 
 #include "check.h"
 
+#include <time.h>
+
 /* A whole file. */
 static unsigned char *contents(const char *path, size_t *size) {
     FILE *file = fopen(path, "rb");
@@ -37,6 +39,16 @@ static long threads(void) {
     }
     fclose(file);
     return count;
+}
+
+/* Whether this thread is the only one. Linux lets a joined thread be counted for a moment more: the one
+   that waits is woken first, and on a busy machine it is faster. A thread that stays does so longer. */
+static int alone(void) {
+    const time_t start = time(NULL);
+    while (threads() > 1) {
+        if (time(NULL) > start + 5) return 0;
+    }
+    return 1;
 }
 
 /* Gather of the texts "no" and "yes" by the input, integers of 64 bits. */
@@ -277,7 +289,7 @@ int main(int argc, char **argv) {
             DONE(tw_session_run(one));
             tw_model_free(model);
             tw_session_free(one);
-            CHECK(threads() <= 1);
+            CHECK(alone());
             now = resident();
             if (i == 20 || (i > 20 && i < 70 && now < before)) before = now;
             if (i == 1000 || (i > 1000 && now < after)) after = now;
