@@ -1,10 +1,13 @@
 //! The discrete Fourier transform.
 
 use core::f64::consts::TAU;
+use core::ops::Neg;
 
 use super::elements::{around, checked_count, expect_dtype, floats, write_floats};
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, View, ViewMut};
+#[cfg(feature = "ops-more")]
+use crate::graph::{LowerCx, Step};
 
 /// The transform of an axis, as ONNX `DFT`. The last axis of the operand has the real part of each
 /// number, or the real and the imaginary one.
@@ -30,6 +33,30 @@ impl Dft {
             (true, false) => (self.length / 2 + 1, 2),
             (true, true) => (self.length, 1),
             _ => (self.length, 2),
+        }
+    }
+
+    /// Real and imaginary part of element `j` of what is transformed, where `number` gives those of an
+    /// operand with `extent` elements.
+    fn element<T: Copy + Default + Neg<Output = T>>(
+        &self,
+        j: usize,
+        extent: usize,
+        number: impl Fn(usize) -> (T, T),
+    ) -> (T, T) {
+        let given = |j| if j < extent { number(j) } else { Default::default() };
+        if !(self.inverse && self.onesided) {
+            return given(j);
+        }
+        // Half of the frequencies mirror the others; those without a mirror are real.
+        let mirror = (self.length - j) % self.length;
+        if j == mirror {
+            (given(j).0, T::default())
+        } else if j < mirror {
+            given(j)
+        } else {
+            let (re, im) = given(mirror);
+            (re, -im)
         }
     }
 
@@ -91,28 +118,15 @@ impl Operator for Dft {
         };
         let turns: Vec<(f64, f64)> = (0..self.length).map(turn).collect();
         let mut out = vec![0.0; outer * count * inner * out_parts];
-        let used = if self.inverse && self.onesided { self.length / 2 + 1 } else { self.length };
         for lane in 0..outer * inner {
             let (o, i) = (lane / inner, lane % inner);
             let number = |j: usize| {
                 let at = ((o * extent + j) * inner + i) * parts;
                 (x[at], if parts == 2 { x[at + 1] } else { 0.0 })
             };
-            let mut line: Vec<_> = (0..extent.min(used)).map(number).collect();
-            if self.inverse && self.onesided {
-                line.resize(used, (0.0, 0.0));
-                // The other frequencies mirror these; those without a mirror are real.
-                for j in used..self.length {
-                    let (re, im) = line[self.length - j];
-                    line.push((re, -im));
-                }
-                line[0].1 = 0.0;
-                if self.length.is_multiple_of(2)
-                    && let Some(middle) = line.get_mut(self.length / 2)
-                {
-                    middle.1 = 0.0;
-                }
-            }
+            let last =
+                if self.inverse && self.onesided { self.length } else { extent.min(self.length) };
+            let line: Vec<_> = (0..last).map(|j| self.element(j, extent, number)).collect();
             for (k, (re, im)) in self.transform(&line, &turns).into_iter().enumerate() {
                 let at = ((o * count + k) * inner + i) * out_parts;
                 out[at] = re;
@@ -127,6 +141,118 @@ impl Operator for Dft {
     fn macs(&self, src: &[Info], dst: &Info) -> u64 {
         let used = src[0].dims[self.axis].min(self.length) as u64;
         (dst.elements() as u64).saturating_mul(used).saturating_mul(2)
+    }
+
+    #[cfg(feature = "ops-more")]
+    fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
+        fast::lower(self, cx)
+    }
+}
+
+/// Fast transforms of f32, by `rustfft`: any length takes about `n log n` operations.
+#[cfg(feature = "ops-more")]
+mod fast {
+    use core::ops::Range;
+    use std::sync::Arc;
+
+    use rustfft::num_complex::Complex;
+    use rustfft::{Fft, FftPlanner};
+
+    use super::{Dft, around};
+    use crate::graph::{GraphError, LowerCx, Step};
+    use crate::tensor::DType;
+
+    /// Longer ones are computed by the definition: factors of a transform take memory that no limit
+    /// has been asked for when it is planned.
+    const LONGEST: usize = 1 << 20;
+
+    pub(super) fn lower(op: &Dft, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
+        if cx.dst.dtype != DType::F32 || op.length > LONGEST {
+            return Ok(None);
+        }
+        let dims = &cx.src[0].dims;
+        let parts = dims[dims.len() - 1];
+        let (outer, extent, inner) = around(&dims[..dims.len() - 1], op.axis);
+        let mut planner = FftPlanner::new();
+        let fft = if op.inverse {
+            planner.plan_fft_inverse(op.length)
+        } else {
+            planner.plan_fft_forward(op.length)
+        };
+        Ok(Some(Box::new(Run { op: *op, fft, outer, extent, inner, parts })))
+    }
+
+    /// A unit is one transform.
+    struct Run {
+        op: Dft,
+        fft: Arc<dyn Fft<f32>>,
+        outer: usize,
+        extent: usize,
+        inner: usize,
+        parts: usize,
+    }
+
+    impl Step for Run {
+        fn kernel(&self) -> String {
+            format!("dft_f32_{}", self.op.length)
+        }
+
+        fn units(&self) -> usize {
+            self.outer * self.inner
+        }
+
+        fn scratch_bytes(&self) -> usize {
+            (self.op.length + self.fft.get_inplace_scratch_len()) * size_of::<Complex<f32>>()
+        }
+
+        #[allow(unsafe_code)]
+        unsafe fn run(
+            &self,
+            src: &[*const u8],
+            dst: *mut u8,
+            scratch: *mut u8,
+            units: Range<usize>,
+        ) -> Result<(), GraphError> {
+            let (op, extent, inner, parts) = (&self.op, self.extent, self.inner, self.parts);
+            let (count, out_parts) = op.extents();
+            let numbers = self.outer * extent * inner * parts;
+            let complex = self.scratch_bytes() / size_of::<Complex<f32>>();
+            // SAFETY: the operand has so many f32 and the scratch memory so many complex numbers, of two
+            // f32 each; any bits are numbers, and no other thread uses the scratch memory meanwhile.
+            let (x, work) = unsafe {
+                (
+                    core::slice::from_raw_parts(src[0].cast::<f32>(), numbers),
+                    core::slice::from_raw_parts_mut(scratch.cast::<Complex<f32>>(), complex),
+                )
+            };
+            let (line, work) = work.split_at_mut(op.length);
+            #[allow(clippy::cast_precision_loss, reason = "lengths are below 2^24")]
+            let scale = if op.inverse { 1.0 / op.length as f32 } else { 1.0 };
+            for unit in units {
+                let (o, i) = (unit / inner, unit % inner);
+                for (j, slot) in line.iter_mut().enumerate() {
+                    let (re, im) = op.element(j, extent, |j| {
+                        let at = ((o * extent + j) * inner + i) * parts;
+                        (x[at], if parts == 2 { x[at + 1] } else { 0.0 })
+                    });
+                    *slot = Complex { re, im };
+                }
+                self.fft.process_with_scratch(line, work);
+                for (k, value) in line[..count].iter().enumerate() {
+                    let at = ((o * count + k) * inner + i) * out_parts;
+                    // SAFETY: the result has `outer` times `count` times `inner` times `out_parts` f32,
+                    // and those of this lane are this call's alone.
+                    unsafe {
+                        let y = dst.cast::<f32>().add(at);
+                        y.write(value.re * scale);
+                        if out_parts == 2 {
+                            y.add(1).write(value.im * scale);
+                        }
+                    }
+                }
+            }
+            Ok(())
+        }
     }
 }
 
@@ -154,6 +280,55 @@ mod tests {
         let id = cx.constant(Tensor::from_slice(&[1, 5, 1], &x).unwrap()).unwrap();
         for (axis, length) in [(2, 4), (1, 0), (1, usize::MAX)] {
             assert!(cx.op(Dft { axis, length, inverse: true, onesided: false }, &[id]).is_err());
+        }
+    }
+
+    #[cfg(feature = "ops-more")]
+    #[test]
+    fn fast_transforms_agree_with_the_definition_on_any_number_of_threads() {
+        use crate::backend::cpu::Executor;
+        use crate::tensor::DType;
+        use tilewright_kernels::Isa;
+
+        // Powers of two, a product, primes that are small and large, 1; shorter and longer operands.
+        for (extent, length) in [(64, 64), (60, 60), (400, 512), (7, 5), (211, 211), (3, 1), (2, 2)]
+        {
+            for (inverse, onesided, parts) in [
+                (false, false, 2),
+                (false, true, 1),
+                (true, false, 1),
+                (true, true, 2),
+                (true, true, 1),
+            ] {
+                let dims = [2, extent, 3, parts];
+                let elements = dims.iter().product();
+                let x: Vec<f32> =
+                    (0..elements).map(|i| ((i * 7919) % 1009) as f32 / 500.0 - 1.0).collect();
+                let x = Tensor::from_slice(&dims, &x).unwrap();
+                let op = Dft { axis: 1, length, inverse, onesided };
+                let mut cx = Context::new();
+                let id = cx.constant(x.clone()).unwrap();
+                let want = cx.op(op, &[id]).unwrap();
+                let want = cx.constant_value(want).unwrap();
+                let want = want.as_slice::<f32>().unwrap();
+                let largest = want.iter().fold(0f32, |a, b| a.max(b.abs()));
+                let mut first: Option<Vec<f32>> = None;
+                for threads in [1, 3] {
+                    let mut cx = Context::new();
+                    let input = cx.input("x", DType::F32, &dims).unwrap();
+                    let y = cx.op(op, &[input]).unwrap();
+                    let mut executor = Executor::new(Isa::best(), threads).unwrap();
+                    let plan = executor.plan(&mut cx, &[y]).unwrap();
+                    assert!(plan.nodes().any(|n| n.kernel == format!("dft_f32_{length}")));
+                    let found = executor.run(&plan, &[&x], None).unwrap();
+                    let found = found[0].as_slice::<f32>().unwrap();
+                    let error = found.iter().zip(&want[..]).map(|(a, b)| (a - b).abs());
+                    let error = error.fold(0f32, f32::max);
+                    assert!(error <= 1e-6 * largest.max(1e-3), "{op:?} of {dims:?}: {error}");
+                    let first = first.get_or_insert_with(|| found.to_vec());
+                    assert_eq!(found[..], first[..], "{op:?} on {threads} threads");
+                }
+            }
         }
     }
 }
