@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use serde::Serialize;
 use tilewright::tune::Workload;
-use tilewright::{DType, NodeInfo, PlanInfo, Session};
+use tilewright::{DType, Isa, NodeInfo, PlanInfo, Session};
+use tilewright_kernels::Dtype;
 
 use super::args::{ExplainArgs, Format};
 use super::kernels::{self, Level};
@@ -29,8 +30,10 @@ struct Json<'a> {
     model: &'a str,
     isa: &'static str,
     threads: usize,
-    /// Of one core.
+    /// Of one core, for f32.
     peak_gflops: f64,
+    /// Of one core, for all types that operations of the network multiply.
+    peaks: Vec<Peak>,
     memory: Vec<Level>,
     nodes: Vec<Row<'a>>,
     estimated_us: f64,
@@ -60,19 +63,65 @@ struct Row<'a> {
     why_not_faster: Option<String>,
 }
 
+/// The most that a core does with a type.
+#[derive(Serialize)]
+struct Peak {
+    dtype: &'static str,
+    /// Additions and multiplications in a second, in 1e9.
+    gops: f64,
+}
+
 /// What one core can do.
 struct Machine {
-    peak: f64,
+    peaks: Vec<Peak>,
     memory: Vec<Level>,
 }
 
+/// What a kernel multiplies, and how many multiply-adds it needs for one of the definition. Names of kernels
+/// tell.
+fn work(kernel: &str) -> (Dtype, f64) {
+    // A kernel of several computes with the first.
+    let words: Vec<&str> = kernel.split(' ').next().unwrap_or_default().split('_').collect();
+    let types = [Dtype::F32, Dtype::Bf16, Dtype::F16, Dtype::I8];
+    let named = types.into_iter().find(|d| words.contains(&d.name()));
+    match words[..] {
+        // F(m x m, 3 x 3) multiplies (m + 2)^2 times for m^2 results of 9 products each.
+        ["winograd", _, tile, ..] => {
+            let m: f64 = tile.split('x').next().and_then(|m| m.parse().ok()).unwrap_or(1.0);
+            (Dtype::F32, ((m + 2.0) / (3.0 * m)).powi(2))
+        }
+        // Blocks of integers are multiplied as bytes.
+        ["block", ..] => (named.unwrap_or(Dtype::I8), 1.0),
+        _ => (named.unwrap_or(Dtype::F32), 1.0),
+    }
+}
+
 impl Machine {
+    /// Measures what a core does with f32, and with whatever `nodes` multiply.
+    fn new(isa: Isa, nodes: &[NodeInfo]) -> Result<Self, Failure> {
+        let mut peaks: Vec<Peak> = Vec::new();
+        let used = nodes.iter().filter(|n| n.macs > 0).map(|n| work(&n.kernel).0);
+        for dtype in [Dtype::F32].into_iter().chain(used) {
+            if peaks.iter().all(|p| p.dtype != dtype.name()) {
+                peaks.push(Peak { dtype: dtype.name(), gops: kernels::peak(isa, dtype)? / 1e9 });
+            }
+        }
+        Ok(Self { peaks, memory: kernels::memory(isa)? })
+    }
+
+    /// Operations with a type in a second.
+    fn peak(&self, dtype: Dtype) -> f64 {
+        let peak = self.peaks.iter().find(|p| p.dtype == dtype.name());
+        peak.map_or(f64::INFINITY, |p| p.gops * 1e9)
+    }
+
     /// The least time of an operation in seconds, and what it is spent with.
     fn bound(&self, node: &NodeInfo) -> (f64, String) {
         let threads = node.threads.max(1) as f64;
         let level = self.memory.iter().find(|l| l.bytes.is_none_or(|n| node.bytes as u64 <= n));
         let level = level.or(self.memory.last());
-        let compute = 2.0 * node.macs as f64 / (self.peak * threads);
+        let (dtype, needed) = work(&node.kernel);
+        let compute = 2.0 * node.macs as f64 * needed / (self.peak(dtype) * threads);
         let (traffic, name) = match level {
             // Caches are per core, memory is shared.
             Some(Level { name, bytes, gb_s }) => {
@@ -97,7 +146,7 @@ pub(super) fn explain(args: &ExplainArgs) -> Result<(), Failure> {
     let unplanned = |e| inputs::unplanned(&network, &given, &args.shapes, e);
     let plan = session.prepare(&borrowed(&given)).map_err(unplanned)?;
     let isa = session.isa();
-    let machine = Machine { peak: kernels::peak(isa)?, memory: kernels::memory(isa)? };
+    let machine = Machine::new(isa, &plan.nodes)?;
     let times = match args.measure {
         true => Some(measure(&mut session, &given, args.time)?),
         false => None,
@@ -109,10 +158,11 @@ pub(super) fn explain(args: &ExplainArgs) -> Result<(), Failure> {
         model: &network.name,
         isa: isa.name(),
         threads: session.threads(),
-        peak_gflops: machine.peak / 1e9,
+        peak_gflops: machine.peak(Dtype::F32) / 1e9,
         estimated_us: rows.iter().map(|r| r.estimated_us).sum(),
         measured_us: times.as_ref().map(|t| t.iter().sum::<f64>() * 1e6),
         advice: advice(&plan, &rows),
+        peaks: machine.peaks,
         memory: machine.memory,
         nodes: rows,
     };
@@ -341,11 +391,19 @@ fn text(result: &Json<'_>) -> String {
     }
     let levels: Vec<String> =
         result.memory.iter().map(|l| format!("{} {:.0}", l.name, l.gb_s)).collect();
+    let peaks: Vec<String> = result
+        .peaks
+        .iter()
+        .map(|p| match p.dtype {
+            "i8" => format!("{:.0} GOP/s of i8", p.gops),
+            dtype => format!("{:.0} GFLOP/s of {dtype}", p.gops),
+        })
+        .collect();
     let mut out = table.text();
     out.push_str(&format!(
-        "\nbound     {} in all, from {:.0} GFLOP/s on {} and {} GB/s per core\n",
+        "\nbound     {} in all, from {} on {} and {} GB/s per core\n",
         report::duration(result.estimated_us / 1e6),
-        result.peak_gflops,
+        peaks.join(", "),
         result.isa,
         levels.join(", "),
     ));
@@ -366,4 +424,28 @@ fn text(result: &Json<'_>) -> String {
         }
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tilewright_kernels::registry;
+
+    #[test]
+    fn names_of_kernels_say_what_they_multiply() {
+        for kernel in registry::kernels() {
+            // Weights in blocks may be floats.
+            let floats = [Dtype::F32, Dtype::F16, Dtype::Bf16];
+            let float =
+                floats.into_iter().find(|d| kernel.name.contains(&format!("_{}_", d.name())));
+            let want = match kernel.dtype {
+                Dtype::Block => float.unwrap_or(Dtype::I8),
+                dtype => dtype,
+            };
+            assert_eq!(work(kernel.name).0, want, "{}", kernel.name);
+        }
+        assert_eq!(work("winograd_f32_4x4x16_u1_avx512"), (Dtype::F32, 0.25));
+        assert_eq!(work("winograd_f32_2x2x16_u1_neon + max_pool_f32"), (Dtype::F32, 4.0 / 9.0));
+        assert_eq!(work("reference"), (Dtype::F32, 1.0));
+    }
 }

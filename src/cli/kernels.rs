@@ -8,6 +8,7 @@ use indicatif::ProgressBar;
 use serde::Serialize;
 use tilewright::Isa;
 use tilewright::kernel_bench::{self, Case};
+use tilewright_kernels::Dtype;
 
 use super::args::{BenchArgs, Format};
 use super::output::Pending;
@@ -96,7 +97,7 @@ pub(super) fn bench(args: &BenchArgs, filter: &str) -> Result<(), Failure> {
     }
     progress.finish_and_clear();
     if best_peak == 0.0 {
-        best_peak = peak(isa)? / 1e9;
+        best_peak = peak(isa, Dtype::F32)? / 1e9;
     }
     let result = Json { isa: isa.name(), threads: 1, peak_gflops: best_peak, memory, kernels };
     if let Some(path) = &args.roofline {
@@ -126,10 +127,7 @@ fn measure(isa: Isa, mut case: Case, memory: &[Level]) -> Result<(Row, f64), Fai
     let mut peak = 0f64;
     for _ in 0..SAMPLES {
         samples.push(time(repeats));
-        let start = Instant::now();
-        let flop =
-            kernel_bench::peak_of(isa, dtype, PEAK_STEPS).map_err(tilewright::Error::from)?;
-        peak = peak.max(flop / start.elapsed().as_secs_f64());
+        peak = peak.max(peak_once(isa, dtype)?);
     }
     samples.sort_by(f64::total_cmp);
     let median = samples[SAMPLES / 2];
@@ -177,15 +175,19 @@ fn caches() -> Vec<u64> {
     if sizes.is_empty() { vec![32 << 10, 512 << 10, 8 << 20] } else { sizes }
 }
 
-/// The most that the core does in a second, in floating-point operations.
-pub(super) fn peak(isa: Isa) -> Result<f64, Failure> {
+/// The most that the core does with a type in a second, in additions and multiplications.
+pub(super) fn peak(isa: Isa, dtype: Dtype) -> Result<f64, Failure> {
     let mut peak = 0f64;
     for _ in 0..SAMPLES {
-        let start = Instant::now();
-        let flop = kernel_bench::peak(isa, PEAK_STEPS).map_err(tilewright::Error::from)?;
-        peak = peak.max(flop / start.elapsed().as_secs_f64());
+        peak = peak.max(peak_once(isa, dtype)?);
     }
     Ok(peak)
+}
+
+fn peak_once(isa: Isa, dtype: Dtype) -> Result<f64, Failure> {
+    let start = Instant::now();
+    let done = kernel_bench::peak_of(isa, dtype, PEAK_STEPS).map_err(tilewright::Error::from)?;
+    Ok(done / start.elapsed().as_secs_f64())
 }
 
 /// The levels of memory, each with what can be read from it when it is half full.

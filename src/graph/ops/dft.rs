@@ -139,6 +139,10 @@ impl Operator for Dft {
     }
 
     fn macs(&self, src: &[Info], dst: &Info) -> u64 {
+        #[cfg(feature = "ops-more")]
+        if fast::takes(self, dst.dtype) {
+            return fast::macs(self, dst);
+        }
         let used = src[0].dims[self.axis].min(self.length) as u64;
         (dst.elements() as u64).saturating_mul(used).saturating_mul(2)
     }
@@ -159,15 +163,27 @@ mod fast {
     use rustfft::{Fft, FftPlanner};
 
     use super::{Dft, around};
-    use crate::graph::{GraphError, LowerCx, Step};
+    use crate::graph::{GraphError, Info, LowerCx, Step};
     use crate::tensor::DType;
 
     /// Longer ones are computed by the definition: factors of a transform take memory that no limit
     /// has been asked for when it is planned.
     const LONGEST: usize = 1 << 20;
 
+    pub(super) fn takes(op: &Dft, dtype: DType) -> bool {
+        dtype == DType::F32 && op.length <= LONGEST
+    }
+
+    /// `5/2 n log2 n` for each transform, as of radix 2.
+    pub(super) fn macs(op: &Dft, dst: &Info) -> u64 {
+        let (count, parts) = op.extents();
+        let transforms = (dst.elements() / (count * parts).max(1)) as u64;
+        let each = op.length as u64 * u64::from(op.length.max(2).ilog2());
+        transforms.saturating_mul(each) / 2 * 5
+    }
+
     pub(super) fn lower(op: &Dft, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
-        if cx.dst.dtype != DType::F32 || op.length > LONGEST {
+        if !takes(op, cx.dst.dtype) {
             return Ok(None);
         }
         let dims = &cx.src[0].dims;

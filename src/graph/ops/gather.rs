@@ -63,7 +63,6 @@ impl Operator for Gather {
             outer: dims[..self.axis].iter().product(),
             extent: dims[self.axis],
             run,
-            dims: cx.src[1].dims.clone(),
             count: cx.src[1].elements(),
             dtype: cx.src[1].dtype,
         })))
@@ -94,7 +93,6 @@ struct Run {
     outer: usize,
     extent: usize,
     run: usize,
-    dims: Vec<usize>,
     count: usize,
     dtype: DType,
 }
@@ -116,18 +114,69 @@ impl Step for Run {
         _scratch: *mut u8,
         units: Range<usize>,
     ) -> Result<(), GraphError> {
-        let bytes = self.count * self.dtype.block_bytes();
-        // SAFETY: the indices have this many elements, which nobody writes now.
-        let bytes = unsafe { core::slice::from_raw_parts(src[1], bytes) };
-        let indices = View { dtype: self.dtype, dims: &self.dims, bytes };
-        for unit in units {
-            let at = index(&indices, unit % self.count, self.extent)?;
-            let from = (unit / self.count * self.extent + at) * self.run;
-            // SAFETY: the index was checked, so the run lies inside the operand; the result has
-            // one run per unit, and they do not overlap.
-            unsafe {
-                src[0].add(from).copy_to_nonoverlapping(dst.add(unit * self.run), self.run);
+        let operands = (src[0], dst);
+        // SAFETY: the indices have this many elements, which nobody writes now, at an address that is a
+        // multiple of 64; `copy` is given what this function was given.
+        unsafe {
+            match self.dtype {
+                DType::I32 => {
+                    let indices = core::slice::from_raw_parts(src[1].cast::<i32>(), self.count);
+                    self.copy(indices, operands, units)
+                }
+                _ => {
+                    let indices = core::slice::from_raw_parts(src[1].cast::<i64>(), self.count);
+                    self.copy(indices, operands, units)
+                }
             }
+        }
+    }
+}
+
+impl Run {
+    /// # Safety
+    /// As of [`Step::run`], where `indices` are operand 1, and `operands` the other one and the result.
+    #[allow(unsafe_code)]
+    unsafe fn copy<I: Copy + Into<i64>>(
+        &self,
+        indices: &[I],
+        operands: (*const u8, *mut u8),
+        units: Range<usize>,
+    ) -> Result<(), GraphError> {
+        // SAFETY: the caller's duty.
+        unsafe {
+            match self.run {
+                // A call for each of many single elements takes longer than all else.
+                4 => self.copy_runs::<I, 4>(indices, operands, units),
+                8 => self.copy_runs::<I, 8>(indices, operands, units),
+                _ => self.copy_runs::<I, 0>(indices, operands, units),
+            }
+        }
+    }
+
+    /// For runs of `N` bytes, or of any length if that is 0.
+    ///
+    /// # Safety
+    /// As of [`Run::copy`].
+    #[allow(unsafe_code)]
+    unsafe fn copy_runs<I: Copy + Into<i64>, const N: usize>(
+        &self,
+        indices: &[I],
+        (x, y): (*const u8, *mut u8),
+        units: Range<usize>,
+    ) -> Result<(), GraphError> {
+        let run = if N == 0 { self.run } else { N };
+        let mut unit = units.start;
+        while unit < units.end {
+            let (outer, first) = (unit / self.count, unit % self.count);
+            let chosen = &indices[first..self.count.min(first + units.end - unit)];
+            for (i, &index) in chosen.iter().enumerate() {
+                let at = position(OP, index.into(), self.extent)?;
+                let from = (outer * self.extent + at) * run;
+                // SAFETY: the index was checked, so the run lies inside the operand; the result has
+                // one run per unit, and they do not overlap.
+                unsafe { x.add(from).copy_to_nonoverlapping(y.add((unit + i) * run), run) };
+            }
+            unit += chosen.len();
         }
         Ok(())
     }
@@ -167,5 +216,41 @@ mod tests {
         }
         assert!(gather(2, Tensor::from_slice(&[1], &[0i64]).unwrap()).is_err());
         assert!(gather(0, Tensor::from_slice(&[1], &[0f32]).unwrap()).is_err());
+    }
+
+    #[test]
+    fn kernels_copy_what_the_definition_says_on_any_number_of_threads() {
+        use crate::backend::cpu::Executor;
+        use tilewright_kernels::Isa;
+
+        let long: Vec<i64> = (0..7).map(|i| i * 5 % 9 - 4).collect();
+        let short: Vec<i32> = long.iter().map(|&i| i as i32).collect();
+        let indices = [Tensor::from_slice(&[7], &long), Tensor::from_slice(&[7], &short)];
+        let bytes = (0u8..15).collect::<Vec<_>>();
+        let floats = |n: usize| (0..n).map(|i| i as f32).collect::<Vec<_>>();
+        let operands = [
+            Tensor::from_slice(&[3, 5], &bytes),
+            Tensor::from_slice(&[3, 5], &floats(15)),
+            Tensor::from_slice(&[3, 5, 2], &floats(30)),
+            Tensor::from_slice(&[3, 5, 3], &floats(45)),
+        ];
+        for (x, indices) in operands.iter().flat_map(|x| indices.iter().map(move |i| (x, i))) {
+            let (x, indices) = (x.as_ref().unwrap(), indices.as_ref().unwrap());
+            let mut cx = Context::new();
+            let (a, b) = (cx.constant(x.clone()).unwrap(), cx.constant(indices.clone()).unwrap());
+            let want = cx.op(Gather { axis: 1 }, &[a, b]).unwrap();
+            let want = cx.constant_value(want).unwrap().clone();
+            for threads in [1, 4] {
+                let mut cx = Context::new();
+                let a = cx.input("x", x.dtype(), &x.dims()).unwrap();
+                let b = cx.input("i", indices.dtype(), &indices.dims()).unwrap();
+                let y = cx.op(Gather { axis: 1 }, &[a, b]).unwrap();
+                let mut executor = Executor::new(Isa::best(), threads).unwrap();
+                let plan = executor.plan(&mut cx, &[y]).unwrap();
+                assert!(plan.nodes().any(|n| n.kernel == "gather"));
+                let found = executor.run(&plan, &[x, indices], None).unwrap();
+                assert_eq!(found[0].bytes(), want.bytes(), "{:?}", x.dims());
+            }
+        }
     }
 }
