@@ -10,7 +10,8 @@ use alloc::vec::Vec;
 use core::hint::black_box;
 use core::ops::{Deref, DerefMut};
 
-use crate::{ConvParams, ConvPlan, Dtype, Isa, KernelError, MatmulParams, MatmulPlan};
+pub use crate::Dtype;
+use crate::{ConvParams, ConvPlan, Isa, KernelError, MatmulParams, MatmulPlan};
 
 /// SMaLL's 18 shapes, all 3 x 3, stride 1, same padding: input channels, height = width, output
 /// channels.

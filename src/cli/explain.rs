@@ -4,9 +4,9 @@ use core::time::Duration;
 use std::time::Instant;
 
 use serde::Serialize;
+use tilewright::kernel_bench::Dtype;
 use tilewright::tune::Workload;
 use tilewright::{DType, Isa, NodeInfo, PlanInfo, Session};
-use tilewright_kernels::Dtype;
 
 use super::args::{ExplainArgs, Format};
 use super::kernels::{self, Level};
@@ -429,20 +429,14 @@ fn text(result: &Json<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tilewright_kernels::registry;
+    use tilewright::kernel_bench;
 
     #[test]
     fn names_of_kernels_say_what_they_multiply() {
-        for kernel in registry::kernels() {
-            // Weights in blocks may be floats.
-            let floats = [Dtype::F32, Dtype::F16, Dtype::Bf16];
-            let float =
-                floats.into_iter().find(|d| kernel.name.contains(&format!("_{}_", d.name())));
-            let want = match kernel.dtype {
-                Dtype::Block => float.unwrap_or(Dtype::I8),
-                dtype => dtype,
-            };
-            assert_eq!(work(kernel.name).0, want, "{}", kernel.name);
+        for isa in Isa::available() {
+            for case in kernel_bench::all_cases(isa).unwrap() {
+                assert_eq!(work(case.kernel).0, case.dtype, "{}", case.name());
+            }
         }
         assert_eq!(work("winograd_f32_4x4x16_u1_avx512"), (Dtype::F32, 0.25));
         assert_eq!(work("winograd_f32_2x2x16_u1_neon + max_pool_f32"), (Dtype::F32, 4.0 / 9.0));

@@ -7,8 +7,7 @@ use std::time::Instant;
 use indicatif::ProgressBar;
 use serde::Serialize;
 use tilewright::Isa;
-use tilewright::kernel_bench::{self, Case};
-use tilewright_kernels::Dtype;
+use tilewright::kernel_bench::{self, Case, Dtype};
 
 use super::args::{BenchArgs, Format};
 use super::output::Pending;
