@@ -190,8 +190,8 @@ pub(super) struct BatchArgs {
 
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-A network runs on random numbers; extents that it leaves open are 1 for the first axis and 224 for \
-others, unless --shape says something else. The embedded network runs on its embedded picture. \
+A network runs on random numbers; extents that it leaves open are 1 for the first axis, and for others \
+of the same name, and 224 elsewhere, unless --shape says something else. The embedded network runs on its embedded picture. \
 With --kernels, single convolutions and products run on one thread, beside a loop that measures the \
 peak and one that measures what can be read from each cache and from memory. The bound of a kernel \
 is the peak, or what the level that holds its operands and result lets through (the roofline \
@@ -307,8 +307,8 @@ pub(super) struct TuneArgs {
 
 #[derive(clap::Args, Debug)]
 #[command(after_help = "\
-The list of steps is for one shape of the inputs: extents that the network leaves open are 1 for \
-the first axis and 224 for others, unless --shape says something else.
+The list of steps is for one shape of the inputs: extents that the network leaves open are 1 for the \
+first axis, and for others of the same name, and 224 elsewhere, unless --shape says something else.
 
 --before and --after write the graph as it was read, and as it runs: which tensor goes where. The \
 ending of the file says how: .dot for Graphviz, .svg for a drawing, .json, .txt.

@@ -1,5 +1,6 @@
 //! From the files on the command line to the inputs of a network.
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::Path;
 
@@ -80,12 +81,13 @@ pub(super) fn random(
         let index = known.iter().position(|k| k.name == info.name).unwrap_or(0);
         chosen[index] = Some(dims);
     }
+    let named = named_extents(known, &chosen);
     let mut seed = 1u64;
     known
         .iter()
         .zip(chosen)
         .map(|(info, dims)| {
-            let dims = dims.unwrap_or_else(|| usual_dims(info));
+            let dims = dims.unwrap_or_else(|| usual_dims(info, &named));
             let tensor = random_tensor(info.dtype, &dims, &mut seed)
                 .map_err(|e| Failure::new(format!("input `{}`", info.name), e))?;
             Ok((info.name.clone(), tensor))
@@ -300,9 +302,29 @@ fn feature_dims(info: &ValueInfo, [frames, width]: [usize; 2]) -> Result<Vec<usi
     }
 }
 
-fn usual_dims(info: &ValueInfo) -> Vec<usize> {
+/// Extents by name, as `chosen` shapes have them; 1 for those that are the first of an input.
+fn named_extents<'a>(
+    known: &'a [ValueInfo],
+    chosen: &[Option<Vec<usize>>],
+) -> HashMap<&'a str, usize> {
+    let mut named = HashMap::new();
+    let inputs = known.iter().zip(chosen);
+    let given = inputs.clone().filter_map(|(info, chosen)| Some((info, chosen.as_deref()?)));
+    let others = inputs.filter(|(_, chosen)| chosen.is_none()).map(|(info, _)| (info, &[1][..]));
+    for (info, extents) in given.chain(others) {
+        for (dim, &extent) in info.dims.iter().flatten().zip(extents) {
+            if let Dim::Symbol(name) = dim {
+                named.entry(name.as_str()).or_insert(extent);
+            }
+        }
+    }
+    named
+}
+
+fn usual_dims(info: &ValueInfo, named: &HashMap<&str, usize>) -> Vec<usize> {
     let extent = |(axis, dim): (usize, &Dim)| match dim {
         Dim::Fixed(n) => *n,
+        Dim::Symbol(name) if named.contains_key(name.as_str()) => named[name.as_str()],
         _ if axis == 0 => 1,
         _ => USUAL_EXTENT,
     };
@@ -322,4 +344,37 @@ fn random_tensor(dtype: DType, dims: &[usize], seed: &mut u64) -> Result<Tensor,
     }
     // Zero is a value that every other type and every use of it (an index, a flag) allows.
     Ok(zeros)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_extents_of_one_name_are_the_same() {
+        let named = |name: &str| Dim::Symbol(name.into());
+        let info = |name: &str, dims: &[Dim]| ValueInfo {
+            name: name.into(),
+            dtype: DType::F32,
+            dims: Some(dims.to_vec()),
+        };
+        let known = [
+            info("state", &[Dim::Fixed(2), named("batch"), Dim::Unknown]),
+            info("x", &[named("batch"), named("length")]),
+            info("mask", &[Dim::Unknown, named("length")]),
+        ];
+        let all = |chosen: [Option<Vec<usize>>; 3]| -> Vec<Vec<usize>> {
+            let named = named_extents(&known, &chosen);
+            known
+                .iter()
+                .zip(&chosen)
+                .map(|(info, dims)| dims.clone().unwrap_or_else(|| usual_dims(info, &named)))
+                .collect()
+        };
+        assert_eq!(all([None, None, None]), [vec![2, 1, 224], vec![1, 224], vec![1, 224]]);
+        let given = all([None, Some(vec![3, 16]), None]);
+        assert_eq!(given, [vec![2, 3, 224], vec![3, 16], vec![1, 16]]);
+        let given = all([None, None, Some(vec![5, 7])]);
+        assert_eq!(given, [vec![2, 1, 224], vec![1, 7], vec![5, 7]]);
+    }
 }
