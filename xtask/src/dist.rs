@@ -2,9 +2,10 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use crate::legs::has_program;
-use crate::{cargo, finish};
+use crate::{cargo, finish, target_dir};
 
 /// Where it lies: the Debian package names its files from there, wherever Cargo builds.
 const FOLDER: &str = "target/dist";
@@ -25,9 +26,10 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         fs::remove_dir_all(folder).map_err(|e| format!("{FOLDER}: {e}"))?;
     }
     fs::create_dir_all(folder).map_err(|e| format!("{FOLDER}: {e}"))?;
-    let mut pages = cargo();
-    pages.args(["run", "--profile", PROFILE, "--quiet", "--features", "dist"]);
-    finish(pages.args(["--bin", "tilewright", "--", "dist", FOLDER]))?;
+    // With the command that writes them, which packages leave out.
+    program(&["--features", "dist"])?;
+    let built = target_dir().join(PROFILE).join("tilewright");
+    finish(Command::new(&built).args(["dist", FOLDER]))?;
     for (kind, least) in [("man", 12), ("completions", 5)] {
         let found = fs::read_dir(folder.join(kind)).map_err(|e| format!("{FOLDER}/{kind}: {e}"))?;
         let found = found.count();
@@ -47,14 +49,52 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     } else {
         println!("!!! dist: SKIPPED: what the program is made of, for lack of: cargo-cyclonedx");
     }
+    program(&[])?;
+    let size = fs::metadata(&built).map_err(|e| format!("{}: {e}", built.display()))?.len();
+    println!("dist: {}: {:.1} MB", built.display(), size as f64 / 1e6);
     if has_program("cargo-deb", &[]) {
         let mut package = cargo();
-        package.args(["deb", "--package", "tilewright", "--profile", PROFILE, "--output", FOLDER]);
+        package.args(["deb", "--no-build", "--package", "tilewright", "--profile", PROFILE]);
+        package.args(["--output", FOLDER]);
+        if packs_addresses() {
+            package.args(["--variant", "packed"]);
+        }
         finish(&mut package)?;
     } else {
         println!("!!! dist: SKIPPED: the Debian package, for lack of: cargo-deb");
     }
     Ok(())
+}
+
+/// Builds the program, and links it without what it never uses.
+fn program(features: &[&str]) -> Result<(), String> {
+    let mut build = cargo();
+    build.args(["rustc", "--profile", PROFILE, "--quiet", "--package", "tilewright"]);
+    build.args(["--bin", "tilewright"]).args(features).arg("--");
+    if cfg!(target_os = "linux") {
+        let script = std::path::absolute("xtask/dist/no-unwinding.ld");
+        let script = script.map_err(|e| format!("dist: {e}"))?;
+        build.arg(format!("-Clink-arg=-Wl,-T,{}", script.display()));
+        build.arg("-Clink-arg=-Wl,--no-eh-frame-hdr");
+        if packs_addresses() {
+            build.arg("-Clink-arg=-Wl,-z,pack-relative-relocs");
+        }
+    }
+    finish(&mut build)
+}
+
+/// Whether the list of addresses to change when the program is loaded is made short. Older C libraries
+/// cannot read it then.
+fn packs_addresses() -> bool {
+    cfg!(target_os = "linux") && c_library().is_some_and(|version| version >= [2, 36])
+}
+
+/// The version of glibc here, if that is the C library.
+fn c_library() -> Option<[u32; 2]> {
+    let output = Command::new("getconf").arg("GNU_LIBC_VERSION").output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    let (major, minor) = text.trim().strip_prefix("glibc ")?.split_once('.')?;
+    Some([major.parse().ok()?, minor.parse().ok()?])
 }
 
 /// The tool writes a list for each package of the workspace, beside its manifest.
