@@ -8,6 +8,7 @@ use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, View, ViewMut};
 #[cfg(feature = "ops-more")]
 use crate::graph::{LowerCx, Step};
+use crate::tensor::DType;
 
 /// The transform of an axis, as ONNX `DFT`. The last axis of the operand has the real part of each
 /// number, or the real and the imaginary one.
@@ -26,7 +27,17 @@ pub struct Dft {
 
 const OP: &str = "dft";
 
+/// Longer transforms are computed by the definition: what a fast one keeps is not part of what a run is said
+/// to need.
+const LONGEST: usize = 1 << 18;
+
 impl Dft {
+    /// A tensor as large as what a fast transform keeps, at most: factors for twice its length and more.
+    pub(crate) fn kept(&self) -> Info {
+        let numbers = if self.length > LONGEST { 0 } else { self.length.saturating_mul(8) };
+        Info::plain(DType::F32, vec![numbers])
+    }
+
     /// Extents of the transformed and of the last axis of the result.
     fn extents(&self) -> (usize, usize) {
         match (self.onesided, self.inverse) {
@@ -166,12 +177,8 @@ mod fast {
     use crate::graph::{GraphError, Info, LowerCx, Step};
     use crate::tensor::DType;
 
-    /// Longer ones are computed by the definition: factors of a transform take memory that no limit
-    /// has been asked for when it is planned.
-    const LONGEST: usize = 1 << 20;
-
     pub(super) fn takes(op: &Dft, dtype: DType) -> bool {
-        dtype == DType::F32 && op.length <= LONGEST
+        dtype == DType::F32 && op.length <= super::LONGEST
     }
 
     /// `5/2 n log2 n` for each transform, as of radix 2.
@@ -179,7 +186,7 @@ mod fast {
         let (count, parts) = op.extents();
         let transforms = (dst.elements() / (count * parts).max(1)) as u64;
         let each = op.length as u64 * u64::from(op.length.max(2).ilog2());
-        transforms.saturating_mul(each) / 2 * 5
+        transforms.saturating_mul(each).saturating_mul(5) / 2
     }
 
     pub(super) fn lower(op: &Dft, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {

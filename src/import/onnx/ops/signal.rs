@@ -7,7 +7,7 @@ use tilewright_kernels::template::binary::BinaryOp;
 use super::select::take;
 use super::{NodeCx, OpRow, Outputs, cast};
 use crate::graph::ops::dft::Dft;
-use crate::graph::{GraphError, Info};
+use crate::graph::{GraphError, Info, TensorId};
 use crate::import::NodeError;
 use crate::import::onnx::attr::Attr;
 use crate::import::onnx::build;
@@ -93,7 +93,13 @@ fn dft(cx: &mut NodeCx<'_>) -> Outputs {
         None if inverse && onesided => extent.saturating_sub(1).saturating_mul(2),
         None => extent,
     };
-    Ok(vec![cx.op(Dft { axis, length, inverse, onesided }, &[x])?])
+    transform(cx, Dft { axis, length, inverse, onesided }, x)
+}
+
+/// The transform, counted among constants for what it keeps: a small file can ask for many.
+fn transform(cx: &mut NodeCx<'_>, op: Dft, x: TensorId) -> Outputs {
+    cx.spend(&op.kept())?;
+    Ok(vec![cx.op(op, &[x])?])
 }
 
 /// Transforms of overlapping frames of signals `[batch, length, 1 or 2]`; exporters leave the 1 out.
@@ -132,7 +138,7 @@ fn stft(cx: &mut NodeCx<'_>) -> Outputs {
     }
     // The other half of the frequencies follows for real signals only.
     let onesided = cx.flag("onesided", true);
-    Ok(vec![cx.op(Dft { axis: 2, length: frame, inverse: false, onesided }, &[frames])?])
+    transform(cx, Dft { axis: 2, length: frame, inverse: false, onesided }, frames)
 }
 
 /// Triangles over the frequencies of a transform, evenly spaced in mels.
