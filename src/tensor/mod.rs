@@ -144,6 +144,7 @@ impl Tensor {
     }
 
     /// The data in native byte order.
+    #[inline]
     pub fn bytes(&self) -> &[u8] {
         &self.storage
     }

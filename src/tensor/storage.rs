@@ -99,6 +99,8 @@ fn map(len: usize) -> Result<memmap2::MmapMut, TensorError> {
 
 impl Deref for AlignedBytes {
     type Target = [u8];
+    // In each run, for each operand of each step.
+    #[inline]
     fn deref(&self) -> &[u8] {
         match &self.memory {
             Memory::Lines(lines) => &bytemuck::cast_slice(lines)[..self.len],
@@ -251,6 +253,8 @@ fn new_id() -> u64 {
 
 impl Deref for Storage {
     type Target = [u8];
+    // In each run, for each operand of each step.
+    #[inline]
     fn deref(&self) -> &[u8] {
         match &self.0.bytes {
             Bytes::Owned(b) => b,

@@ -77,6 +77,7 @@ impl<'a> From<&'a Vec<&'a Tensor>> for Inputs<'a> {
 
 impl<'a> Inputs<'a> {
     /// The tensor for leaf `i`.
+    #[inline]
     fn leaf(&self, i: usize) -> &'a Tensor {
         self.given[self.order.map_or(i, |order| order[i])]
     }
@@ -115,22 +116,30 @@ impl Operands {
         self.results.extend(results.iter_mut().map(start));
         let results = &self.results;
         self.dst.clear();
-        self.dst.extend(plan.steps.iter().map(|step| match &step.dst {
-            Place::Arena(offset) => arena.at(*offset),
-            Place::Output { index, offset } => results[*index].wrapping_add(*offset),
-            Place::Constant(..) | Place::Input { .. } => unreachable!("steps write results"),
-        }));
         self.src.clear();
-        self.src.extend(plan.steps.iter().flat_map(|s| &s.src).map(|place| match place {
-            Place::Arena(offset) => arena.at(*offset).cast_const(),
-            Place::Constant(value, offset) => value.bytes().as_ptr().wrapping_add(*offset),
-            Place::Input { index, offset, arena: copy } => {
-                let given = inputs.leaf(*index).bytes().as_ptr();
-                let start = if aligned(given) { given } else { arena.at(*copy).cast_const() };
-                start.wrapping_add(*offset)
+        // Loops, as chains of iterators are calls for each operand unless a build joins its parts.
+        for step in &plan.steps {
+            self.dst.push(match &step.dst {
+                Place::Arena(offset) => arena.at(*offset),
+                Place::Output { index, offset } => results[*index].wrapping_add(*offset),
+                Place::Constant(..) | Place::Input { .. } => unreachable!("steps write results"),
+            });
+            for place in &step.src {
+                self.src.push(match place {
+                    Place::Arena(offset) => arena.at(*offset).cast_const(),
+                    Place::Constant(value, offset) => value.bytes().as_ptr().wrapping_add(*offset),
+                    Place::Input { index, offset, arena: copy } => {
+                        let given = inputs.leaf(*index).bytes().as_ptr();
+                        let start =
+                            if aligned(given) { given } else { arena.at(*copy).cast_const() };
+                        start.wrapping_add(*offset)
+                    }
+                    Place::Output { index, offset } => {
+                        results[*index].cast_const().wrapping_add(*offset)
+                    }
+                });
             }
-            Place::Output { index, offset } => results[*index].cast_const().wrapping_add(*offset),
-        }));
+        }
     }
 }
 
