@@ -157,6 +157,54 @@ fn equal_shapes_need_no_new_plan() {
     assert!(after.nodes.iter().all(|n| !n.name.is_empty()), "{after:?}");
 }
 
+/// What exporters make of equal weights and of quantised ones is a constant in every stage.
+#[test]
+fn constants_are_constants_in_later_stages() {
+    let nodes = vec![
+        node("Identity", &["b0"], &["b"]),
+        node("DequantizeLinear", &["wq", "scale"], &["w1"]),
+        node("Reshape", &["w1", "as_weights"], &["w"]),
+        node("Greater", &["x", "zero"], &["is"]),
+        node("NonZero", &["is"], &["at"]),
+        node("Squeeze", &["at", "first"], &["list"]),
+        node("Gather", &["x", "list"], &["y"]),
+        node("Reshape", &["y", "as_image"], &["image"]),
+        node("Conv", &["image", "w", "b"], &["z"]),
+    ];
+    let bytes: Vec<i8> = (0..16).map(|i| i - 7).collect();
+    let wq = TensorProto {
+        name: Some("wq".into()),
+        dims: vec![16],
+        data_type: Some(3),
+        int32_data: bytes.iter().map(|&b| b.into()).collect(),
+        ..Default::default()
+    };
+    let constants = vec![
+        wq,
+        floats("b0", &[16], &[0.5; 16]),
+        floats("scale", &[], &[0.25]),
+        floats("zero", &[], &[0.0]),
+        ints("first", &[1], &[0]),
+        ints("as_weights", &[4], &[16, 1, 1, 1]),
+        ints("as_image", &[4], &[1, 1, -1, 1]),
+    ];
+    let g = graph(&[("x", F)], nodes, &[("z", F), ("b", F)]);
+    let options = SessionOptions { profile: true, ..Default::default() };
+    let mut s = Session::new(Arc::new(model(g, constants).unwrap()), options).unwrap();
+    for x in [&[1.0, -2.0, 3.0][..], &[5.0; 9], &[4.0, 2.0, -1.0]] {
+        let y = run(&mut s, x).unwrap();
+        let there: Vec<f32> = x.iter().copied().filter(|v| *v > 0.0).collect();
+        assert_eq!(y[0].dims(), [1, 16, there.len(), 1]);
+        let rows =
+            bytes.iter().flat_map(|&w| there.iter().map(move |v| f32::from(w) * 0.25 * v + 0.5));
+        assert_eq!(f32s(&y[0]), rows.collect::<Vec<_>>());
+        assert_eq!(f32s(&y[1]), [0.5; 16]);
+        let profile = s.profile();
+        let conv = profile.iter().find(|row| row.op == "conv").expect("a convolution");
+        assert_ne!(conv.kernel, "reference");
+    }
+}
+
 #[test]
 fn shapes_that_are_computed() {
     // Numbers below the sum, in rows of as many as the largest says.

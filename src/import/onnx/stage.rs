@@ -343,13 +343,23 @@ impl OnnxModel {
         let mut budget = Budget::new(stored.fold(0usize, usize::saturating_add));
         let mut after = After::default();
         let (mut waiting, mut built) = (HashSet::new(), Vec::new());
+        // What is made of the model's constants alone, whatever the inputs.
+        let mut fixed = HashSet::new();
         for (&i, node) in nodes.iter().filter_map(|i| Some((i, graph.nodes.get(*i)?))) {
             if !node.reads().all(|v| values.has(self, v)) {
                 waiting.insert(i);
                 continue;
             }
             match build_node(self, ctx, node, &mut values, &mut budget) {
-                Ok(()) => built.push((i, node)),
+                Ok(()) => {
+                    let alone = node.row.host.is_some() || !node.bodies.is_empty();
+                    if !alone
+                        && node.reads().all(|v| self.constant(v).is_some() || fixed.contains(&v))
+                    {
+                        fixed.extend(node.outputs.iter().flatten().copied());
+                    }
+                    built.push((i, node));
+                }
                 Err(source) => {
                     let waits = source.waits();
                     let why =
@@ -362,15 +372,17 @@ impl OnnxModel {
                 }
             }
         }
-        // Stages hand on tensors only: of a sequence that is read later, all that leads to it is built
-        // again then.
+        // Stages hand on tensors only, and what they hand on is an operand like any other, no constant for
+        // kernels to pack: of sequences and of constants that are read later, all that leads to them is
+        // built again then.
+        let apart = |v: &ValueId| values.is_sequence(*v) || fixed.contains(v);
         let reads =
             waiting.iter().filter_map(|&i: &usize| graph.nodes.get(i)).flat_map(Node::reads);
-        let mut again: HashSet<ValueId> = reads.filter(|&v| values.is_sequence(v)).collect();
+        let mut again: HashSet<ValueId> = reads.filter(apart).collect();
         after.built = built.len();
         for (i, node) in built.into_iter().rev() {
             if node.outputs.iter().flatten().any(|v| again.contains(v)) {
-                again.extend(node.reads().filter(|&v| values.is_sequence(v)));
+                again.extend(node.reads().filter(apart));
                 waiting.insert(i);
                 after.built -= 1;
             }
@@ -380,7 +392,9 @@ impl OnnxModel {
         let mut next = Vec::new();
         let waiting = nodes.iter().filter(|i| waiting.contains(i));
         for (i, node) in waiting.filter_map(|&i| Some((i, graph.nodes.get(i)?))) {
-            if node.runs_alone() && !node.reads().any(|v| later.contains(&v)) {
+            let made = |v: &ValueId| fixed.contains(v);
+            let alone = node.runs_alone() && !node.outputs.iter().flatten().any(made);
+            if alone && !node.reads().any(|v| later.contains(&v)) {
                 after.alone.push(i);
             } else {
                 later.extend(node.outputs.iter().flatten().copied());
