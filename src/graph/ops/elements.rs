@@ -94,3 +94,37 @@ pub(super) fn checked_count(op: &'static str, dims: &[usize]) -> Result<usize, G
     let count = dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
     count.ok_or_else(|| GraphError::mismatch(op, "sizes must not overflow", &[("shape", dims)]))
 }
+
+/// Computes an operator on operands that a plan does not know, on one thread and on three, and compares the
+/// bytes with those of the definition. Gives the kernel's name.
+#[cfg(test)]
+pub(super) fn as_defined<T: Clone + Into<crate::graph::Op>>(
+    op: &T,
+    operands: &[crate::tensor::Tensor],
+) -> String {
+    use crate::backend::cpu::Executor;
+    use crate::graph::Context;
+
+    let mut cx = Context::new();
+    let ids: Vec<_> = operands.iter().map(|t| cx.constant(t.clone()).unwrap()).collect();
+    let wanted = cx.op(op.clone(), &ids).unwrap();
+    let wanted = cx.constant_value(wanted).expect("all operands are constants");
+    let mut kernel = String::new();
+    for threads in [1, 3] {
+        let mut cx = Context::new();
+        let named = operands.iter().enumerate();
+        let input = |(i, t): (usize, &crate::tensor::Tensor)| {
+            cx.input(&i.to_string(), t.dtype(), &t.dims())
+        };
+        let ids: Vec<_> = named.map(input).collect::<Result<_, _>>().unwrap();
+        let y = cx.op(op.clone(), &ids).unwrap();
+        let mut executor = Executor::new(tilewright_kernels::Isa::best(), threads).unwrap();
+        let plan = executor.plan(&mut cx, &[y]).unwrap();
+        let given: Vec<_> = operands.iter().collect();
+        let got = executor.run(&plan, &given, None).unwrap();
+        assert_eq!(got[0].dims(), wanted.dims());
+        assert!(got[0].bytes() == wanted.bytes(), "on {threads} threads");
+        kernel = plan.nodes().last().expect("a step").kernel.clone();
+    }
+    kernel
+}

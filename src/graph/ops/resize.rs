@@ -65,6 +65,21 @@ impl Resize {
         }
     }
 
+    /// As [`Resize::sum`] for each element from `first` on, of single elements in place of runs: a call for
+    /// each takes longer than its sum. `N` are the taps if it is not 0.
+    fn sums<const N: usize>(&self, first: usize, x: &[f32], y: &mut [f32]) {
+        let taps = if N == 0 { self.taps } else { N };
+        let index = self.index[first * taps..].chunks_exact(taps);
+        let weight = self.weight[first * taps..].chunks_exact(taps);
+        for ((y, index), weight) in y.iter_mut().zip(index).zip(weight) {
+            *y = if index[0] == u32::MAX {
+                self.fill
+            } else {
+                index.iter().zip(weight).fold(0.0, |sum, (&i, w)| sum + w * x[i as usize])
+            };
+        }
+    }
+
     /// Indices and weights of each element of the result.
     fn rows(&self) -> impl Iterator<Item = (&[u32], &[f32])> {
         self.index.chunks_exact(self.taps).zip(self.weight.chunks_exact(self.taps))
@@ -184,6 +199,28 @@ impl Step for Run {
     ) -> Result<(), GraphError> {
         let (count, taps, inner) = (self.op.index.len() / self.op.taps, self.op.taps, self.inner);
         let plane = self.extent * inner;
+        if inner == 1 {
+            let mut unit = units.start;
+            while unit < units.end {
+                let (outer, first) = (unit / count, unit % count);
+                let many = (count - first).min(units.end - unit);
+                // SAFETY: as below, of `many` units.
+                let (x, y) = unsafe {
+                    (
+                        core::slice::from_raw_parts(src[0].cast::<f32>().add(outer * plane), plane),
+                        core::slice::from_raw_parts_mut(dst.cast::<f32>().add(unit), many),
+                    )
+                };
+                match taps {
+                    1 => self.op.sums::<1>(first, x, y),
+                    2 => self.op.sums::<2>(first, x, y),
+                    4 => self.op.sums::<4>(first, x, y),
+                    _ => self.op.sums::<0>(first, x, y),
+                }
+                unit += many;
+            }
+            return Ok(());
+        }
         for unit in units {
             let (outer, at) = (unit / count, unit % count * taps);
             // SAFETY: the operand has `outer` planes of f32; the result has one run of `inner` per
@@ -205,7 +242,27 @@ impl Step for Run {
 mod tests {
     use super::*;
     use crate::graph::Context;
+    use crate::graph::ops::elements::as_defined;
     use crate::tensor::Tensor;
+
+    #[test]
+    fn single_elements_as_by_the_definition() {
+        for taps in [1u32, 2, 3, 4] {
+            let (extent, count) = (7, 11);
+            let at = |i: u32, t: u32| if i == 5 { u32::MAX } else { (i * 5 + t * 3) % extent };
+            let all = (0..count).flat_map(|i| (0..taps).map(move |t| (i, t)));
+            let op = Resize {
+                axis: 2,
+                taps: taps as usize,
+                index: all.clone().map(|(i, t)| at(i, t)).collect(),
+                weight: all.map(|(i, t)| (i + 1) as f32 / (t + 1) as f32).collect(),
+                fill: 9.0,
+            };
+            let x: Vec<f32> = (0..42).map(|i| (i * i % 13) as f32 - 5.5).collect();
+            let x = Tensor::from_slice(&[2, 3, 7], &x).unwrap();
+            assert_eq!(as_defined(&op, &[x]), format!("resize_f32_{taps}"));
+        }
+    }
 
     #[test]
     fn table_of_weighted_sums() {
