@@ -160,6 +160,15 @@ fn equal_shapes_need_no_new_plan() {
 /// What exporters make of equal weights and of quantised ones is a constant in every stage.
 #[test]
 fn constants_are_constants_in_later_stages() {
+    let adding = graph(
+        &[("i", I), ("c", B), ("v", F)],
+        vec![
+            with(node("ReduceSum", &["b"], &["all"]), vec![int("keepdims", 0)]),
+            node("Add", &["v", "all"], &["next"]),
+            node("Identity", &["c"], &["go_on"]),
+        ],
+        &[("go_on", B), ("next", F)],
+    );
     let nodes = vec![
         node("Identity", &["b0"], &["b"]),
         node("DequantizeLinear", &["wq", "scale"], &["w1"]),
@@ -170,6 +179,9 @@ fn constants_are_constants_in_later_stages() {
         node("Gather", &["x", "list"], &["y"]),
         node("Reshape", &["y", "as_image"], &["image"]),
         node("Conv", &["image", "w", "b"], &["z"]),
+        // A body reads of them, too.
+        with(node("ReduceSum", &["y"], &["sum"]), vec![int("keepdims", 0)]),
+        with(node("Loop", &["three", "", "sum"], &["more"]), vec![body("body", &adding)]),
     ];
     let bytes: Vec<i8> = (0..16).map(|i| i - 7).collect();
     let wq = TensorProto {
@@ -187,8 +199,9 @@ fn constants_are_constants_in_later_stages() {
         ints("first", &[1], &[0]),
         ints("as_weights", &[4], &[16, 1, 1, 1]),
         ints("as_image", &[4], &[1, 1, -1, 1]),
+        ints("three", &[], &[3]),
     ];
-    let g = graph(&[("x", F)], nodes, &[("z", F), ("b", F)]);
+    let g = graph(&[("x", F)], nodes, &[("z", F), ("b", F), ("more", F)]);
     let options = SessionOptions { profile: true, ..Default::default() };
     let mut s = Session::new(Arc::new(model(g, constants).unwrap()), options).unwrap();
     for x in [&[1.0, -2.0, 3.0][..], &[5.0; 9], &[4.0, 2.0, -1.0]] {
@@ -199,6 +212,7 @@ fn constants_are_constants_in_later_stages() {
             bytes.iter().flat_map(|&w| there.iter().map(move |v| f32::from(w) * 0.25 * v + 0.5));
         assert_eq!(f32s(&y[0]), rows.collect::<Vec<_>>());
         assert_eq!(f32s(&y[1]), [0.5; 16]);
+        assert_eq!(f32s(&y[2]), [there.iter().sum::<f32>() + 24.0]);
         let profile = s.profile();
         let conv = profile.iter().find(|row| row.op == "conv").expect("a convolution");
         assert_ne!(conv.kernel, "reference");

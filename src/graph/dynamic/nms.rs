@@ -53,13 +53,13 @@ pub fn non_max_suppression(
         let enough = |s: f32| p.score.map_or(!s.is_nan(), |least| s > least);
         let mut order: Vec<usize> = (0..count).filter(|&j| enough(scores[j])).collect();
         order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
-        let mut chosen: Vec<usize> = Vec::new();
+        let mut chosen = Chosen::default();
         for j in order {
-            if chosen.len() >= p.most {
+            if chosen.count >= p.most {
                 break;
             }
-            if chosen.iter().all(|&k| overlap(&corners[k], &corners[j]) <= p.iou) {
-                chosen.push(j);
+            if chosen.leave(&corners[j], p.iou) {
+                chosen.push(&corners[j]);
                 kept.extend([batch as i64, class as i64, j as i64]);
             }
         }
@@ -82,12 +82,49 @@ fn ordered(b: [f32; 4], center_point: bool) -> [f32; 4] {
     }
 }
 
+/// Boxes that were chosen, in groups that a compiler makes vectors of: most of the time goes into comparing.
+#[derive(Default)]
+struct Chosen {
+    groups: Vec<[[f32; GROUP]; 4]>,
+    count: usize,
+}
+
+const GROUP: usize = 16;
+
+impl Chosen {
+    fn push(&mut self, b: &[f32; 4]) {
+        let at = self.count % GROUP;
+        if at == 0 {
+            self.groups.push([[0.0; GROUP]; 4]);
+        }
+        if let Some(group) = self.groups.last_mut() {
+            group.iter_mut().zip(b).for_each(|(list, &v)| list[at] = v);
+        }
+        self.count += 1;
+    }
+
+    /// Whether no chosen box shares more than `iou` of the union with `b`.
+    fn leave(&self, b: &[f32; 4], iou: f32) -> bool {
+        let mut left = self.count;
+        self.groups.iter().all(|g| {
+            // Most pairs lie apart.
+            let [x0, y0, x1, y1] = g;
+            let mut near = [0u32; GROUP];
+            for i in 0..GROUP {
+                near[i] = u32::from(x0[i] < b[2]) & u32::from(b[0] < x1[i]);
+                near[i] &= u32::from(y0[i] < b[3]) & u32::from(b[1] < y1[i]);
+            }
+            let there = left.min(GROUP);
+            left -= there;
+            let meets = |i: usize| near[i] != 0 || iou < 0.0;
+            let mut boxes = (0..there).filter(|&i| meets(i)).map(|i| g.map(|list| list[i]));
+            boxes.all(|a| overlap(&a, b) <= iou)
+        })
+    }
+}
+
 /// What two boxes share, relative to their union; 0 for boxes without area.
 fn overlap(a: &[f32; 4], b: &[f32; 4]) -> f32 {
-    // Most pairs lie apart.
-    if a[0] >= b[2] || b[0] >= a[2] || a[1] >= b[3] || b[1] >= a[3] {
-        return 0.0;
-    }
     let area = |b: &[f32; 4]| (b[2] - b[0]) * (b[3] - b[1]);
     let sides = [0, 1].map(|i| (a[i + 2].min(b[i + 2]) - a[i].max(b[i])).max(0.0));
     let shared = sides[0] * sides[1];
@@ -128,6 +165,44 @@ mod tests {
             [0, 1, 2, 3, 4, 5]
         );
         assert_eq!(kept(&[f32::NAN; 6], &NonMaxSuppression { score: None, ..P }), [0i64; 0]);
+    }
+
+    /// As many that more groups than one are full, against a plain comparison of all pairs.
+    #[test]
+    fn many_boxes() {
+        let count = 400usize;
+        let at = |i: usize, by: usize, n: usize| (i * by % n) as f32 / 7.0;
+        let list: Vec<[f32; 4]> = (0..count)
+            .map(|i| {
+                let (x, y) = (at(i, 37, 101), at(i, 53, 89));
+                [x, y, x + 1.0 + at(i, 11, 13), y + 1.0 + at(i, 17, 19)]
+            })
+            .collect();
+        let scores: Vec<f32> = (0..count).map(|i| (i * 7919 % 1009) as f32 / 1009.0).collect();
+        let boxes = Tensor::from_slice(&[1, count, 4], &list.concat()).unwrap();
+        let given = Tensor::from_slice(&[1, 1, count], &scores).unwrap();
+        for iou in [0.0, 0.2, 0.5, 0.9] {
+            let p = NonMaxSuppression { most: count, iou, ..P };
+            let mut order: Vec<usize> = (0..count).filter(|&i| scores[i] > 0.0).collect();
+            order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+            let shares = |a: &[f32; 4], b: &[f32; 4]| {
+                let side = |i: usize| (a[i + 2].min(b[i + 2]) - a[i].max(b[i])).max(0.0);
+                let (both, area) =
+                    (side(0) * side(1), |b: &[f32; 4]| (b[2] - b[0]) * (b[3] - b[1]));
+                both / (area(a) + area(b) - both)
+            };
+            let mut wanted: Vec<usize> = Vec::new();
+            for i in order {
+                if wanted.iter().all(|&k| shares(&list[k], &list[i]) <= iou) {
+                    wanted.push(i);
+                }
+            }
+            assert!(wanted.len() > 2 * GROUP, "{}", wanted.len());
+            let y = non_max_suppression(&boxes, &given, &p).unwrap();
+            let y: Vec<usize> =
+                y.as_slice::<i64>().unwrap().chunks(3).map(|c| c[2] as usize).collect();
+            assert_eq!(y, wanted);
+        }
     }
 
     #[test]

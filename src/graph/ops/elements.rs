@@ -21,6 +21,22 @@ pub(super) fn unravel(mut i: usize, dims: &[usize], at: &mut [usize]) {
     }
 }
 
+/// Where row `row` (along the last axis) of a dense tensor of extents `dims` begins in one of the given
+/// strides, at position 0 of `axis`; and the distance there of the row's elements, other than along `axis`.
+pub(super) fn row_start(
+    mut row: usize,
+    dims: &[usize],
+    strides: &[usize],
+    axis: usize,
+) -> (usize, usize) {
+    let (mut start, last) = (0, dims.len().saturating_sub(1));
+    for (i, &extent) in dims[..last].iter().enumerate().rev() {
+        start += if i == axis { 0 } else { row % extent * strides[i] };
+        row /= extent;
+    }
+    (start, usize::from(axis != last))
+}
+
 /// Extents before an axis, of it, and behind it, each as one number.
 pub(super) fn around(dims: &[usize], axis: usize) -> (usize, usize, usize) {
     let (outer, inner) = (&dims[..axis], &dims[axis + 1..]);

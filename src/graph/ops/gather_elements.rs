@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use super::elements::{expect_dtype, integers, is_index, position, strides, unravel};
+use super::elements::{expect_dtype, integers, is_index, position, row_start, strides, unravel};
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
@@ -63,7 +63,7 @@ impl Operator for GatherElements {
         let row = indices[indices.len() - 1];
         Ok(Some(Box::new(Run {
             rows: indices.iter().product::<usize>().checked_div(row).unwrap_or(0),
-            outer: indices[..indices.len() - 1].to_vec(),
+            dims: indices.clone(),
             row,
             strides: strides(x),
             axis: self.axis,
@@ -77,8 +77,8 @@ impl Operator for GatherElements {
 /// A unit is a row of the last axis.
 struct Run {
     rows: usize,
-    /// Extents of the indices before the last one.
-    outer: Vec<usize>,
+    /// Extents of the indices.
+    dims: Vec<usize>,
     row: usize,
     /// Of the other operand, in elements.
     strides: Vec<usize>,
@@ -128,14 +128,8 @@ impl Run {
         dst: *mut u8,
         units: Range<usize>,
     ) -> Result<(), GraphError> {
-        let last = self.outer.len();
         for unit in units {
-            let (mut rest, mut base) = (unit, 0);
-            for (i, &extent) in self.outer.iter().enumerate().rev() {
-                base += if i == self.axis { 0 } else { rest % extent * self.strides[i] };
-                rest /= extent;
-            }
-            let own = if last == self.axis { 0 } else { 1 };
+            let (start, own) = row_start(unit, &self.dims, &self.strides, self.axis);
             for j in unit * self.row..(unit + 1) * self.row {
                 // SAFETY: the indices have this many elements of this type, aligned.
                 let index = unsafe {
@@ -145,7 +139,7 @@ impl Run {
                     }
                 };
                 let at = position(OP, index, self.extent)? * self.strides[self.axis];
-                let from = base + at + (j - unit * self.row) * own;
+                let from = start + at + (j - unit * self.row) * own;
                 // SAFETY: the index was checked, and those along other axes are below the operand's
                 // extents; the result has an element for each index, this row's are this call's alone.
                 unsafe { *dst.cast::<T>().add(j) = *src[0].cast::<T>().add(from) };

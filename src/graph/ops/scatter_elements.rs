@@ -1,7 +1,7 @@
 //! Writing of single elements along an axis.
 
 use super::cast::Number;
-use super::elements::{expect_dtype, integers, is_index, position, strides, unravel};
+use super::elements::{expect_dtype, integers, is_index, position, row_start, strides};
 use super::gather_elements::fits;
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, View, ViewMut, with_element};
@@ -83,16 +83,18 @@ impl Operator for ScatterElements {
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
         dst.bytes.copy_from_slice(src[0].bytes);
-        let dims = src[0].dims;
-        let (steps, mut at) = (strides(dims), vec![0; dims.len()]);
-        let indices = integers(&src[1], OP)?;
+        let (extent, steps) = (src[0].dims[self.axis], strides(src[0].dims));
+        let (dims, indices) = (src[1].dims, integers(&src[1], OP)?);
+        let row = dims[dims.len() - 1].max(1);
         with_element!(dst.dtype, OP, T => {
             let (updates, y) = (src[2].slice::<T>(OP)?, dst.slice::<T>(OP)?);
-            for (i, (index, &update)) in indices.into_iter().zip(updates).enumerate() {
-                unravel(i, src[1].dims, &mut at);
-                at[self.axis] = position(OP, index, dims[self.axis])?;
-                let to: usize = at.iter().zip(&steps).map(|(a, s)| a * s).sum();
-                y[to] = self.reduction.apply(y[to], update);
+            let rows = indices.chunks_exact(row).zip(updates.chunks_exact(row));
+            for (r, (indices, updates)) in rows.enumerate() {
+                let (start, own) = row_start(r, dims, &steps, self.axis);
+                for (j, (&index, &update)) in indices.iter().zip(updates).enumerate() {
+                    let to = start + position(OP, index, extent)? * steps[self.axis] + j * own;
+                    y[to] = self.reduction.apply(y[to], update);
+                }
             }
             Ok(())
         })

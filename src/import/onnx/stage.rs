@@ -352,11 +352,13 @@ impl OnnxModel {
             }
             match build_node(self, ctx, node, &mut values, &mut budget) {
                 Ok(()) => {
+                    let outputs = || node.outputs.iter().flatten().copied();
                     let alone = node.row.host.is_some() || !node.bodies.is_empty();
+                    let alone = alone || outputs().any(|v| values.is_sequence(v));
                     if !alone
                         && node.reads().all(|v| self.constant(v).is_some() || fixed.contains(&v))
                     {
-                        fixed.extend(node.outputs.iter().flatten().copied());
+                        fixed.extend(outputs());
                     }
                     built.push((i, node));
                 }
@@ -376,9 +378,13 @@ impl OnnxModel {
         // kernels to pack: of sequences and of constants that are read later, all that leads to them is
         // built again then.
         let apart = |v: &ValueId| values.is_sequence(*v) || fixed.contains(v);
-        let reads =
-            waiting.iter().filter_map(|&i: &usize| graph.nodes.get(i)).flat_map(Node::reads);
-        let mut again: HashSet<ValueId> = reads.filter(apart).collect();
+        let mut again: HashSet<ValueId> = HashSet::new();
+        for node in waiting.iter().filter_map(|&i: &usize| graph.nodes.get(i)) {
+            // Others than graphs take what is handed on.
+            let by_graph = node.row.host.is_none() && (node.inline || node.bodies.is_empty());
+            let again_for = |v: &ValueId| values.is_sequence(*v) || by_graph && fixed.contains(v);
+            again.extend(node.reads().filter(again_for));
+        }
         after.built = built.len();
         for (i, node) in built.into_iter().rev() {
             if node.outputs.iter().flatten().any(|v| again.contains(v)) {
@@ -392,12 +398,14 @@ impl OnnxModel {
         let mut next = Vec::new();
         let waiting = nodes.iter().filter(|i| waiting.contains(i));
         for (i, node) in waiting.filter_map(|&i| Some((i, graph.nodes.get(i)?))) {
-            let made = |v: &ValueId| fixed.contains(v);
-            let alone = node.runs_alone() && !node.outputs.iter().flatten().any(made);
-            if alone && !node.reads().any(|v| later.contains(&v)) {
+            let made = node.outputs.iter().flatten().any(|v| fixed.contains(v));
+            if node.runs_alone() && !made && !node.reads().any(|v| later.contains(&v)) {
                 after.alone.push(i);
             } else {
-                later.extend(node.outputs.iter().flatten().copied());
+                // What is made of constants is there now, too.
+                if !made {
+                    later.extend(node.outputs.iter().flatten().copied());
+                }
                 next.push(i);
             }
         }
