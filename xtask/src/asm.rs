@@ -9,9 +9,11 @@
 mod page;
 mod rules;
 
+use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::thread;
 
 use crate::rows;
 use crate::{has_target, target_dir};
@@ -57,32 +59,48 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         return Err(format!("asm: unknown model {unknown} (known: {})", names.join(", ")));
     }
     let rows = rows::read()?;
+    let asked = |m: &&Model| args.is_empty() || args.iter().any(|arg| arg == m.name);
+    let (models, lacking): (Vec<&Model>, Vec<&Model>) =
+        MODELS.iter().filter(asked).partition(|model| has_target(model.target));
+    for model in lacking {
+        println!("asm: {}: skipped, target {} is not installed", model.name, model.target);
+    }
     let mut failures = Vec::new();
-    for model in MODELS.iter().filter(|m| args.is_empty() || args.iter().any(|arg| arg == m.name)) {
-        if !has_target(model.target) {
-            println!("asm: {}: skipped, target {} is not installed", model.name, model.target);
-            continue;
+    // Two at a time: one compilation, of kernels as one part of code, keeps one processor busy.
+    for pair in models.chunks(2) {
+        let texts: Vec<_> = thread::scope(|scope| {
+            let running: Vec<_> = pair.iter().map(|m| scope.spawn(|| assembly(m))).collect();
+            let panicked = |_| Err("asm: a thread panicked".into());
+            running.into_iter().map(|run| run.join().unwrap_or_else(panicked)).collect()
+        });
+        for (model, text) in pair.iter().zip(texts) {
+            failures.extend(judge(model, &text?, &rows));
         }
-        let text = assembly(model)?;
-        let kernels = kernels(&text);
-        let found: Vec<String> =
-            kernels.iter().filter_map(|kernel| rules::check(kernel, model.target, &rows)).collect();
-        println!(
-            "asm: {}: {} kernels, {} fail; of the loops of main tiles of products at least {:.0} % are FMA",
-            model.name,
-            kernels.len(),
-            found.len(),
-            least_share(&kernels, model.target)
-        );
-        if kernels.is_empty() {
-            failures.push(format!("{}: no kernels found", model.name));
-        }
-        if model.name == page::MODEL {
-            failures.extend(page::check(&kernels));
-        }
-        failures.extend(found.iter().map(|failure| format!("{}: {failure}", model.name)));
     }
     if failures.is_empty() { Ok(()) } else { Err(format!("asm:\n  {}", failures.join("\n  "))) }
+}
+
+/// What is wrong with the kernels of a listing; prints how many there are.
+fn judge(model: &Model, text: &str, rows: &[rows::Row]) -> Vec<String> {
+    let kernels = kernels(text);
+    let found: Vec<String> =
+        kernels.iter().filter_map(|kernel| rules::check(kernel, model.target, rows)).collect();
+    println!(
+        "asm: {}: {} kernels, {} fail; of the loops of main tiles of products at least {:.0} % are FMA",
+        model.name,
+        kernels.len(),
+        found.len(),
+        least_share(&kernels, model.target)
+    );
+    let mut failures = Vec::new();
+    if kernels.is_empty() {
+        failures.push(format!("{}: no kernels found", model.name));
+    }
+    if model.name == page::MODEL {
+        failures.extend(page::check(&kernels));
+    }
+    failures.extend(found.iter().map(|failure| format!("{}: {failure}", model.name)));
+    failures
 }
 
 /// The least share of multiply-adds in the hot loop of a main tile, in percent.
@@ -289,30 +307,54 @@ fn is_vector_on_stack(line: &str, framed: bool) -> bool {
     stack && memory.contains(&mnemonic) && register.starts_with(['q', 'v', 'd', '{'])
 }
 
-/// The loops that contain no other: from a label to the jump back to it. One to the way out of the
-/// function, which may lie before the end of a tile, is none.
+/// The loops that contain no other: from a label to a jump back to it that the label leads to. Compilers place
+/// ways out of a function before the end of a tile: a jump back to one of those is no loop.
 fn inner_loops<'a, 'b>(lines: &'b [&'a str]) -> Vec<&'b [&'a str]> {
-    let label_of = |line: &'a str| line.strip_suffix(':').filter(|name| name.starts_with(".LBB"));
+    let labels =
+        lines.iter().enumerate().filter_map(|(at, line)| Some((line.strip_suffix(':')?, at)));
+    let labels: HashMap<&str, usize> =
+        labels.filter(|(name, _)| name.starts_with(".LBB")).collect();
     let mut loops: Vec<(usize, usize)> = Vec::new();
-    for (end, line) in lines.iter().enumerate() {
-        let Some(target) = line.split(|c: char| c.is_whitespace() || c == ',').next_back() else {
-            continue;
-        };
-        if !target.starts_with(".LBB") || target.ends_with(':') {
-            continue;
-        }
-        let Some(start) = lines[..end].iter().position(|line| label_of(line) == Some(target))
-        else {
-            continue;
-        };
-        if !lines[start..end].iter().any(|line| line.trim_start().starts_with("ret")) {
-            loops.push((start, end));
-        }
+    for end in 0..lines.len() {
+        let start = jump(lines[end]).and_then(|target| labels.get(target));
+        let start = start.copied().filter(|&start| start < end);
+        loops.extend(
+            start.filter(|&start| leads_to(lines, &labels, start, end)).map(|start| (start, end)),
+        );
     }
     let inner = |&(start, end): &(usize, usize)| {
         !loops.iter().any(|&(s, e)| (s, e) != (start, end) && s >= start && e <= end)
     };
     loops.iter().filter(|range| inner(range)).map(|&(start, end)| &lines[start..=end]).collect()
+}
+
+/// Where a line jumps to, if it names a label.
+fn jump(line: &str) -> Option<&str> {
+    let target = line.split(|c: char| c.is_whitespace() || c == ',').next_back()?;
+    (target.starts_with(".LBB") && !target.ends_with(':')).then_some(target)
+}
+
+/// Whether what runs from one line on may come to another one below it, without a line outside of the two.
+fn leads_to(lines: &[&str], labels: &HashMap<&str, usize>, start: usize, end: usize) -> bool {
+    let mut seen = vec![false; end + 1 - start];
+    let mut from = vec![start];
+    while let Some(first) = from.pop() {
+        for at in first..=end {
+            if at == end {
+                return true;
+            }
+            if core::mem::replace(&mut seen[at - start], true) {
+                break;
+            }
+            let target = jump(lines[at]).and_then(|target| labels.get(target));
+            from.extend(target.filter(|target| (start..=end).contains(target)));
+            let mnemonic = lines[at].split_whitespace().next().unwrap_or("");
+            if ["jmp", "jmpq", "b", "br", "ret", "retq", "ud2", "brk"].contains(&mnemonic) {
+                break;
+            }
+        }
+    }
+    false
 }
 
 #[cfg(test)]
@@ -355,6 +397,14 @@ mod tests {
         let drain = format!("{}\tvmovups\t%ymm0, 32(%rsp)\n", fma.repeat(9));
         let out = format!("\tjne\t.LBB0_1\n.LBB0_2:\n\tretq\n{drain}\tjmp\t.LBB0_2\n.LBB0_3:\n");
         assert_eq!(verdict(&(fma.repeat(4) + &out)), None);
+        // One that goes on elsewhere.
+        let out =
+            format!("\tjne\t.LBB0_1\n.LBB0_2:\n\tjmp\t.LBB0_4\n{drain}\tjne\t.LBB0_2\n.LBB0_4:\n");
+        assert_eq!(verdict(&(fma.repeat(4) + &out)), None);
+        // A loop with a way around its last part.
+        let spill = "\tvmovups\t%ymm0, 32(%rsp)\n";
+        let around = format!("\tje\t.LBB0_3\n{spill}\tjmp\t.LBB0_4\n.LBB0_3:\n\tnop\n.LBB0_4:\n");
+        assert!(verdict(&(fma.repeat(4) + &around)).unwrap().contains("1 vector accesses"));
     }
 
     #[test]

@@ -2,7 +2,9 @@
 //! architectures under emulators, Miri, sanitizers. What is missing is said loudly, and skipped.
 
 use std::ffi::OsString;
+use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread;
 
 use crate::{book, capi, cargo, finish, has_target, port, rows, target_dir};
 
@@ -243,8 +245,8 @@ fn adapter_leaks() -> Result<(), String> {
     let leaks = "--leak-check=full --show-leak-kinds=definite,indirect \
                  --errors-for-leak-kinds=definite,indirect";
     let mut command = cargo();
-    command.args(["test", "--release", "-p", "tilewright"]);
-    command.args(["--test", "rknn", "--test", "rknn_graph"]);
+    // Of the workspace, as its features are those of all other tests: nothing is built for these alone.
+    command.args(["test", "--release", "--workspace", "--test", "rknn", "--test", "rknn_graph"]);
     command.args(["--", "--skip", "self_test", "--skip", "hangs", "--skip", "large"]);
     let runner = format!("valgrind --quiet --error-exitcode=9 {leaks}");
     finish(command.env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUNNER", runner))
@@ -258,21 +260,32 @@ fn fuzz() -> Result<(), String> {
     build.args(["build", "--quiet", "--manifest-path", "fuzz/Cargo.toml", "--target", X86]);
     build.arg("--target-dir").arg(&folder).env("RUSTFLAGS", FUZZ_FLAGS.join(" "));
     finish(&mut build)?;
-    for (target, seeds) in FUZZED {
-        let corpus = folder.join("corpus").join(target);
-        std::fs::create_dir_all(&corpus).map_err(|e| format!("{}: {e}", corpus.display()))?;
-        let mut run = Command::new(folder.join(X86).join("debug").join(target));
-        let mut found = folder.join("found-").into_os_string();
-        found.push(target);
-        run.arg(corpus)
-            .args(seeds.iter().map(|folder| format!("fuzz/seeds/{folder}")))
-            .arg(prefixed("-artifact_prefix=", found));
-        // The same numbers each time: a change is judged by what it did, not by luck.
-        run.args(["-seed=1", "-max_total_time=60", "-timeout=20", "-rss_limit_mb=2048"]);
-        run.arg("-verbosity=0");
-        finish(&mut run)?;
+    // Two at a time: each works alone, and machines have two processors at least.
+    for pair in FUZZED.chunks(2) {
+        let ended: Vec<_> = thread::scope(|scope| {
+            let running = pair.iter().map(|target| scope.spawn(|| fuzz_target(&folder, target)));
+            let running: Vec<_> = running.collect();
+            let panicked = |_| Err("fuzz: a thread panicked".into());
+            running.into_iter().map(|run| run.join().unwrap_or_else(panicked)).collect()
+        });
+        ended.into_iter().collect::<Result<(), String>>()?;
     }
     Ok(())
+}
+
+/// A minute of one target, from its seeds on.
+fn fuzz_target(folder: &Path, (target, seeds): &(&str, &[&str])) -> Result<(), String> {
+    let corpus = folder.join("corpus").join(target);
+    std::fs::create_dir_all(&corpus).map_err(|e| format!("{}: {e}", corpus.display()))?;
+    let mut run = Command::new(folder.join(X86).join("debug").join(target));
+    let mut found = folder.join("found-").into_os_string();
+    found.push(target);
+    run.arg(corpus)
+        .args(seeds.iter().map(|folder| format!("fuzz/seeds/{folder}")))
+        .arg(prefixed("-artifact_prefix=", found));
+    // The same numbers each time: a change is judged by what it did, not by luck.
+    run.args(["-seed=1", "-max_total_time=60", "-timeout=20", "-rss_limit_mb=2048"]);
+    finish(run.arg("-verbosity=0"))
 }
 
 /// Fuzz targets, and the folders of what they begin with.

@@ -243,8 +243,6 @@ macro_rules! block_step {
     };
     (q6_k [1 x 1] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
         let p = $w[0];
-        // Signed bytes are taken times 2^24.
-        let d = tile!(VMUL block_step! { half p }, tile!(VSET 1.0 / 16_777_216.0));
         let (low, high) = (tile!(VSETU 0x0f0f_0f0f), tile!(VSETU 0x3030_3030));
         each!(i in 5 { block_step! { ahead p.wrapping_add(4 * i * LANES), $far } });
         let mut scales = [tile!(VZERO); 4];
@@ -264,6 +262,8 @@ macro_rules! block_step {
                 let w = block_step! { six [bits, even, odd] low, high };
                 each!(k in 4 { a[k] = tile!(VDOTU w[k], tile!(VSPLAT y, (11 * k)), a[k]); });
             });
+            // Signed bytes are taken times 2^24. Read with each part: 16 registers have no room for it meanwhile.
+            let d = tile!(VMUL block_step! { half p }, tile!(VSET 1.0 / 16_777_216.0));
             each!(k in 4 {
                 let at = 8 * h + 2 * k + s;
                 let word = if LANES > 8 { scales[at / 4] } else { tile!(VWORDS scale_words.wrapping_add(at / 4 * 4 * LANES)) };
