@@ -127,7 +127,7 @@ impl Conv {
         }
     }
 
-    /// Whether there is a kernel for plain tensors, if weights and bias are constants.
+    /// Whether there is a kernel for plain tensors, which needs weights and bias that are constants.
     fn on_planes(&self, s: &Sizes) -> bool {
         self.is_depthwise(s) && PlanePlan::depthwise_pays(&lower::depthwise_params(self, s))
     }
@@ -238,7 +238,7 @@ impl Conv {
             return LayoutRule::Plain;
         }
         let plain = |i: usize| cx.src[i].layout == Layout::Plain;
-        if plain(0) && self.on_planes(&s) {
+        if plain(0) && self.is_constant(cx.constant) && self.on_planes(&s) {
             return LayoutRule::Plain;
         }
         // Between others on blocks the kernels of blocks are faster.
@@ -260,10 +260,14 @@ impl Conv {
         !self.is_depthwise(s) && FirstConvPlan::pays(&lower::conv_params(self, s, Layout::Plain))
     }
 
-    /// Whether a kernel computes this: weights and bias are packed ahead, so they must be
-    /// constants.
+    /// Whether a kernel computes this. It may need weights and bias that are packed ahead.
     fn has_kernel(&self, constant: &[bool], dst: &Info) -> bool {
-        constant[1] && (!self.bias || constant[2]) && dst.elements() > 0
+        (lower::RUN_TIME || self.is_constant(constant)) && dst.elements() > 0
+    }
+
+    /// Whether weights and bias are constants, which are packed ahead; others are packed in each run.
+    pub(super) fn is_constant(&self, constant: &[bool]) -> bool {
+        constant[1] && (!self.bias || constant[2])
     }
 
     /// Input row or column that tap `tap` of output `out` reads, if it lies inside the input.

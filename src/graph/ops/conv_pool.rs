@@ -73,7 +73,8 @@ impl Operator for ConvPool {
     }
 
     fn layout_rule(&self, cx: &RuleCx<'_>) -> LayoutRule {
-        if FEW { LayoutRule::Plain } else { self.conv.usual_layouts(cx) }
+        let packed = self.conv.is_constant(cx.constant);
+        if FEW || !packed { LayoutRule::Plain } else { self.conv.usual_layouts(cx) }
     }
 
     fn macs(&self, src: &[Info], _dst: &Info) -> u64 {

@@ -12,18 +12,26 @@ use tilewright_kernels::{ConvParams, ConvPlan, Epilogue, InputLayout, KernelErro
 
 use super::super::plane::Plane;
 use super::{Conv, Sizes};
-use crate::graph::{GraphError, Layout, LowerCx, Step};
+use crate::graph::{GraphError, Info, Layout, LowerCx, Step};
 use crate::tensor::AlignedBytes;
+
+/// Position of the bias among the operands, if there is one.
+const BIAS: usize = 2;
+
+/// Whether this build has kernels for convolutions whose weights a run computes.
+pub(super) const RUN_TIME: bool = cfg!(feature = "ops-more");
 
 pub(super) fn lower(op: &Conv, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
     let s = op.sizes(&cx.src[0].dims, &cx.src[1].dims)?;
-    let params = conv_params(op, &s, cx.src[0].layout);
+    let mut params = conv_params(op, &s, cx.src[0].layout);
+    // To transform what is used once costs more than it saves.
+    params.winograd = cx.values[1].is_some();
     let plan = if cx.dst.layout != Layout::Blocked {
         let constant: Vec<bool> = cx.values.iter().map(Option::is_some).collect();
         if !op.has_kernel(&constant, cx.dst) {
             return Ok(None);
         }
-        if op.on_planes(&s) {
+        if op.is_constant(&constant) && op.on_planes(&s) {
             return lower_on_planes(op, &s, cx);
         }
         if !PointwisePlan::supports(&params) {
@@ -45,8 +53,15 @@ pub(super) fn lower(op: &Conv, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>
             || ConvPlan::new(cx.isa, &params),
         )?))
     };
-    let [weights, bias] = pack(op, &s, cx, 1, plan.packing())?;
-    Ok(Some(Box::new(Run { plan, weights, bias, residual: op.residual_operand() })))
+    let known = |i: usize| cx.values[i].is_some();
+    let packing = plan.packing();
+    let filter = [
+        known(1).then(|| pack_weights(op, &s, cx, 1, packing)).transpose()?,
+        (!op.bias || known(BIAS)).then(|| pack_bias(op, cx, BIAS, packing)).transpose()?,
+    ];
+    let lens = [1, BIAS].map(|i| cx.src.get(i).map_or(0, Info::elements));
+    let residual = op.residual_operand();
+    Ok(Some(Box::new(Run(Arc::new(Planned { plan, filter, lens, residual })))))
 }
 
 /// Packed weights and bias of a convolution whose weights are operand `at`, and whose bias follows them.
@@ -57,15 +72,31 @@ pub(in crate::graph::ops) fn pack(
     at: usize,
     plan: Packing<'_>,
 ) -> Result<[Arc<AlignedBytes>; 2], GraphError> {
+    Ok([pack_weights(op, s, cx, at, plan)?, pack_bias(op, cx, at + 1, plan)?])
+}
+
+fn pack_weights(
+    op: &Conv,
+    s: &Sizes,
+    cx: &LowerCx<'_>,
+    at: usize,
+    plan: Packing<'_>,
+) -> Result<Arc<AlignedBytes>, GraphError> {
     let format = format!("{} g{} {}", plan.key(), op.groups, op.phase_key(s));
-    let weights =
-        cx.pack_f32(at, &format, plan.weights_len(), |from, to| Ok(plan.pack_weights(from, to)?))?;
-    let bias = if op.bias {
-        cx.pack_f32(at + 1, "bias", plan.bias_len(), |from, to| Ok(plan.pack_bias(from, to)?))?
+    cx.pack_f32(at, &format, plan.weights_len(), |from, to| Ok(plan.pack_weights(from, to)?))
+}
+
+fn pack_bias(
+    op: &Conv,
+    cx: &LowerCx<'_>,
+    at: usize,
+    plan: Packing<'_>,
+) -> Result<Arc<AlignedBytes>, GraphError> {
+    if op.bias {
+        cx.pack_f32(at, "bias", plan.bias_len(), |from, to| Ok(plan.pack_bias(from, to)?))
     } else {
-        Arc::new(AlignedBytes::zeroed(plan.bias_len() * size_of::<f32>())?)
-    };
-    Ok([weights, bias])
+        Ok(Arc::new(AlignedBytes::zeroed(plan.bias_len() * size_of::<f32>())?))
+    }
 }
 
 /// A depthwise convolution of a plain tensor.
@@ -234,35 +265,52 @@ impl Packing<'_> {
     }
 }
 
-struct Run {
+/// A plan, with what it packed of weights and bias. What a run computes of them is packed in each run.
+struct Planned {
     plan: Plan,
-    weights: Arc<AlignedBytes>,
-    bias: Arc<AlignedBytes>,
+    filter: [Option<Arc<AlignedBytes>>; 2],
+    /// Elements of weights and bias.
+    lens: [usize; 2],
     residual: Option<usize>,
 }
 
+impl Planned {
+    /// Elements for the packed weights and the packed bias in what the step before writes, each in whole cache
+    /// lines.
+    fn rooms(&self) -> [usize; 2] {
+        let packing = self.plan.packing();
+        let [weights, bias] = [packing.weights_len(), packing.bias_len()];
+        let room = |i: usize, len: usize| {
+            if self.filter[i].is_some() { 0 } else { len.next_multiple_of(16) }
+        };
+        [room(0, weights), room(1, bias)]
+    }
+}
+
+struct Run(Arc<Planned>);
+
 impl Step for Run {
     fn kernel(&self) -> String {
-        self.plan.kernel_name().to_owned()
+        self.0.plan.kernel_name().to_owned()
     }
 
     fn units(&self) -> usize {
-        each!(&self.plan, p => p.units())
+        each!(&self.0.plan, p => p.units())
     }
 
     fn repeated(&self) -> f64 {
-        match &self.plan {
+        match &self.0.plan {
             Plan::Conv(p) => p.repeated(),
             Plan::Depthwise(_) | Plan::First(_) | Plan::Pointwise(_) => 0.0,
         }
     }
 
     fn reads(&self, i: usize) -> bool {
-        i == 0 || Some(i) == self.residual
+        i == 0 || Some(i) == self.0.residual
     }
 
     fn scratch_bytes(&self) -> usize {
-        match &self.plan {
+        match &self.0.plan {
             Plan::Conv(p) => p.scratch_len() * size_of::<f32>(),
             Plan::Pointwise(p) => p.scratch_len() * size_of::<f32>(),
             Plan::First(p) => p.scratch_len() * size_of::<f32>(),
@@ -270,8 +318,14 @@ impl Step for Run {
         }
     }
 
+    fn before(&self) -> Option<(Box<dyn Step>, usize)> {
+        let len: usize = self.0.rooms().iter().sum();
+        let packed = || -> Box<dyn Step> { Box::new(Pack(self.0.clone())) };
+        (RUN_TIME && len > 0).then(|| (packed(), len * size_of::<f32>()))
+    }
+
     fn workload(&self) -> Option<Workload> {
-        match &self.plan {
+        match &self.0.plan {
             Plan::Conv(p) => Some(Workload::conv(p.params())),
             Plan::Pointwise(p) => Some(Workload::pointwise(p.params())),
             Plan::Depthwise(_) | Plan::First(_) => None,
@@ -286,15 +340,19 @@ impl Step for Run {
         scratch: *mut u8,
         units: Range<usize>,
     ) -> Result<(), GraphError> {
+        let Planned { plan, filter, residual, .. } = &*self.0;
         let x = src[0].cast();
-        let (weights, bias) = (self.weights.as_ptr().cast(), self.bias.as_ptr().cast());
-        let residual = self.residual.map_or(ptr::null(), |i| src[i].cast());
+        let written: *const f32 = src[src.len() - 1].cast();
+        let [weights, bias] = filter.each_ref().map(|f| f.as_ref().map(|f| f.as_ptr().cast()));
+        let weights = weights.unwrap_or(written);
+        let bias = bias.unwrap_or_else(|| written.wrapping_add(self.0.rooms()[0]));
+        let residual = residual.map_or(ptr::null(), |i| src[i].cast());
         let (y, scratch) = (dst.cast(), scratch.cast());
-        // SAFETY: the plan was made for the extents and layouts of operands and result, and packed
-        // weights and bias itself, so every buffer has the length it asks for; scratch, units and
-        // CPU are as the caller of this function promises.
+        // SAFETY: the plan was made for the extents and layouts of operands and result, and weights and bias
+        // were packed by it, when it was made or by the step before, so every buffer has the length it asks
+        // for; scratch, units and CPU are as the caller of this function promises.
         unsafe {
-            match &self.plan {
+            match plan {
                 Plan::Conv(p) => p.run(x, weights, bias, residual, y, scratch, units),
                 Plan::Depthwise(p) => p.run(x, weights, bias, residual, y, units),
                 Plan::First(p) => p.run(x, weights, bias, y, scratch, units),
@@ -302,5 +360,136 @@ impl Step for Run {
             }
         }
         Ok(())
+    }
+}
+
+/// Packs the weights, or the bias, or both, that a run computes.
+struct Pack(Arc<Planned>);
+
+impl Step for Pack {
+    fn kernel(&self) -> String {
+        "pack_weights".to_owned()
+    }
+
+    fn reads(&self, i: usize) -> bool {
+        let missing = |filter: usize| self.0.filter[filter].is_none();
+        i == 1 && missing(0) || i == BIAS && missing(1)
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn run(
+        &self,
+        src: &[*const u8],
+        dst: *mut u8,
+        _scratch: *mut u8,
+        _units: Range<usize>,
+    ) -> Result<(), GraphError> {
+        let Planned { plan, filter, lens, .. } = &*self.0;
+        let rooms = self.0.rooms();
+        // SAFETY: the result has this length, by `before`, and any bytes are floats.
+        let out = unsafe { core::slice::from_raw_parts_mut(dst.cast(), rooms.iter().sum()) };
+        out.fill(0.0);
+        let (weights, bias) = out.split_at_mut(rooms[0]);
+        if filter[0].is_none() {
+            // SAFETY: this operand has so many elements, and is no part of the result.
+            let from = unsafe { core::slice::from_raw_parts(src[1].cast(), lens[0]) };
+            plan.packing().pack_weights(from, weights)?;
+        }
+        if filter[1].is_none() {
+            // SAFETY: as above.
+            let from = unsafe { core::slice::from_raw_parts(src[BIAS].cast(), lens[1]) };
+            plan.packing().pack_bias(from, bias)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(all(test, feature = "ops-more"))]
+mod tests {
+    use super::super::super::elements::as_defined;
+    use super::*;
+    use crate::tensor::Tensor;
+
+    /// Small numbers, whose sums are the same in any order.
+    fn numbers(dims: &[usize], seed: usize) -> Tensor {
+        let count = dims.iter().product::<usize>();
+        let values: Vec<f32> =
+            (0..count).map(|i| ((i * 31 + seed) * 7919 % 23) as f32 - 11.0).collect();
+        Tensor::from_slice(dims, &values).unwrap()
+    }
+
+    #[test]
+    fn weights_that_a_run_computes_are_packed_in_it() {
+        let same = |pad: usize| Conv { pads: [pad; 4], bias: true, ..Conv::default() };
+        let across = Conv { stride: [1, 2], pads: [0, 1, 0, 1], ..Conv::default() };
+        let spread =
+            Conv { transposed: Some([1; 2]), stride: [2; 2], pads: [1; 4], bias: true, ..same(1) };
+        let cases: [(Conv, &[usize], &[usize]); 9] = [
+            (same(1), &[1, 16, 9, 10], &[32, 16, 3, 3]),
+            (same(1), &[2, 19, 7, 5], &[37, 19, 3, 3]),
+            // Images of few channels.
+            (Conv { stride: [2; 2], ..same(1) }, &[1, 3, 33, 32], &[24, 3, 3, 3]),
+            (same(2), &[1, 1, 8, 8], &[5, 1, 5, 5]),
+            // A product, a column of windows, one filter per channel, groups as of images.
+            (same(0), &[1, 48, 6, 6], &[20, 48, 1, 1]),
+            (across, &[2, 12, 40], &[18, 12, 4]),
+            (Conv { groups: 40, ..same(1) }, &[1, 40, 11, 12], &[40, 1, 3, 3]),
+            (Conv { groups: 2, ..same(1) }, &[1, 24, 8, 8], &[36, 12, 3, 3]),
+            (spread, &[1, 20, 5, 6], &[20, 18, 3, 3]),
+        ];
+        for (op, x, w) in &cases {
+            let k = if op.transposed.is_some() { w[1] * op.groups } else { w[0] };
+            let mut operands = vec![numbers(x, 1), numbers(w, 2)];
+            operands.extend(op.bias.then(|| numbers(&[k], 3)));
+            let kernels = as_defined(op, &operands);
+            assert!(kernels.contains("pack_weights"), "{op:?}: {kernels}");
+            assert!(!kernels.contains("reference"), "{op:?}: {kernels}");
+        }
+    }
+
+    #[test]
+    fn a_run_packs_what_is_no_constant() {
+        use crate::backend::cpu::Executor;
+        use crate::graph::Context;
+
+        let op = Conv { pads: [1; 4], bias: true, ..Conv::default() };
+        let [x, w, bias] =
+            [numbers(&[1, 32, 6, 7], 1), numbers(&[24, 32, 3, 3], 2), numbers(&[24], 3)];
+        for (known, exact) in [(1, false), (2, true), (3, false)] {
+            // Weights, bias or both are constants; twice, as the memory is then what a run left.
+            let mut cx = Context::new();
+            let place = |cx: &mut Context, name: &str, value: &Tensor, constant: bool| {
+                let id = if constant {
+                    cx.constant(value.clone())
+                } else {
+                    cx.input(name, value.dtype(), &value.dims())
+                };
+                id.unwrap()
+            };
+            let ids = [
+                place(&mut cx, "x", &x, false),
+                place(&mut cx, "w", &w, known & 1 > 0),
+                place(&mut cx, "bias", &bias, known & 2 > 0),
+            ];
+            let y = cx.op(op.clone(), &ids).unwrap();
+            let mut executor = Executor::new(tilewright_kernels::Isa::best(), 2).unwrap();
+            let plan = executor.plan(&mut cx, &[y]).unwrap();
+            let packs = plan.nodes().any(|node| node.kernel == "pack_weights");
+            assert_eq!(packs, known != 3);
+            let mut given = vec![&x];
+            given.extend((known & 1 == 0).then_some(&w));
+            given.extend((known & 2 == 0).then_some(&bias));
+            let mut all = Context::new();
+            let ids = [&x, &w, &bias].map(|value| all.constant(value.clone()).unwrap());
+            let wanted = all.op(op.clone(), &ids).unwrap();
+            let wanted = all.constant_value(wanted).unwrap().as_slice::<f32>().unwrap().to_vec();
+            for _ in 0..2 {
+                let found = executor.run(&plan, &given, None).unwrap();
+                let found = found[0].as_slice::<f32>().unwrap();
+                // Winograd's algorithm, where weights are known, rounds.
+                let near = |(a, b): (&f32, &f32)| (a - b).abs() <= if exact { 0.0 } else { 0.05 };
+                assert!(found.iter().zip(&wanted).all(near), "{known}");
+            }
+        }
     }
 }
