@@ -52,26 +52,54 @@ impl Operator for ArgReduce {
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
         let (_, extent, inner) = around(src[0].dims, self.axis);
+        if dst.bytes.is_empty() {
+            return Ok(());
+        }
         with_element!(src[0].dtype, OP, T => {
-            let x = src[0].slice::<T>(OP)?;
-            for (lane, y) in dst.slice::<i64>(OP)?.iter_mut().enumerate() {
-                let first = lane / inner * extent * inner + lane % inner;
-                let mut best = 0;
-                for i in 1..extent {
-                    let (a, b) = (x[first + i * inner], x[first + best * inner]);
-                    let wins = if T::FLOAT {
-                        self.wins(a.to_float(), b.to_float())
-                    } else {
-                        self.wins(a.to_int(), b.to_int())
-                    };
-                    if wins {
-                        best = i;
-                    }
+            let (x, y) = (src[0].slice::<T>(OP)?, dst.slice::<i64>(OP)?);
+            let halves = T::FLOAT && size_of::<T>() < size_of::<f32>();
+            for (x, y) in x.chunks_exact(extent * inner).zip(y.chunks_exact_mut(inner)) {
+                if halves {
+                    // Halves are compared as what they are converted to.
+                    self.lanes(x, y, T::to_float);
+                } else {
+                    self.lanes(x, y, |x| x);
                 }
-                *y = best as i64;
             }
             Ok(())
         })
+    }
+}
+
+/// Lanes, neighbours behind the axis, that are looked at together: what is best so far stays in registers or in
+/// the first-level cache, and elements are read in their order.
+const LANES: usize = 64;
+
+impl ArgReduce {
+    /// The positions of the best elements of lanes `y.len()` apart, as numbers that `as_number` gives.
+    fn lanes<T: Copy, N: PartialOrd + Copy>(
+        &self,
+        x: &[T],
+        y: &mut [i64],
+        as_number: impl Fn(T) -> N,
+    ) {
+        let inner = y.len();
+        for (block, y) in y.chunks_mut(LANES).enumerate() {
+            let lanes = y.len();
+            let mut rows = x[block * LANES..].chunks(inner).map(|row| &row[..lanes]);
+            let Some(first) = rows.next() else { return };
+            let mut best = [as_number(first[0]); LANES];
+            best.iter_mut().zip(first).for_each(|(best, &x)| *best = as_number(x));
+            y.fill(0);
+            for (i, row) in rows.enumerate() {
+                for ((best, y), &x) in best.iter_mut().zip(y.iter_mut()).zip(row) {
+                    let x = as_number(x);
+                    let wins = self.wins(x, *best);
+                    *best = if wins { x } else { *best };
+                    *y = if wins { i as i64 + 1 } else { *y };
+                }
+            }
+        }
     }
 }
 
@@ -96,5 +124,32 @@ mod tests {
         let empty = cx.constant(Tensor::from_slice::<f32>(&[2, 0], &[]).unwrap()).unwrap();
         let op = |axis| ArgReduce { axis, smallest: false, last: false };
         assert!(cx.op(op(1), &[empty]).is_err() && cx.op(op(2), &[empty]).is_err());
+    }
+
+    #[test]
+    fn lanes_behind_the_axis_as_one_by_one() {
+        let (outer, extent, inner) = (2, 7, 130);
+        let value = |i: usize| match i * 7919 % 13 {
+            12 => f32::NAN,
+            v => v as f32,
+        };
+        let values: Vec<f32> = (0..outer * extent * inner).map(value).collect();
+        let halves: Vec<half::f16> = values.iter().map(|&v| half::f16::from_f32(v)).collect();
+        let dims = [outer, extent, inner];
+        let mut cx = Context::new();
+        for x in [Tensor::from_slice(&dims, &values), Tensor::from_slice(&dims, &halves)] {
+            let x = cx.constant(x.unwrap()).unwrap();
+            for (smallest, last) in [(false, false), (false, true), (true, false), (true, true)] {
+                let op = ArgReduce { axis: 1, smallest, last };
+                let y = cx.op(op, &[x]).unwrap();
+                let y = cx.constant_value(y).unwrap().as_slice::<i64>().unwrap().to_vec();
+                for (lane, found) in y.into_iter().enumerate() {
+                    let at = |i: usize| values[(lane / inner * extent + i) * inner + lane % inner];
+                    let best =
+                        (1..extent).fold(0, |b, i| if op.wins(at(i), at(b)) { i } else { b });
+                    assert_eq!(found, best as i64, "{op:?} {lane}");
+                }
+            }
+        }
     }
 }

@@ -48,7 +48,10 @@ impl Operator for Best {
         let x: Vec<f32> = src[0].slice::<f32>(OP)?.iter().map(number).collect();
         let y = dst.slice::<f32>(OP)?;
         let top = TopK { axis: 1, k: self.k, largest: true, positions: false };
-        top.lines(src[0].dims, &|at| key(x[at]), &mut |to, at, from| {
+        let keys = |first: usize, _, keys: &mut [u64]| {
+            keys.iter_mut().zip(&x[first..]).for_each(|(to, &v)| *to = key(v));
+        };
+        top.lines(src[0].dims, &keys, &mut |to, at, from| {
             let first = 2 * (to - to % self.k) + to % self.k;
             (y[first], y[first + self.k]) = (at as f32, x[from]);
         });

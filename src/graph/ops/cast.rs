@@ -1,6 +1,7 @@
 //! Conversion between element types.
 
 use bytemuck::Pod;
+use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 
 use super::{Operator, expect_operands};
@@ -35,6 +36,9 @@ impl Operator for Cast {
     }
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
+        if directly(&src[0], dst)? {
+            return Ok(());
+        }
         let from = with_element!(src[0].dtype, OP, S => Ok(Source::of::<S>()))?;
         let to = with_element!(self.to, OP, T => Ok(Target::of::<T>()))?;
         let to_bool = self.to == DType::Bool;
@@ -68,6 +72,43 @@ impl Operator for Cast {
         }
         Ok(())
     }
+}
+
+/// Converts between the types of pictures, of halves, of indices and of masks in one step, as vectors where the
+/// machine has them; `false` for other pairs.
+fn directly(x: &View<'_>, y: &mut ViewMut<'_>) -> Result<bool, GraphError> {
+    macro_rules! pairs {
+        ($($from:ident $s:ty => $to:ident $t:ty: $convert:expr;)*) => {
+            match (x.dtype, y.dtype) {
+                $((DType::$from, DType::$to) => {
+                    let (x, y) = (x.slice::<$s>(OP)?, y.slice::<$t>(OP)?);
+                    y.iter_mut().zip(x).for_each(|(y, &x)| *y = $convert(x));
+                })*
+                (DType::F32, DType::F16) => {
+                    y.slice::<f16>(OP)?.convert_from_f32_slice(x.slice::<f32>(OP)?);
+                }
+                (DType::F16, DType::F32) => {
+                    x.slice::<f16>(OP)?.convert_to_f32_slice(y.slice::<f32>(OP)?);
+                }
+                _ => return Ok(false),
+            }
+        };
+    }
+    pairs! {
+        U8 u8 => F32 f32: f32::from;
+        I8 i8 => F32 f32: f32::from;
+        Bool u8 => F32 f32: |x| if x == 0 { 0.0 } else { 1.0 };
+        I32 i32 => F32 f32: |x| x as f32;
+        I64 i64 => F32 f32: |x| x as f32;
+        F32 f32 => U8 u8: |x| x as u8;
+        F32 f32 => I32 i32: |x| x as i32;
+        F32 f32 => I64 i64: |x| x as i64;
+        I32 i32 => I64 i64: i64::from;
+        I64 i64 => I32 i32: |x| x as i32;
+        F32 f32 => Bool u8: |x| u8::from(x != 0.0);
+        I64 i64 => Bool u8: |x| u8::from(x != 0);
+    }
+    Ok(true)
 }
 
 /// Elements that are converted at a time.
@@ -215,5 +256,62 @@ mod tests {
         assert_eq!(cast(x, DType::Bool).bytes(), [1; 200]);
         let flags = Tensor::from_bytes(DType::Bool, &[2], &[0, 1]).unwrap();
         assert_eq!(cast(flags, DType::F32).as_slice::<f32>().unwrap()[..], [0.0, 1.0]);
+    }
+
+    #[test]
+    fn usual_pairs_are_converted_as_all_others() {
+        let odd = [
+            f32::NAN,
+            f32::INFINITY,
+            -f32::INFINITY,
+            -0.0,
+            0.5,
+            -0.5,
+            1e-8,
+            3e9,
+            -3e9,
+            65519.9,
+            1e20,
+        ];
+        let floats: Vec<f32> =
+            odd.into_iter().chain((0..150).map(|i| (i as f32 - 70.3) * 3.7)).collect();
+        let ints: Vec<i64> = (0..150).map(|i| (i - 70) * 123_456_789_123).collect();
+        let all = |v: &Tensor, to| cast(v.clone(), to);
+        let x = Tensor::from_slice(&[floats.len()], &floats).unwrap();
+        let (bytes, words) = (all(&x, DType::U8), all(&x, DType::I32));
+        let (longs, flags, halves) =
+            (all(&x, DType::I64), all(&x, DType::Bool), all(&x, DType::F16));
+        for (i, &v) in floats.iter().enumerate() {
+            assert_eq!(bytes.as_slice::<u8>().unwrap()[i], v as u8);
+            assert_eq!(words.as_slice::<i32>().unwrap()[i], v as i32);
+            assert_eq!(longs.as_slice::<i64>().unwrap()[i], v as i64);
+            assert_eq!(flags.bytes()[i], u8::from(v != 0.0));
+            let (found, wanted) = (halves.as_slice::<f16>().unwrap()[i], f16::from_f32(v));
+            assert!(found == wanted || found.is_nan() && v.is_nan(), "{v}");
+        }
+        let back = all(&halves, DType::F32);
+        let same = |(a, b): (&f32, &f16)| *a == b.to_f32() || a.is_nan() && b.is_nan();
+        assert!(
+            back.as_slice::<f32>()
+                .unwrap()
+                .iter()
+                .zip(halves.as_slice::<f16>().unwrap().iter())
+                .all(same)
+        );
+        for (from, i) in [(&bytes, 20), (&words, 20), (&longs, 20), (&flags, 4)] {
+            let whole = all(from, DType::F64);
+            let wanted = whole.as_slice::<f64>().unwrap()[i] as f32;
+            assert_eq!(all(from, DType::F32).as_slice::<f32>().unwrap()[i], wanted);
+        }
+        let x = Tensor::from_slice(&[ints.len()], &ints).unwrap();
+        let (words, flags) = (all(&x, DType::I32), all(&x, DType::Bool));
+        let signed = all(&words, DType::I8);
+        for (i, &v) in ints.iter().enumerate() {
+            assert_eq!(words.as_slice::<i32>().unwrap()[i], v as i32);
+            assert_eq!(flags.bytes()[i], u8::from(v != 0));
+            let low = signed.as_slice::<i8>().unwrap()[i];
+            assert_eq!(all(&signed, DType::F32).as_slice::<f32>().unwrap()[i], f32::from(low));
+            assert_eq!(all(&words, DType::I64).as_slice::<i64>().unwrap()[i], i64::from(v as i32));
+        }
     }
 }

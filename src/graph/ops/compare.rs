@@ -24,17 +24,27 @@ impl CompareOp {
     fn is_logic(self) -> bool {
         matches!(self, Self::And | Self::Or | Self::Xor)
     }
+}
 
-    fn holds<T: PartialOrd>(self, a: T, b: T, zero: T) -> bool {
-        match self {
-            Self::Equal => a == b,
-            Self::Less => a < b,
-            Self::LessOrEqual => a <= b,
-            Self::Greater => a > b,
-            Self::GreaterOrEqual => a >= b,
-            Self::And => a != zero && b != zero,
-            Self::Or => a != zero || b != zero,
-            Self::Xor => (a != zero) != (b != zero),
+/// Elements that are compared at a time.
+const AT_ONCE: usize = 64;
+
+/// Asks `holds` of each pair of a row. Operands whose elements are 0 apart are one element for all.
+fn row<T: Copy>(
+    a: &[T],
+    [da, db]: [usize; 2],
+    b: &[T],
+    y: &mut [u8],
+    holds: impl Fn(T, T) -> bool,
+) {
+    let (Some(&first), Some(&second)) = (a.first(), b.first()) else { return };
+    let same = ([first; AT_ONCE], [second; AT_ONCE]);
+    for (i, y) in y.chunks_mut(AT_ONCE).enumerate() {
+        let at = i * AT_ONCE..i * AT_ONCE + y.len();
+        let a = if da == 0 { &same.0[..y.len()] } else { &a[at.clone()] };
+        let b = if db == 0 { &same.1[..y.len()] } else { &b[at] };
+        for ((y, &a), &b) in y.iter_mut().zip(a).zip(b) {
+            *y = u8::from(holds(a, b));
         }
     }
 }
@@ -73,12 +83,19 @@ impl Operator for Compare {
         let (ia, ib) = (Broadcast::new(src[0].dims, dims), Broadcast::new(src[1].dims, dims));
         with_element!(src[0].dtype, OP, T => {
             let (a, b) = (src[0].slice::<T>(OP)?, src[1].slice::<T>(OP)?);
-            let row = dims.last().copied().unwrap_or(1).max(1);
-            for (r, y) in dst.slice::<u8>(OP)?.chunks_exact_mut(row).enumerate() {
-                let ((a0, da), (b0, db)) = (ia.row(r * row), ib.row(r * row));
-                for (i, y) in y.iter_mut().enumerate() {
-                    let holds = self.op.holds(a[a0 + i * da], b[b0 + i * db], T::default());
-                    *y = u8::from(holds);
+            let len = dims.last().copied().unwrap_or(1).max(1);
+            for (r, y) in dst.slice::<u8>(OP)?.chunks_exact_mut(len).enumerate() {
+                let ((a0, da), (b0, db)) = (ia.row(r * len), ib.row(r * len));
+                let (a, b, apart, zero) = (&a[a0..], &b[b0..], [da, db], T::default());
+                match self.op {
+                    CompareOp::Equal => row(a, apart, b, y, |a, b| a == b),
+                    CompareOp::Less => row(a, apart, b, y, |a, b| a < b),
+                    CompareOp::LessOrEqual => row(a, apart, b, y, |a, b| a <= b),
+                    CompareOp::Greater => row(a, apart, b, y, |a, b| a > b),
+                    CompareOp::GreaterOrEqual => row(a, apart, b, y, |a, b| a >= b),
+                    CompareOp::And => row(a, apart, b, y, |a, b| (a != zero) & (b != zero)),
+                    CompareOp::Or => row(a, apart, b, y, |a, b| (a != zero) | (b != zero)),
+                    CompareOp::Xor => row(a, apart, b, y, |a, b| (a != zero) != (b != zero)),
                 }
             }
             Ok(())
@@ -125,5 +142,39 @@ mod tests {
         assert_eq!(with(CompareOp::Equal), [1, 0, 0, 1]);
         let x = Tensor::from_slice(&[1], &[1.0f32]).unwrap();
         assert!(compare(CompareOp::And, x.clone(), x).is_err());
+    }
+
+    #[test]
+    fn long_rows_and_single_elements() {
+        type Shapes = (&'static [usize], &'static [usize]);
+        let shapes: [Shapes; 4] =
+            [(&[2, 150], &[2, 150]), (&[2, 150], &[]), (&[2, 1], &[150]), (&[1], &[2, 150])];
+        for (a_dims, b_dims) in shapes {
+            let values = |dims: &[usize], seed: usize| -> Vec<i64> {
+                (0..dims.iter().product()).map(|i: usize| ((i + seed) * 31 % 7) as i64).collect()
+            };
+            let (a, b) = (values(a_dims, 1), values(b_dims, 5));
+            let pick = |v: &[i64], dims: &[usize], i: usize| match *dims {
+                [2, 150] => v[i],
+                [2, 1] => v[i / 150],
+                [150] => v[i % 150],
+                _ => v[0],
+            };
+            let tensor = |dims: &[usize], v: &[i64]| Tensor::from_slice(dims, v).unwrap();
+            for (op, holds) in [
+                (CompareOp::Equal, i64::eq as fn(&i64, &i64) -> bool),
+                (CompareOp::Less, i64::lt),
+                (CompareOp::LessOrEqual, i64::le),
+                (CompareOp::Greater, i64::gt),
+                (CompareOp::GreaterOrEqual, i64::ge),
+            ] {
+                let found = compare(op, tensor(a_dims, &a), tensor(b_dims, &b)).unwrap();
+                assert_eq!(found.len(), 300);
+                for (i, found) in found.into_iter().enumerate() {
+                    let wanted = holds(&pick(&a, a_dims, i), &pick(&b, b_dims, i));
+                    assert_eq!(found, u8::from(wanted), "{op:?} {a_dims:?} {b_dims:?} {i}");
+                }
+            }
+        }
     }
 }

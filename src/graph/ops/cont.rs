@@ -105,30 +105,60 @@ impl StridedCopy {
 
     /// Copies everything; `src` begins at the view's first element.
     pub(crate) fn copy(&self, src: &[u8], dst: &mut [u8]) {
-        let bytes = self.row * self.element;
-        for row in 0..if bytes == 0 { 0 } else { self.rows() } {
-            self.copy_row(&src[self.row_offset(row)..], &mut dst[row * bytes..][..bytes]);
+        if !dst.is_empty() {
+            self.copy_rows(0..self.rows(), src, dst);
         }
     }
 
-    fn copy_row(&self, src: &[u8], dst: &mut [u8]) {
+    /// Copies some rows; `src` is the whole view, `dst` their places alone.
+    fn copy_rows(&self, rows: Range<usize>, src: &[u8], dst: &mut [u8]) {
+        let bytes = self.row * self.element;
+        let height = self.outer.last().copied().unwrap_or(1);
+        let (mut at, mut dst) = (rows.start, dst);
+        // Where rows lie is asked once for all up to the end of the loop around them.
+        while at < rows.end {
+            let count = (height - at % height).min(rows.end - at);
+            let (now, rest) = dst.split_at_mut(count * bytes);
+            self.copy_block(&src[self.row_offset(at)..], now);
+            (at, dst) = (at + count, rest);
+        }
+    }
+
+    /// Copies rows that are equally far apart.
+    fn copy_block(&self, src: &[u8], dst: &mut [u8]) {
+        let across = self.strides.last().copied().unwrap_or(0);
         if self.step == self.element {
-            dst.copy_from_slice(&src[..dst.len()]);
+            let bytes = self.row * self.element;
+            for (i, dst) in dst.chunks_exact_mut(bytes).enumerate() {
+                dst.copy_from_slice(&src[i * across..][..bytes]);
+            }
             return;
         }
         match self.element {
-            1 => gather::<1>(src, self.step, dst),
-            2 => gather::<2>(src, self.step, dst),
-            4 => gather::<4>(src, self.step, dst),
-            _ => gather::<8>(src, self.step, dst),
+            1 => gather::<1>(src, [across, self.step], self.row, dst),
+            2 => gather::<2>(src, [across, self.step], self.row, dst),
+            4 => gather::<4>(src, [across, self.step], self.row, dst),
+            _ => gather::<8>(src, [across, self.step], self.row, dst),
         }
     }
 }
 
-/// Copies every `step`-th group of `N` bytes.
-fn gather<const N: usize>(src: &[u8], step: usize, dst: &mut [u8]) {
-    for (i, out) in dst.as_chunks_mut::<N>().0.iter_mut().enumerate() {
-        out.copy_from_slice(&src[i * step..][..N]);
+/// Copies rows of `row` groups of `N` bytes: in the source rows are `across` bytes apart, and groups `step`.
+fn gather<const N: usize>(src: &[u8], [across, step]: [usize; 2], row: usize, dst: &mut [u8]) {
+    let dst = dst.as_chunks_mut::<N>().0;
+    // The longer loop inside: rows of channels that become pixels have few elements.
+    if row < dst.len() / row {
+        for i in 0..row {
+            for (j, out) in dst[i..].iter_mut().step_by(row).enumerate() {
+                out.copy_from_slice(&src[j * across + i * step..][..N]);
+            }
+        }
+        return;
+    }
+    for (j, dst) in dst.chunks_exact_mut(row).enumerate() {
+        for (i, out) in dst.iter_mut().enumerate() {
+            out.copy_from_slice(&src[j * across + i * step..][..N]);
+        }
     }
 }
 
@@ -150,21 +180,20 @@ impl Step for StridedCopy {
         units: Range<usize>,
     ) -> Result<(), GraphError> {
         let bytes = self.row * self.element;
-        if bytes == 0 {
+        if bytes == 0 || units.is_empty() {
             return Ok(());
         }
-        let reach = (self.row - 1) * self.step + self.element;
-        for row in units {
-            // SAFETY: the source holds the view this plan was made from, so a row's bytes lie
-            // inside it; the result is dense, and a row of it belongs to this unit alone.
-            let (from, to) = unsafe {
-                (
-                    core::slice::from_raw_parts(src[0].add(self.row_offset(row)), reach),
-                    core::slice::from_raw_parts_mut(dst.add(row * bytes), bytes),
-                )
-            };
-            self.copy_row(from, to);
-        }
+        let reach: usize = self.outer.iter().zip(&self.strides).map(|(n, s)| (n - 1) * s).sum();
+        let reach = reach + (self.row - 1) * self.step + self.element;
+        // SAFETY: the source holds the view this plan was made from, whose last byte is that of the last rows
+        // of all loops; the result is dense, and these rows of it belong to these units alone.
+        let (from, to) = unsafe {
+            (
+                core::slice::from_raw_parts(src[0], reach),
+                core::slice::from_raw_parts_mut(dst.add(units.start * bytes), units.len() * bytes),
+            )
+        };
+        self.copy_rows(units, from, to);
         Ok(())
     }
 }
@@ -215,5 +244,38 @@ mod tests {
         let shape = Shape::contiguous(DType::I16, &[2, 3, 1, 4]).unwrap();
         let plan = StridedCopy::new(DType::I16, &shape).unwrap();
         assert_eq!((plan.rows(), plan.row), (1, 24));
+    }
+
+    #[test]
+    fn all_orders_of_axes_in_parts() {
+        let (dims, data) = ([5, 2, 3, 7], (0..210).collect::<Vec<u16>>());
+        let strides = [42, 21, 7, 1];
+        for code in 0..256 {
+            let axes = [code & 3, code >> 2 & 3, code >> 4 & 3, code >> 6];
+            if (0..4).any(|a| !axes.contains(&a)) {
+                continue;
+            }
+            let shape = Shape::contiguous(DType::I16, &dims).unwrap().transposed(&axes).unwrap();
+            let wanted: Vec<u16> = (0..210)
+                .map(|i| {
+                    let mut rest = i;
+                    let places = axes.iter().rev().map(|&axis| {
+                        let at = rest % dims[axis];
+                        rest /= dims[axis];
+                        at * strides[axis]
+                    });
+                    data[places.sum::<usize>()]
+                })
+                .collect();
+            assert_eq!(copied(&shape, &data), wanted, "{axes:?}");
+            let plan = StridedCopy::new(DType::I16, &shape).unwrap();
+            let (rows, mut out) = (plan.rows(), vec![0u16; 210]);
+            for part in [0..rows / 3, rows / 3..rows - rows / 4, rows - rows / 4..rows] {
+                let place = part.start * plan.row..part.end * plan.row;
+                let to = bytemuck::cast_slice_mut(&mut out[place]);
+                plan.copy_rows(part, bytemuck::cast_slice(&data), to);
+            }
+            assert_eq!(out, wanted, "{axes:?} in parts");
+        }
     }
 }

@@ -1,9 +1,10 @@
 //! Sampling at computed positions.
 
 use super::elements::{checked_count, expect_dtype, floats, write_floats};
-use super::sampling::{Taps, inside, sample, spread};
+use super::sampling::{Taps, inside, spread};
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, View, ViewMut};
+use crate::tensor::DType;
 
 /// How values between elements are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,17 +99,50 @@ impl GridSample {
     fn taps(self, at: f64, extent: usize) -> Taps {
         let x = self.position(at, extent);
         if x.is_nan() {
-            return vec![(Some(0), f64::NAN)];
+            return Taps::from_iter([(Some(0), f64::NAN)]);
         }
         let (low, t) = (x.floor(), x - x.floor());
         let weights: &[f64] = match self.mode {
-            GridMode::Nearest => return vec![(self.element(x.round_ties_even(), extent), 1.0)],
+            GridMode::Nearest => {
+                let element = self.element(x.round_ties_even(), extent);
+                return Taps::from_iter([(element, 1.0)]);
+            }
             GridMode::Linear => &[1.0 - t, t],
             GridMode::Cubic => &[far(1.0 + t), near(t), near(1.0 - t), far(2.0 - t)],
         };
         let first = if self.mode == GridMode::Cubic { low - 1.0 } else { low };
         let each = weights.iter().enumerate();
         each.map(|(i, &w)| (self.element(first + i as f64, extent), w)).collect()
+    }
+}
+
+impl GridSample {
+    /// Calls `put` with the place of each result and its value.
+    fn sample_all(
+        self,
+        from: &[usize],
+        to: &[usize],
+        grid: &[f64],
+        x: impl Fn(usize) -> f64,
+        mut put: impl FnMut(usize, f64),
+    ) {
+        let (c, spatial) = (to[1], &from[2..]);
+        let area: usize = spatial.iter().product();
+        let points: usize = to[2..].iter().product();
+        let (mut taps, mut cells) = (Vec::new(), Vec::new());
+        for (point, at) in grid.chunks_exact(spatial.len()).enumerate() {
+            let axes = at.iter().rev().zip(spatial);
+            taps.clear();
+            taps.extend(axes.map(|(&at, &extent)| self.taps(at, extent)));
+            // The same cells of each channel.
+            cells.clear();
+            spread(spatial, &taps, &mut cells);
+            let (batch, point) = (point / points, point % points);
+            for plane in batch * c..(batch + 1) * c {
+                let value = cells.iter().fold(0.0, |sum, &(at, w)| sum + w * x(plane * area + at));
+                put(plane * points + point, value);
+            }
+        }
     }
 }
 
@@ -147,23 +181,23 @@ impl Operator for GridSample {
     }
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
-        let (x, grid) = (floats(&src[0], OP)?, floats(&src[1], OP)?);
-        let ([n, c], spatial) = ([dst.dims[0], dst.dims[1]], &src[0].dims[2..]);
-        let area: usize = spatial.iter().product();
-        let points: usize = dst.dims[2..].iter().product();
-        let mut out = vec![0.0; n * c * points];
-        let mut cells = Vec::new();
-        for (point, at) in grid.chunks_exact(spatial.len()).enumerate() {
-            let axes = at.iter().rev().zip(spatial);
-            let taps: Vec<Taps> = axes.map(|(&at, &extent)| self.taps(at, extent)).collect();
-            // The same cells of each channel.
-            cells.clear();
-            spread(spatial, &taps, &mut cells);
-            let (batch, point) = (point / points, point % points);
-            for plane in batch * c..(batch + 1) * c {
-                out[plane * points + point] = sample(&x[plane * area..][..area], &cells);
-            }
+        let grid = floats(&src[1], OP)?;
+        if src[0].dtype == DType::F32 {
+            let x = src[0].slice::<f32>(OP)?;
+            let dims = dst.dims;
+            let y = dst.slice::<f32>(OP)?;
+            self.sample_all(
+                src[0].dims,
+                dims,
+                &grid,
+                |at| f64::from(x[at]),
+                |at, v| y[at] = v as f32,
+            );
+            return Ok(());
         }
+        let x = floats(&src[0], OP)?;
+        let mut out = vec![0.0; dst.dims.iter().product()];
+        self.sample_all(src[0].dims, dst.dims, &grid, |at| x[at], |at, v| out[at] = v);
         write_floats(dst, OP, out)
     }
 

@@ -42,7 +42,14 @@ impl Operator for OneHot {
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
         let size = dst.dtype.block_bytes();
         let (off, on) = src[1].bytes.split_at(size);
-        dst.bytes.chunks_exact_mut(size).for_each(|y| y.copy_from_slice(off));
+        // What is filled is copied behind itself, twice as much each time.
+        let mut filled = size.min(dst.bytes.len());
+        dst.bytes[..filled].copy_from_slice(&off[..filled]);
+        while filled < dst.bytes.len() {
+            let count = filled.min(dst.bytes.len() - filled);
+            dst.bytes.copy_within(..count, filled);
+            filled += count;
+        }
         let inner: usize = src[0].dims[self.axis..].iter().product();
         for (i, &index) in src[0].slice::<i64>(OP)?.iter().enumerate() {
             if let Ok(at) = position(OP, index, self.depth) {

@@ -112,15 +112,19 @@ impl Operator for QMatMul {
 }
 
 impl QMatMul {
-    /// The kernel for a `b` that is known only at run time; of several products each has its own.
+    /// The kernel for a `b` that is known only at run time: one for all rows, or one for each of the products.
     fn lower_free(&self, cx: &LowerCx<'_>, s: &Sizes) -> Result<Option<Box<dyn Step>>, GraphError> {
-        let batch: usize = s.batch.iter().product();
         let own = |i: usize| cx.src[i].dims[..cx.src[i].dims.len() - 2] == s.batch[..];
         let bias_known = !self.product.bias || cx.values[2].is_some();
-        if !own(0) || !own(1) || !bias_known {
+        // One `b` for all rows is one product.
+        let (batch, m) = match s.batch.iter().product() {
+            count if cx.src[1].dims.len() == 2 => (1, count * s.m),
+            count => (count, s.m),
+        };
+        if !own(0) || !(own(1) || cx.src[1].dims.len() == 2) || !bias_known {
             return Ok(None);
         }
-        let mut sizes = MatmulParams::new(s.m, s.k, s.n);
+        let mut sizes = MatmulParams::new(m, s.k, s.n);
         if self.product.transposed_b {
             sizes = sizes.b_transposed();
         }

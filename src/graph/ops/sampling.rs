@@ -1,7 +1,33 @@
 //! Values between the elements of a tensor.
 
-/// Positions along one axis and their weights: up to four taps.
-pub(super) type Taps = Vec<(Option<usize>, f64)>;
+use core::ops::Deref;
+
+/// Positions along one axis and their weights: up to four taps, more are left out. There is one of these for each
+/// axis of each sample, so they lie in no memory of their own.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Taps {
+    taps: [(Option<usize>, f64); 4],
+    len: usize,
+}
+
+impl Deref for Taps {
+    type Target = [(Option<usize>, f64)];
+
+    fn deref(&self) -> &Self::Target {
+        &self.taps[..self.len]
+    }
+}
+
+impl FromIterator<(Option<usize>, f64)> for Taps {
+    fn from_iter<I: IntoIterator<Item = (Option<usize>, f64)>>(taps: I) -> Self {
+        let mut out = Self::default();
+        for (tap, from) in out.taps.iter_mut().zip(taps) {
+            *tap = from;
+            out.len += 1;
+        }
+        out
+    }
+}
 
 /// Appends the elements that the product of the taps of all axes names, with the products of their
 /// weights; absent positions and weights of 0 are left out.
@@ -12,7 +38,7 @@ pub(super) fn spread(dims: &[usize], taps: &[Taps], cells: &mut Vec<(usize, f64)
 fn append(dims: &[usize], taps: &[Taps], from: (usize, f64), cells: &mut Vec<(usize, f64)>) {
     let Some((first, rest)) = taps.split_first() else { return cells.push(from) };
     let stride: usize = dims[1..].iter().product();
-    for &(at, weight) in first {
+    for &(at, weight) in first.iter() {
         if let Some(at) = at.filter(|_| weight != 0.0) {
             append(&dims[1..], rest, (from.0 + at * stride, from.1 * weight), cells);
         }

@@ -22,6 +22,10 @@ pub struct TopK {
 
 const OP: &str = "top_k";
 
+/// So many are kept in order while elements are looked at, if there are so many times as many of these.
+const FEW: usize = 64;
+const FEW_OF: usize = 8;
+
 impl Operator for TopK {
     fn name(&self) -> &'static str {
         OP
@@ -51,13 +55,16 @@ impl Operator for TopK {
         }
         with_element!(x.dtype, OP, T => {
             let v = x.slice::<T>(OP)?;
-            let key = &|at: usize| key(v[at]);
+            let keys = &|first: usize, apart: usize, keys: &mut [u64]| {
+                let line = v[first..].iter().step_by(apart);
+                keys.iter_mut().zip(line).for_each(|(to, &v)| *to = key(v));
+            };
             if self.positions {
                 let y = dst.slice::<i64>(OP)?;
-                self.lines(x.dims, key, &mut |to, at, _| y[to] = at as i64);
+                self.lines(x.dims, keys, &mut |to, at, _| y[to] = at as i64);
             } else {
                 let y = dst.slice::<T>(OP)?;
-                self.lines(x.dims, key, &mut |to, _, from| y[to] = v[from]);
+                self.lines(x.dims, keys, &mut |to, _, from| y[to] = v[from]);
             }
             Ok(())
         })
@@ -65,32 +72,51 @@ impl Operator for TopK {
 }
 
 impl TopK {
-    /// Calls `put` with the place of each result, its position on the axis, and its place in `x`, whose
-    /// elements are in the order of their keys. It is not known here which type they have: sorting is much
-    /// code, which there would be once per type.
+    /// Calls `put` with the place of each result, its position on the axis, and its place in `x`. `keys` gives the
+    /// keys of a line, from its first place on so far apart: numbers in the order of the elements. It is not known
+    /// here which type those have: sorting is much code, which there would be once per type.
     pub(super) fn lines(
         &self,
         dims: &[usize],
-        key: &dyn Fn(usize) -> u64,
+        keys: &dyn Fn(usize, usize, &mut [u64]),
         put: &mut dyn FnMut(usize, usize, usize),
     ) {
         let extent = dims[self.axis];
         let outer: usize = dims[..self.axis].iter().product();
         let inner: usize = dims[self.axis + 1..].iter().product();
         let mut list: Vec<(u64, usize)> = Vec::with_capacity(extent);
+        let mut ranks = vec![0; extent];
         for o in 0..outer {
             for i in 0..inner {
-                let place = |at: usize| (o * extent + at) * inner + i;
-                let rank = |at: usize| if self.largest { !key(place(at)) } else { key(place(at)) };
+                keys(o * extent * inner + i, inner, &mut ranks);
+                if self.largest {
+                    ranks.iter_mut().for_each(|rank| *rank = !*rank);
+                }
                 list.clear();
-                list.extend((0..extent).map(|at| (rank(at), at)));
-                if self.k < extent {
-                    list.select_nth_unstable(self.k);
-                    list.truncate(self.k);
+                if (1..=FEW.min(extent / FEW_OF)).contains(&self.k) {
+                    // Most are behind the last of those that are kept, which one comparison tells.
+                    let mut last = u64::MAX;
+                    for entry in ranks.iter().copied().zip(0..) {
+                        if entry.0 >= last && list.len() == self.k {
+                            continue;
+                        }
+                        if list.len() == self.k {
+                            list.pop();
+                        }
+                        let place = list.partition_point(|other| *other < entry);
+                        list.insert(place, entry);
+                        last = list.last().map_or(0, |entry| entry.0);
+                    }
+                } else {
+                    list.extend(ranks.iter().copied().zip(0..));
+                    if self.k < extent {
+                        list.select_nth_unstable(self.k);
+                        list.truncate(self.k);
+                    }
                 }
                 list.sort_unstable();
                 for (nth, &(_, at)) in list.iter().enumerate() {
-                    put((o * self.k + nth) * inner + i, at, place(at));
+                    put((o * self.k + nth) * inner + i, at, (o * extent + at) * inner + i);
                 }
             }
         }
@@ -149,5 +175,32 @@ mod tests {
         assert_eq!(top(x(), TopK { k: 0, ..op }).unwrap().dims(), [2, 0]);
         assert!(top(x(), TopK { k: 4, ..op }).is_err());
         assert!(top(x(), TopK { axis: 2, ..op }).is_err());
+    }
+
+    #[test]
+    fn few_of_many_as_by_sorting() {
+        // With ties, rising, and falling; the last lies across.
+        let lines: [fn(usize) -> i32; 3] =
+            [|i| (i * 7919 % 61) as i32, |i| i as i32, |i| -(i as i32)];
+        for (k, f) in [1, 5, 25, 64].into_iter().flat_map(|k| lines.map(|f| (k, f))) {
+            let values: Vec<i32> = (0..1200).map(f).collect();
+            let x = || Tensor::from_slice(&[2, 600], &values).unwrap();
+            for largest in [true, false] {
+                let op = TopK { axis: 1, k, largest, positions: true };
+                let y = top(x(), op).unwrap();
+                for (line, found) in y.as_slice::<i64>().unwrap().chunks(k).enumerate() {
+                    let mut order: Vec<i64> = (0..600).collect();
+                    let value = |at: &i64| values[line * 600 + *at as usize];
+                    order.sort_by_key(|at| if largest { -value(at) } else { value(at) });
+                    assert_eq!(found, &order[..k], "{k} {largest}");
+                }
+            }
+            let across = Tensor::from_slice(&[600, 2], &values).unwrap();
+            let y = top(across, TopK { axis: 0, k, largest: true, positions: false }).unwrap();
+            let mut second: Vec<i32> = values.iter().copied().skip(1).step_by(2).collect();
+            second.sort_by_key(|v| -v);
+            let found = y.as_slice::<i32>().unwrap().to_vec().into_iter().skip(1).step_by(2);
+            assert!(found.eq(second.into_iter().take(k)));
+        }
     }
 }

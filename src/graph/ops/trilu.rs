@@ -32,16 +32,20 @@ impl Operator for Trilu {
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
         let [.., rows, columns] = *src[0].dims else { return Ok(()) };
         let size = dst.dtype.block_bytes();
-        let elements = dst.bytes.chunks_exact_mut(size).zip(src[0].bytes.chunks_exact(size));
-        for (i, (y, x)) in elements.enumerate() {
-            let (row, column) = ((i / columns % rows) as i64, (i % columns) as i64);
-            let diagonal = row.saturating_add(self.diagonal);
-            let kept = if self.upper { column >= diagonal } else { column <= diagonal };
-            if kept {
-                y.copy_from_slice(x);
-            } else {
-                y.fill(0);
-            }
+        if columns == 0 {
+            return Ok(());
+        }
+        let lines = dst
+            .bytes
+            .chunks_exact_mut(columns * size)
+            .zip(src[0].bytes.chunks_exact(columns * size));
+        for (line, (y, x)) in lines.enumerate() {
+            // The upper part begins at the diagonal, the lower one ends with it.
+            let diagonal = ((line % rows) as i64).saturating_add(self.diagonal);
+            let first = if self.upper { diagonal } else { diagonal.saturating_add(1) };
+            let at = first.clamp(0, columns as i64) as usize * size;
+            y.copy_from_slice(x);
+            if self.upper { y[..at].fill(0) } else { y[at..].fill(0) }
         }
         Ok(())
     }

@@ -3,7 +3,6 @@
 use tilewright_kernels::template::binary::BinaryOp;
 
 use super::{NodeCx, OpRow, Outputs, cast, conv, matmul, reduce, windows};
-use crate::graph::TensorId;
 use crate::graph::ops::matmul::MatMul;
 use crate::graph::ops::pad::Pad;
 use crate::graph::ops::qconv::QConv;
@@ -13,11 +12,12 @@ use crate::graph::ops::quantize::Quantize;
 use crate::graph::ops::reduce::ReduceOp;
 use crate::graph::ops::requantize::Requantize;
 use crate::graph::ops::scaled_matmul::ScaledMatMul;
+use crate::graph::{GraphError, TensorId};
 use crate::import::NodeError;
 use crate::import::onnx::attr::Attr;
 use crate::import::onnx::build;
 use crate::import::onnx::data::to_f32s;
-use crate::tensor::DType;
+use crate::tensor::{DType, Tensor};
 
 const CONV: &[Attr] = &[
     Attr::string("auto_pad").one_of(&["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]),
@@ -147,6 +147,9 @@ pub(super) fn product_of(
     if let Some(y) = known_product(cx, a, a_zero, b, b_zero)? {
         return Ok(y);
     }
+    if let Some(y) = shifted_product(cx, [a, b], [a_zero, b_zero])? {
+        return Ok(y);
+    }
     let a = centred(cx, a, a_zero, column)?;
     let b = centred(cx, b, b_zero, <[usize]>::to_vec)?;
     matmul::product(cx, a, b)
@@ -178,7 +181,7 @@ fn sums(x_zero: i32, w_zeros: Vec<i32>) -> Requantize {
     Requantize { x_zero, w_zeros, scales: Vec::new(), to: DType::I32, zero: 0, bounds }
 }
 
-/// The product with known weights, of which kernels compute the sums.
+/// The product with known zero points, or with known weights, of which kernels compute the sums.
 fn known_product(
     cx: &mut NodeCx<'_>,
     a: TensorId,
@@ -196,13 +199,74 @@ fn known_product(
         let op = QMatMul { product, quant: sums(zero, zeros) };
         return Ok(Some(cx.op(op, &[a, b])?));
     }
-    let Some(a_zero) = a_zero else { return Ok(None) };
+    let Some(a_zero) = a_zero.filter(|_| cx.value(b).is_some()) else { return Ok(None) };
     let op = ScaledMatMul { w_zeros: zeros, ..ScaledMatMul::default() };
     Ok(Some(cx.op(op, &[a, b, a_zero])?))
 }
 
-/// Zero points and number of the columns of a known matrix of bytes, by which bytes are
-/// multiplied; `transposed` if its columns are rows.
+/// The product of two matrices of bytes with one zero point each, of which a run knows at least one: those are taken
+/// off the sums of the bytes as they are. Sums wrap around meanwhile, which those of the result do not.
+fn shifted_product(
+    cx: &mut NodeCx<'_>,
+    [a, b]: [TensorId; 2],
+    zeros: [Option<TensorId>; 2],
+) -> Result<Option<TensorId>, NodeError> {
+    let single = |(id, zero): (TensorId, &Option<TensorId>)| {
+        zero.is_none_or(|z| cx.dims(z).iter().all(|&d| d == 1) && cx.dtype(z) == cx.dtype(id))
+    };
+    let k = cx.dims(a).last().copied().unwrap_or(0);
+    if !bytes_meet(cx, a, b) || ![a, b].into_iter().zip(&zeros).all(single) || k > MOST_TERMS {
+        return Ok(None);
+    }
+    let number =
+        |cx: &mut NodeCx<'_>, zero: Option<TensorId>| -> Result<Option<TensorId>, NodeError> {
+            let Some(zero) = zero else { return Ok(None) };
+            let zero = cast::to(cx, zero, DType::I32)?;
+            Ok(Some(cx.reshape(zero, &[])?))
+        };
+    let [of_a, of_b] = [number(cx, zeros[0])?, number(cx, zeros[1])?];
+    // What is left of (a - s) (b - t), summed: a b - t a - s (b - k t).
+    let quant = sums(0, Vec::new());
+    let mut y = cx.op(QMatMul { product: MatMul::default(), quant }, &[a, b])?;
+    if let Some(of_b) = of_b {
+        let rows = summed(cx, a, 1)?;
+        let excess = cx.binary(BinaryOp::Mul, rows, of_b)?;
+        y = cx.binary(BinaryOp::Sub, y, excess)?;
+    }
+    if let Some(of_a) = of_a {
+        let mut columns = summed(cx, b, 2)?;
+        if let Some(of_b) = of_b {
+            let k = cx.constant(Tensor::from_slice(&[], &[k as i32]).map_err(GraphError::from)?)?;
+            let each = cx.binary(BinaryOp::Mul, of_b, k)?;
+            columns = cx.binary(BinaryOp::Sub, columns, each)?;
+        }
+        let excess = cx.binary(BinaryOp::Mul, columns, of_a)?;
+        y = cx.binary(BinaryOp::Sub, y, excess)?;
+    }
+    Ok(Some(y))
+}
+
+/// Bytes summed along an axis, counted from the last as 1.
+fn summed(cx: &mut NodeCx<'_>, x: TensorId, axis: usize) -> Result<TensorId, NodeError> {
+    let axes = [cx.rank(x) - axis];
+    let wide = cast::to(cx, x, DType::I32)?;
+    reduce::over(cx, ReduceOp::Sum, wide, &axes, true)
+}
+
+/// Most products whose sums kernels compute.
+const MOST_TERMS: usize = i32::MAX as usize / (255 * 255);
+
+/// Whether kernels multiply these: matrices of bytes, of which the second is one for all of the first, or both are
+/// as many.
+fn bytes_meet(cx: &NodeCx<'_>, a: TensorId, b: TensorId) -> bool {
+    let bytes = |id| matches!(cx.dtype(id), DType::I8 | DType::U8);
+    let (a_dims, b_dims) = (cx.dims(a), cx.dims(b));
+    let ([of_a @ .., _, _], [of_b @ .., _, _]) = (&a_dims[..], &b_dims[..]) else { return false };
+    bytes(a) && bytes(b) && (of_b.is_empty() || of_a == of_b)
+}
+
+/// Zero points and number of the columns of a matrix of bytes, by which bytes are multiplied; `transposed` if its
+/// columns are rows.
 fn columns(
     cx: &NodeCx<'_>,
     a: TensorId,
@@ -210,13 +274,12 @@ fn columns(
     b_zero: Option<TensorId>,
     transposed: bool,
 ) -> Option<(Vec<i32>, usize)> {
-    let bytes = |id| matches!(cx.dtype(id), DType::I8 | DType::U8);
-    let (&[rows, columns], Some(_)) = (&cx.dims(b)[..], cx.value(b)) else { return None };
+    let &[.., rows, columns] = &cx.dims(b)[..] else { return None };
     let columns = if transposed { rows } else { columns };
     let zeros = known_integers(cx, b_zero)?;
     let fits = zeros.len() <= 1 || b_zero.is_some_and(|z| cx.dims(z) == [columns]);
     let same = b_zero.is_none_or(|z| cx.dtype(z) == cx.dtype(b));
-    (bytes(a) && bytes(b) && fits && same && cx.rank(a) >= 2).then_some((zeros, columns))
+    (bytes_meet(cx, a, b) && fits && same).then_some((zeros, columns))
 }
 
 /// How sums with known scales become the bytes of the result; `channels` is how many scales the
