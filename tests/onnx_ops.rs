@@ -232,6 +232,88 @@ fn products_and_normalisation() {
 }
 
 #[test]
+fn weights_that_a_run_computes() {
+    for (dims, weights, attributes) in [
+        (&[1, 20, 9, 10][..], &[37, 20, 3, 3][..], &[("pads", A::Is(&[1; 4]))][..]),
+        (&[2, 3, 15, 16], &[24, 3, 3, 3], &[("strides", A::Is(&[2, 2]))]),
+        (&[1, 40, 7, 8], &[40, 1, 3, 3], &[("group", A::I(40))]),
+        (&[2, 24, 6, 6], &[40, 24, 1, 1], &[]),
+        (&[1, 12, 30], &[18, 6, 4], &[("group", A::I(2))]),
+    ] {
+        for transposed in [false, true] {
+            let op = if transposed { "ConvTranspose" } else { "Conv" };
+            // Of a transposed one the first axis is that of the operand's channels.
+            let mut shape = weights.to_vec();
+            if transposed {
+                shape[0] = dims[1];
+                shape[1] = 5;
+            }
+            check(&format!("{op} {dims:?} {shape:?}"), dims, |net| {
+                let known = net.weights(&shape);
+                let axes: Vec<i64> = (0..dims.len() as i64).collect();
+                let axes = net.ints(&axes);
+                let mean = net.node("ReduceMean", &["x", &axes], &[]);
+                let one = net.floats(&[1.0]);
+                let factor = net.node("Add", &[&mean, &one], &[]);
+                let w = net.node("Mul", &[&known, &factor], &[]);
+                let flat = net.ints(&[-1]);
+                let flat = net.node("Reshape", &[&w, &flat], &[]);
+                let groups = attributes.iter().find_map(|(name, value)| match value {
+                    A::I(groups) if *name == "group" => Some(*groups),
+                    _ => None,
+                });
+                let channels = if transposed { 5 * groups.unwrap_or(1) } else { weights[0] as i64 };
+                let first: Vec<i64> = (0..channels).collect();
+                let first = net.ints(&first);
+                let bias = net.node("Gather", &[&flat, &first], &[]);
+                net.node(op, &["x", &w, &bias], attributes);
+            });
+        }
+    }
+}
+
+#[test]
+fn products_of_bytes_that_a_run_computes() {
+    for dims in [&[5, 37][..], &[3, 7, 64], &[2, 3, 9, 12]] {
+        for (one_for_all, known_zero) in
+            [(false, false), (true, false), (false, true), (true, true)]
+        {
+            if one_for_all && dims.len() != 3 {
+                continue;
+            }
+            let name = format!("MatMulInteger {dims:?} {one_for_all} {known_zero}");
+            check(&name, dims, |net| {
+                let scale = net.constant(1, &[], bytemuck::bytes_of(&0.008f32));
+                let zero = net.constant(2, &[], &[131]);
+                let a = net.node("QuantizeLinear", &["x", &scale, &zero], &[]);
+                let least = net.node("ReduceMin", &[&a], &[("keepdims", A::I(0))]);
+                let rank = dims.len() as i64;
+                let mut axes: Vec<i64> = (0..rank).collect();
+                axes.swap(dims.len() - 1, dims.len() - 2);
+                let mut b = net.node("Transpose", &[&a], &[("perm", A::Is(&axes))]);
+                if one_for_all {
+                    let second = net.constant(7, &[], bytemuck::bytes_of(&1i64));
+                    b = net.node("Gather", &[&b, &second], &[]);
+                }
+                let zeros = if known_zero { [&zero, &zero] } else { [&zero, &least] };
+                let sums = net.node("MatMulInteger", &[&a, &b, zeros[0], zeros[1]], &[]);
+                net.node("Cast", &[&sums], &[("to", A::I(1))]);
+            });
+        }
+    }
+    check("QLinearMatMul", &[2, 3, 9, 12], |net| {
+        let scale = net.constant(1, &[], bytemuck::bytes_of(&0.008f32));
+        let zero = net.constant(2, &[], &[131]);
+        let a = net.node("QuantizeLinear", &["x", &scale, &zero], &[]);
+        let b = net.node("Transpose", &[&a], &[("perm", A::Is(&[0, 1, 3, 2]))]);
+        let to = net.constant(1, &[], bytemuck::bytes_of(&0.05f32));
+        let inputs = [&a, &scale, &zero, &b, &scale, &zero, &to, &zero].map(String::as_str);
+        let y = net.node("QLinearMatMul", &inputs, &[]);
+        net.node("DequantizeLinear", &[&y, &to, &zero], &[]);
+    });
+}
+
+#[test]
 fn normalisation_by_own_statistics() {
     for dims in [&[3, 5, 40][..], &[70, 7], &[2, 2, 3, 5]] {
         let row = &dims[dims.len() - 1..];

@@ -127,37 +127,43 @@ impl StridedCopy {
     /// Copies rows that are equally far apart.
     fn copy_block(&self, src: &[u8], dst: &mut [u8]) {
         let across = self.strides.last().copied().unwrap_or(0);
-        if self.step == self.element {
-            let bytes = self.row * self.element;
-            for (i, dst) in dst.chunks_exact_mut(bytes).enumerate() {
-                dst.copy_from_slice(&src[i * across..][..bytes]);
-            }
-            return;
-        }
-        match self.element {
-            1 => gather::<1>(src, [across, self.step], self.row, dst),
-            2 => gather::<2>(src, [across, self.step], self.row, dst),
-            4 => gather::<4>(src, [across, self.step], self.row, dst),
-            _ => gather::<8>(src, [across, self.step], self.row, dst),
+        let apart = [across, self.step];
+        // A row without gaps is one element.
+        let (size, row) = match self.element {
+            element if element == self.step => (self.row * element, 1),
+            element => (element, self.row),
+        };
+        match size {
+            1 if MORE => gather(1, row, src, apart, dst),
+            2 if MORE => gather(2, row, src, apart, dst),
+            4 if MORE => gather(4, row, src, apart, dst),
+            8 if MORE => gather(8, row, src, apart, dst),
+            _ => gather(size, row, src, apart, dst),
         }
     }
 }
 
-/// Copies rows of `row` groups of `N` bytes: in the source rows are `across` bytes apart, and groups `step`.
-fn gather<const N: usize>(src: &[u8], [across, step]: [usize; 2], row: usize, dst: &mut [u8]) {
-    let dst = dst.as_chunks_mut::<N>().0;
+/// Whether this build has loops of their own for elements of usual sizes.
+const MORE: bool = cfg!(feature = "ops-more");
+
+/// Copies rows of `row` elements of `size` bytes: in the source rows are `across` bytes apart, and elements `step`.
+/// Inlined, as the size is a constant where it is called.
+#[inline(always)]
+fn gather(size: usize, row: usize, src: &[u8], [across, step]: [usize; 2], dst: &mut [u8]) {
+    let bytes = size * row;
     // The longer loop inside: rows of channels that become pixels have few elements.
-    if row < dst.len() / row {
+    if MORE && (2..dst.len() / bytes).contains(&row) {
         for i in 0..row {
-            for (j, out) in dst[i..].iter_mut().step_by(row).enumerate() {
-                out.copy_from_slice(&src[j * across + i * step..][..N]);
+            for (j, line) in dst.chunks_exact_mut(bytes).enumerate() {
+                let at = j * across + i * step;
+                line[i * size..][..size].copy_from_slice(&src[at..][..size]);
             }
         }
         return;
     }
-    for (j, dst) in dst.chunks_exact_mut(row).enumerate() {
-        for (i, out) in dst.iter_mut().enumerate() {
-            out.copy_from_slice(&src[j * across + i * step..][..N]);
+    for (j, line) in dst.chunks_exact_mut(bytes).enumerate() {
+        for (i, out) in line.chunks_exact_mut(size).enumerate() {
+            out.copy_from_slice(&src[j * across + i * step..][..size]);
         }
     }
 }

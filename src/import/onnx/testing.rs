@@ -5,7 +5,6 @@ use super::proto::{
     AttributeProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, TensorProto, TypeProto,
     ValueInfoProto, attribute_type as t, type_proto,
 };
-use crate::backend::cpu::Executor;
 use crate::graph::Context;
 use crate::import::ImportError;
 use crate::tensor::{DType, Tensor};
@@ -160,40 +159,6 @@ pub(super) fn run(
 ) -> Result<Tensor, ImportError> {
     let inputs: Vec<Option<Tensor>> = inputs.iter().cloned().map(Some).collect();
     Ok(run_all(op, opset, attrs, &inputs, 1)?.remove(0))
-}
-
-/// Computes one node on inputs of which a plan knows those whose bit is set in `known`; gives its only output and the
-/// names of the kernels.
-pub(super) fn run_knowing(
-    op: &str,
-    opset: i64,
-    inputs: &[Tensor],
-    known: u32,
-) -> Result<(Tensor, String), ImportError> {
-    let names: Vec<String> = (0..inputs.len()).map(|i| format!("x{i}")).collect();
-    let given: Vec<&str> = names.iter().map(String::as_str).collect();
-    let graph = GraphProto {
-        node: vec![node(op, &given, &["y"], &[])],
-        input: inputs.iter().zip(&given).map(|(t, n)| value(n, t.dtype())).collect(),
-        output: vec![value("y", DType::F32)],
-        ..Default::default()
-    };
-    let model = OnnxModel::from_proto(model(opset, graph), None)?;
-    let dims: Vec<Vec<usize>> = inputs.iter().map(Tensor::dims).collect();
-    let shapes: Vec<(&str, &[usize])> =
-        given.iter().zip(&dims).map(|(&name, dims)| (name, &dims[..])).collect();
-    let before = given.iter().zip(inputs).enumerate().filter(|(i, _)| known >> i & 1 == 1);
-    let values: Vec<(&str, &Tensor)> = before.map(|(_, (&name, value))| (name, value)).collect();
-    let mut ctx = Context::new();
-    let ids = model.instantiate(&mut ctx, &shapes, &values)?;
-    let mut executor = Executor::new(tilewright_kernels::Isa::best(), 2).unwrap();
-    let plan = executor.plan(&mut ctx, &ids).unwrap();
-    let kernels: Vec<&str> = plan.nodes().map(|node| node.kernel.as_str()).collect();
-    let kernels = kernels.join(" ");
-    let place = |name: &str| given.iter().position(|given| *given == name).unwrap();
-    let left: Vec<&Tensor> = plan.input_names().map(|name| &inputs[place(name)]).collect();
-    let mut results = executor.run(&plan, &left, None).unwrap();
-    Ok((results.remove(0), kernels))
 }
 
 /// A tensor of f32.

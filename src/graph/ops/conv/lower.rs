@@ -25,13 +25,13 @@ pub(super) fn lower(op: &Conv, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>
     let s = op.sizes(&cx.src[0].dims, &cx.src[1].dims)?;
     let mut params = conv_params(op, &s, cx.src[0].layout);
     // To transform what is used once costs more than it saves.
-    params.winograd = cx.values[1].is_some();
+    params.winograd = !RUN_TIME || cx.values[1].is_some();
     let plan = if cx.dst.layout != Layout::Blocked {
         let constant: Vec<bool> = cx.values.iter().map(Option::is_some).collect();
         if !op.has_kernel(&constant, cx.dst) {
             return Ok(None);
         }
-        if op.is_constant(&constant) && op.on_planes(&s) {
+        if (!RUN_TIME || op.is_constant(&constant)) && op.on_planes(&s) {
             return lower_on_planes(op, &s, cx);
         }
         if !PointwisePlan::supports(&params) {
@@ -53,13 +53,16 @@ pub(super) fn lower(op: &Conv, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>
             || ConvPlan::new(cx.isa, &params),
         )?))
     };
-    let known = |i: usize| cx.values[i].is_some();
-    let packing = plan.packing();
-    let filter = [
-        known(1).then(|| pack_weights(op, &s, cx, 1, packing)).transpose()?,
-        (!op.bias || known(BIAS)).then(|| pack_bias(op, cx, BIAS, packing)).transpose()?,
-    ];
-    let lens = [1, BIAS].map(|i| cx.src.get(i).map_or(0, Info::elements));
+    let known = |i: usize| !RUN_TIME || cx.values[i].is_some();
+    let (weights, bias) = (known(1), !op.bias || known(BIAS));
+    let filter = match plan.packing() {
+        packing if weights && bias => pack(op, &s, cx, 1, packing)?.map(Some),
+        packing => [
+            weights.then(|| pack_weights(op, &s, cx, 1, packing)).transpose()?,
+            bias.then(|| pack_bias(op, cx, BIAS, packing)).transpose()?,
+        ],
+    };
+    let lens = [1, BIAS].map(|i| cx.src.get(i).filter(|_| RUN_TIME).map_or(0, Info::elements));
     let residual = op.residual_operand();
     Ok(Some(Box::new(Run(Arc::new(Planned { plan, filter, lens, residual })))))
 }
@@ -278,6 +281,9 @@ impl Planned {
     /// Elements for the packed weights and the packed bias in what the step before writes, each in whole cache
     /// lines.
     fn rooms(&self) -> [usize; 2] {
+        if !RUN_TIME {
+            return [0; 2];
+        }
         let packing = self.plan.packing();
         let [weights, bias] = [packing.weights_len(), packing.bias_len()];
         let room = |i: usize, len: usize| {
@@ -342,7 +348,7 @@ impl Step for Run {
     ) -> Result<(), GraphError> {
         let Planned { plan, filter, residual, .. } = &*self.0;
         let x = src[0].cast();
-        let written: *const f32 = src[src.len() - 1].cast();
+        let written: *const f32 = src.last().filter(|_| RUN_TIME).map_or(ptr::null(), |p| p.cast());
         let [weights, bias] = filter.each_ref().map(|f| f.as_ref().map(|f| f.as_ptr().cast()));
         let weights = weights.unwrap_or(written);
         let bias = bias.unwrap_or_else(|| written.wrapping_add(self.0.rooms()[0]));

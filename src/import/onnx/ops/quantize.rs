@@ -214,10 +214,11 @@ fn shifted_product(
     let single = |(id, zero): (TensorId, &Option<TensorId>)| {
         zero.is_none_or(|z| cx.dims(z).iter().all(|&d| d == 1) && cx.dtype(z) == cx.dtype(id))
     };
-    let k = cx.dims(a).last().copied().unwrap_or(0);
-    if !bytes_meet(cx, a, b) || ![a, b].into_iter().zip(&zeros).all(single) || k > MOST_TERMS {
+    if !bytes_meet(cx, a, b) || ![a, b].into_iter().zip(&zeros).all(single) {
         return Ok(None);
     }
+    let k = cx.dims(a).last().copied().unwrap_or(0);
+    let Some(k) = i32::try_from(k).ok().filter(|&k| k <= MOST_TERMS) else { return Ok(None) };
     let number =
         |cx: &mut NodeCx<'_>, zero: Option<TensorId>| -> Result<Option<TensorId>, NodeError> {
             let Some(zero) = zero else { return Ok(None) };
@@ -236,7 +237,7 @@ fn shifted_product(
     if let Some(of_a) = of_a {
         let mut columns = summed(cx, b, 2)?;
         if let Some(of_b) = of_b {
-            let k = cx.constant(Tensor::from_slice(&[], &[k as i32]).map_err(GraphError::from)?)?;
+            let k = cx.constant(Tensor::from_slice(&[], &[k]).map_err(GraphError::from)?)?;
             let each = cx.binary(BinaryOp::Mul, of_b, k)?;
             columns = cx.binary(BinaryOp::Sub, columns, each)?;
         }
@@ -254,7 +255,7 @@ fn summed(cx: &mut NodeCx<'_>, x: TensorId, axis: usize) -> Result<TensorId, Nod
 }
 
 /// Most products whose sums kernels compute.
-const MOST_TERMS: usize = i32::MAX as usize / (255 * 255);
+const MOST_TERMS: i32 = i32::MAX / (255 * 255);
 
 /// Whether kernels multiply these: matrices of bytes, of which the second is one for all of the first, or both are
 /// as many.

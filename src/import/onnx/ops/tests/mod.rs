@@ -16,7 +16,7 @@ mod reductions;
 mod sequences;
 mod volumes;
 
-use super::super::testing::{A, count, f32s, i64s, parts, run, run_all, run_knowing, run_of};
+use super::super::testing::{A, count, f32s, i64s, parts, run, run_all, run_of};
 use crate::import::{ImportError, NodeError};
 use crate::tensor::{DType, Tensor};
 

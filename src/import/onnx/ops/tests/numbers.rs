@@ -34,56 +34,6 @@ fn einsum() {
     assert_eq!(y.as_slice::<i8>().unwrap()[..], [-50]);
 }
 
-/// Products whose operands and zero points a run knows, or only the latter before, are those of their values.
-#[test]
-fn quantised_products_of_operands_of_a_run() {
-    let bytes = |dims: &[usize], seed: usize, signed: bool| {
-        let values: Vec<u8> =
-            (0..dims.iter().product()).map(|i: usize| ((i + seed) * 7919 % 251) as u8).collect();
-        Tensor::from_bytes(if signed { DType::I8 } else { DType::U8 }, dims, &values).unwrap()
-    };
-    let zero = |v: u8, signed| {
-        Tensor::from_bytes(if signed { DType::I8 } else { DType::U8 }, &[], &[v]).unwrap()
-    };
-    let wide = |t: &Tensor, i: usize| match t.dtype() {
-        DType::I8 => i32::from(t.bytes()[i] as i8),
-        _ => i32::from(t.bytes()[i]),
-    };
-    let [m, k, n] = [5, 37, 19];
-    let cases: [(&[usize], &[usize]); 4] =
-        [(&[], &[]), (&[3], &[3]), (&[2, 2], &[]), (&[1, 3], &[2, 1])];
-    for (of_a, of_b) in cases {
-        for (i, known) in [0, 4, 8, 12, 14].into_iter().enumerate() {
-            let signed = [i % 2 == 1, i > 2];
-            let a = bytes(&[of_a, &[m, k]].concat(), 1, signed[0]);
-            let b = bytes(&[of_b, &[k, n]].concat(), 2, signed[1]);
-            let zeros = [zero(131, signed[0]), zero(7, signed[1])];
-            let inputs = [a.clone(), b.clone(), zeros[0].clone(), zeros[1].clone()];
-            let (y, kernels) = run_knowing("MatMulInteger", 10, &inputs, known).unwrap();
-            // But for those of which there are not as many of both.
-            assert!(of_b == [2, 1] || kernels.contains("dot_"), "{kernels}");
-            let [s, t] = [0, 1].map(|j| wide(&zeros[j], 0));
-            let batch = crate::tensor::broadcast(of_a, of_b).unwrap();
-            assert_eq!(y.dims(), [&batch[..], &[m, n]].concat());
-            for (at, found) in y.as_slice::<i32>().unwrap().iter().enumerate() {
-                let (p, row, column) = (at / (m * n), at / n % m, at % n);
-                // Of `[1, 3]` by `[2, 1]` each has three or two.
-                let own = |of: &[usize]| match *of {
-                    [] => 0,
-                    [1, 3] => p % 3,
-                    [2, 1] => p / 3,
-                    _ => p,
-                };
-                let terms = (0..k).map(|c| {
-                    let x = wide(&a, (own(of_a) * m + row) * k + c) - s;
-                    x * (wide(&b, (own(of_b) * k + c) * n + column) - t)
-                });
-                assert_eq!(*found, terms.sum::<i32>(), "{of_a:?} {of_b:?} {known} {at}");
-            }
-        }
-    }
-}
-
 #[test]
 fn quantised_products() {
     let bytes = |dims: &[usize], v: &[u8]| Tensor::from_slice(dims, v).unwrap();
