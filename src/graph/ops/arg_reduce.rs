@@ -71,8 +71,8 @@ impl Operator for ArgReduce {
     }
 }
 
-/// Lanes, neighbours behind the axis, that are looked at together: what is best so far stays in registers or in
-/// the first-level cache, and elements are read in their order.
+/// Lanes, neighbours behind the axis, that are looked at together: what is best so far stays in the first-level cache,
+/// and elements are read in their order.
 const LANES: usize = 64;
 
 impl ArgReduce {
@@ -84,21 +84,35 @@ impl ArgReduce {
         as_number: impl Fn(T) -> N,
     ) {
         let inner = y.len();
+        let extent = x.len() / inner;
+        if inner == 1 || u32::try_from(extent).is_err() {
+            for (lane, y) in y.iter_mut().enumerate() {
+                let mut best = (0, as_number(x[lane]));
+                for (i, &x) in x[lane..].iter().step_by(inner).enumerate().skip(1) {
+                    let x = as_number(x);
+                    best = if self.wins(x, best.1) { (i, x) } else { best };
+                }
+                *y = best.0 as i64;
+            }
+            return;
+        }
         for (block, y) in y.chunks_mut(LANES).enumerate() {
             let lanes = y.len();
             let mut rows = x[block * LANES..].chunks(inner).map(|row| &row[..lanes]);
             let Some(first) = rows.next() else { return };
+            // Of the width of f32, with which they are chosen.
+            let mut at = [0u32; LANES];
             let mut best = [as_number(first[0]); LANES];
             best.iter_mut().zip(first).for_each(|(best, &x)| *best = as_number(x));
-            y.fill(0);
-            for (i, row) in rows.enumerate() {
-                for ((best, y), &x) in best.iter_mut().zip(y.iter_mut()).zip(row) {
+            for (row, i) in rows.zip(1..) {
+                for ((best, at), &x) in best.iter_mut().zip(&mut at).zip(row) {
                     let x = as_number(x);
                     let wins = self.wins(x, *best);
                     *best = if wins { x } else { *best };
-                    *y = if wins { i as i64 + 1 } else { *y };
+                    *at = if wins { i } else { *at };
                 }
             }
+            y.iter_mut().zip(at).for_each(|(y, at)| *y = i64::from(at));
         }
     }
 }
@@ -128,7 +142,13 @@ mod tests {
 
     #[test]
     fn lanes_behind_the_axis_as_one_by_one() {
-        let (outer, extent, inner) = (2, 7, 130);
+        for inner in [130, 3, 1] {
+            lanes_of(inner);
+        }
+    }
+
+    fn lanes_of(inner: usize) {
+        let (outer, extent) = (2, 7);
         let value = |i: usize| match i * 7919 % 13 {
             12 => f32::NAN,
             v => v as f32,

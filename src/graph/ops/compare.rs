@@ -29,6 +29,9 @@ impl CompareOp {
 /// Elements that are compared at a time.
 const AT_ONCE: usize = 64;
 
+/// Rows of fewer are compared one by one.
+const SHORT: usize = 16;
+
 /// Asks `holds` of each pair of a row. Operands whose elements are 0 apart are one element for all.
 fn row<T: Copy>(
     a: &[T],
@@ -37,6 +40,10 @@ fn row<T: Copy>(
     y: &mut [u8],
     holds: impl Fn(T, T) -> bool,
 ) {
+    if y.len() < SHORT {
+        y.iter_mut().enumerate().for_each(|(i, y)| *y = u8::from(holds(a[i * da], b[i * db])));
+        return;
+    }
     let (Some(&first), Some(&second)) = (a.first(), b.first()) else { return };
     let same = ([first; AT_ONCE], [second; AT_ONCE]);
     for (i, y) in y.chunks_mut(AT_ONCE).enumerate() {
@@ -83,9 +90,12 @@ impl Operator for Compare {
         let (ia, ib) = (Broadcast::new(src[0].dims, dims), Broadcast::new(src[1].dims, dims));
         with_element!(src[0].dtype, OP, T => {
             let (a, b) = (src[0].slice::<T>(OP)?, src[1].slice::<T>(OP)?);
-            let len = dims.last().copied().unwrap_or(1).max(1);
+            // Of the same shape they are one row.
+            let same = src[0].dims == dims && src[1].dims == dims;
+            let len = if same { a.len() } else { dims.last().copied().unwrap_or(1) }.max(1);
             for (r, y) in dst.slice::<u8>(OP)?.chunks_exact_mut(len).enumerate() {
-                let ((a0, da), (b0, db)) = (ia.row(r * len), ib.row(r * len));
+                let ((a0, da), (b0, db)) =
+                    if same { ((0, 1), (0, 1)) } else { (ia.row(r * len), ib.row(r * len)) };
                 let (a, b, apart, zero) = (&a[a0..], &b[b0..], [da, db], T::default());
                 match self.op {
                     CompareOp::Equal => row(a, apart, b, y, |a, b| a == b),
@@ -149,6 +159,13 @@ mod tests {
         type Shapes = (&'static [usize], &'static [usize]);
         let shapes: [Shapes; 4] =
             [(&[2, 150], &[2, 150]), (&[2, 150], &[]), (&[2, 1], &[150]), (&[1], &[2, 150])];
+        // And with short rows.
+        let short = compare(
+            CompareOp::Less,
+            Tensor::from_slice(&[3, 1], &[1i64, 2, 3]).unwrap(),
+            Tensor::from_slice(&[1, 3], &[0i64, 2, 4]).unwrap(),
+        );
+        assert_eq!(short.unwrap(), [0, 1, 1, 0, 0, 1, 0, 0, 1]);
         for (a_dims, b_dims) in shapes {
             let values = |dims: &[usize], seed: usize| -> Vec<i64> {
                 (0..dims.iter().product()).map(|i: usize| ((i + seed) * 31 % 7) as i64).collect()

@@ -146,17 +146,25 @@ impl StridedCopy {
 /// Whether this build has loops of their own for elements of usual sizes.
 const MORE: bool = cfg!(feature = "ops-more");
 
+/// What is written of a block before its lines are gone through once more.
+const TILE_BYTES: usize = 16 << 10;
+
 /// Copies rows of `row` elements of `size` bytes: in the source rows are `across` bytes apart, and elements `step`.
 /// Inlined, as the size is a constant where it is called.
 #[inline(always)]
 fn gather(size: usize, row: usize, src: &[u8], [across, step]: [usize; 2], dst: &mut [u8]) {
     let bytes = size * row;
-    // The longer loop inside: rows of channels that become pixels have few elements.
-    if MORE && (2..dst.len() / bytes).contains(&row) {
-        for i in 0..row {
-            for (j, line) in dst.chunks_exact_mut(bytes).enumerate() {
-                let at = j * across + i * step;
-                line[i * size..][..size].copy_from_slice(&src[at..][..size]);
+    // The longer loop inside, as rows of channels that become pixels have few elements; over lines that stay in the
+    // first-level cache.
+    let lines = if MORE { (TILE_BYTES / bytes).min(dst.len() / bytes) } else { 0 };
+    if (2..lines).contains(&row) {
+        for (tile, dst) in dst.chunks_mut(lines * bytes).enumerate() {
+            let src = &src[tile * lines * across..];
+            for i in 0..row {
+                for (j, line) in dst.chunks_exact_mut(bytes).enumerate() {
+                    let at = j * across + i * step;
+                    line[i * size..][..size].copy_from_slice(&src[at..][..size]);
+                }
             }
         }
         return;
@@ -250,6 +258,14 @@ mod tests {
         let shape = Shape::contiguous(DType::I16, &[2, 3, 1, 4]).unwrap();
         let plan = StridedCopy::new(DType::I16, &shape).unwrap();
         assert_eq!((plan.rows(), plan.row), (1, 24));
+    }
+
+    #[test]
+    fn short_rows_of_many_lines() {
+        let data: Vec<u16> = (0..3 * 9000).collect();
+        let t = Shape::contiguous(DType::I16, &[3, 9000]).unwrap().transposed(&[1, 0]).unwrap();
+        let wanted: Vec<u16> = (0..3 * 9000).map(|i| i % 3 * 9000 + i / 3).collect();
+        assert_eq!(copied(&t, &data), wanted);
     }
 
     #[test]
