@@ -114,9 +114,7 @@ impl GridSample {
         let each = weights.iter().enumerate();
         each.map(|(i, &w)| (self.element(first + i as f64, extent), w)).collect()
     }
-}
 
-impl GridSample {
     /// Calls `put` with the place of each result and its value.
     fn sample_all(
         self,

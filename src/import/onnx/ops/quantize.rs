@@ -166,6 +166,11 @@ fn known_integers(cx: &NodeCx<'_>, id: Option<TensorId>) -> Option<Vec<i32>> {
     })
 }
 
+/// Whether a zero point is one number, of the type of what it belongs to, or absent.
+fn is_single(cx: &NodeCx<'_>, x: TensorId, zero: Option<TensorId>) -> bool {
+    zero.is_none_or(|z| cx.dims(z).iter().all(|&d| d == 1) && cx.dtype(z) == cx.dtype(x))
+}
+
 /// The only zero point, if it is known now.
 fn known_zero(cx: &NodeCx<'_>, id: Option<TensorId>) -> Option<i32> {
     match known_integers(cx, id)?[..] {
@@ -191,8 +196,7 @@ fn known_product(
 ) -> Result<Option<TensorId>, NodeError> {
     let Some((zeros, _)) = columns(cx, a, b, b_zero, false) else { return Ok(None) };
     let product = MatMul::default();
-    let single = a_zero.is_none_or(|z| cx.dims(z).iter().all(|&d| d == 1));
-    if !single || a_zero.is_some_and(|z| cx.dtype(z) != cx.dtype(a)) {
+    if !is_single(cx, a, a_zero) {
         return Ok(None);
     }
     if let Some(zero) = known_zero(cx, a_zero) {
@@ -211,10 +215,8 @@ fn shifted_product(
     [a, b]: [TensorId; 2],
     zeros: [Option<TensorId>; 2],
 ) -> Result<Option<TensorId>, NodeError> {
-    let single = |(id, zero): (TensorId, &Option<TensorId>)| {
-        zero.is_none_or(|z| cx.dims(z).iter().all(|&d| d == 1) && cx.dtype(z) == cx.dtype(id))
-    };
-    if !bytes_meet(cx, a, b) || ![a, b].into_iter().zip(&zeros).all(single) {
+    let single = is_single(cx, a, zeros[0]) && is_single(cx, b, zeros[1]);
+    if !bytes_meet(cx, a, b) || !single {
         return Ok(None);
     }
     let k = cx.dims(a).last().copied().unwrap_or(0);
@@ -447,8 +449,7 @@ fn convolved(
         return cx.op(QConv { conv, quant }, &src);
     }
     if let (Some(zero), Some(zeros)) = (x_zero, filter_zeros(cx, x, w, w_zero))
-        && cx.dims(zero).iter().all(|&d| d == 1)
-        && cx.dtype(zero) == cx.dtype(x)
+        && is_single(cx, x, x_zero)
     {
         return shifted_windows(cx, [x, zero], (w, w_zero), zeros, bias);
     }
