@@ -20,6 +20,8 @@
 //! | `SILU x` | x sigmoid(x) | 5 ulp | NaN -> NaN, -inf -> NaN |
 //! | `GELU x`, `GELU_TANH x` | x/2 (1 + erf(x/sqrt 2)), x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) | 5 ulp of max(1, abs x) | NaN -> NaN |
 //! | `ERF x` | erf x | 4 ulp | +-inf -> +-1, NaN -> NaN |
+//! | `SIN x`, `COS x` | sin x, cos x, x in [-8192, 8192] | 3 ulp | NaN -> NaN, -0 -> -0 |
+//! | `ATAN x` | arc tangent of x | 3 ulp | +-inf -> +-pi/2, NaN -> NaN |
 //!
 //! `CLAMP01 x` is `max(0, min(1, x))` with NaN kept. `EXP_NEG_ABS x` is e^-|x|. `EXP_IN x` is `EXP` for arguments already known to be in [-104, 89] (or NaN), without the clamp.
 
@@ -160,6 +162,52 @@ macro_rules! tile_math {
         let far = $crate::$m!(VGT a, $crate::$m!(VSET 0.925f32));
         $crate::$m!(VSEL far, $crate::$m!(VCOPYSIGN big, x), small)
     }};
+    // (-1)^k sin(|x| - k pi), k the nearest integer; the sign of x is that of 0, too.
+    ($m:ident SIN $x:expr) => {{
+        let x = $x;
+        let a = $crate::$m!(VABS x);
+        let k = $crate::$m!(VROUND $crate::$m!(VMUL a, $crate::$m!(VSET core::f32::consts::FRAC_1_PI)));
+        let y = $crate::tile_math!($m SIN_TURNED a, k, k);
+        $crate::$m!(VMUL y, $crate::$m!(VCOPYSIGN $crate::$m!(VSET 1.0f32), x)) }};
+    // sin(|x| + pi / 2) = (-1)^k sin(|x| - (k - 1/2) pi).
+    ($m:ident COS $x:expr) => {{
+        let a = $crate::$m!(VABS $x);
+        let half = $crate::$m!(VSET 0.5f32);
+        let k = $crate::$m!(VFMA a, $crate::$m!(VSET core::f32::consts::FRAC_1_PI), half);
+        let k = $crate::$m!(VROUND k);
+        $crate::tile_math!($m SIN_TURNED a, $crate::$m!(VSUB k, half), k) }};
+    // (-1)^k sin(a - h pi) for h in [0, 2608] in halves, a - h pi in [-pi/2, pi/2].
+    ($m:ident SIN_TURNED $a:ident, $h:expr, $k:ident) => {{
+        let h = $h;
+        // pi in four parts; the first three have 11 bits, so h times them is exact.
+        let r = $crate::$m!(VFMA h, $crate::$m!(VSET -3.140_625f32), $a);
+        let r = $crate::$m!(VFMA h, $crate::$m!(VSET -9.675_026e-4f32), r);
+        let r = $crate::$m!(VFMA h, $crate::$m!(VSET -1.509_906_7e-7f32), r);
+        let r = $crate::$m!(VFMA h, $crate::$m!(VSET -5.126_688e-12f32), r);
+        let s = $crate::$m!(VMUL r, r);
+        let p = $crate::tile_math!($m POLY s [2.605_631_2e-6, -0.000_198_095_4, 0.008_333_066,
+            -0.166_666_6]);
+        let y = $crate::$m!(VFMA $crate::$m!(VMUL r, s), p, r);
+        let even = $crate::$m!(VFLOOR $crate::$m!(VMUL $k, $crate::$m!(VSET 0.5f32)));
+        let odd = $crate::$m!(VFMA even, $crate::$m!(VSET -2.0f32), $k);
+        $crate::$m!(VMUL y, $crate::$m!(VFMA odd, $crate::$m!(VSET -2.0f32), $crate::$m!(VSET 1.0f32))) }};
+    // pi / 2 - atan(1 / a) where a = |x| > 1.
+    ($m:ident ATAN $x:expr) => {{
+        let x = $x;
+        let one = $crate::$m!(VSET 1.0f32);
+        let a = $crate::$m!(VABS x);
+        let far = $crate::$m!(VGT a, one);
+        let t = $crate::$m!(VSEL far, $crate::$m!(VDIV one, a), a);
+        let s = $crate::$m!(VMUL t, t);
+        let p = $crate::tile_math!($m POLY s [-0.001_793_621_8, 0.010_914_606, -0.031_177_847, 0.057_957_593,
+            -0.084_034_5, 0.109_521_86, -0.142_642_42, 0.199_985_49, -0.333_333]);
+        let p = $crate::$m!(VMUL $crate::$m!(VMUL t, s), p);
+        let near = $crate::$m!(VADD t, p);
+        // pi / 2 is the constant less 4.4e-8; t before what is small beside it.
+        let rest = $crate::$m!(VADD p, $crate::$m!(VSET 4.371_139e-8f32));
+        let turned = $crate::$m!(VADD rest, t);
+        let turned = $crate::$m!(VSUB $crate::$m!(VSET core::f32::consts::FRAC_PI_2), turned);
+        $crate::$m!(VCOPYSIGN $crate::$m!(VSEL far, turned, near), x) }};
     ($m:ident SILU $x:expr) => {{
         let x = $x;
         $crate::$m!(VMUL x, $crate::tile_math!($m SIGMOID x)) }};

@@ -99,6 +99,9 @@ fn functions_of_one_number() {
         Softplus,
         Softsign,
         Mish,
+        Sin,
+        Cos,
+        Atan,
         Elu { alpha: 0.7 },
     ];
     for function in all {

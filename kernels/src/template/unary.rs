@@ -100,6 +100,12 @@ pub enum UnaryOp {
         /// Scale of everything.
         gamma: f32,
     },
+    /// `sin x`. 3 ulp.
+    Sin,
+    /// `cos x`. 3 ulp.
+    Cos,
+    /// Arc tangent of `x`. 3 ulp.
+    Atan,
     /// `x > alpha ? x : 0`.
     ThresholdedRelu {
         /// The threshold.
@@ -164,6 +170,15 @@ impl UnaryOp {
         !cfg!(feature = "few-kernels") || self.activation().is_some()
     }
 
+    /// The function for the arguments that its kernel is not for, if there are such.
+    fn elsewhere(self) -> Option<Elsewhere> {
+        match self {
+            Self::Sin => Some(libm::sinf),
+            Self::Cos => Some(libm::cosf),
+            _ => None,
+        }
+    }
+
     /// The two parameters of the kernel.
     fn params(self) -> [f32; 2] {
         match self {
@@ -193,13 +208,20 @@ impl PartialEq for UnaryOp {
 /// the second; the two are equal or do not overlap.
 type UnaryFn = unsafe fn(*const f32, *mut f32, usize, &[f32; 2]);
 
+/// The function for the arguments that its kernel is not for.
+type Elsewhere = fn(f32) -> f32;
+
 /// The microkernel of a function, with its parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct UnaryKernel {
     run: UnaryFn,
     params: [f32; 2],
+    elsewhere: Option<Elsewhere>,
     name: &'static str,
 }
+
+/// Where sines and cosines are by kernels: in `-TURNS..=TURNS`. Beyond it a period needs more digits.
+const TURNS: f32 = 8192.0;
 
 impl UnaryKernel {
     /// The kernel of `op`.
@@ -231,8 +253,42 @@ impl UnaryKernel {
     /// overlap.
     #[inline]
     pub unsafe fn call(&self, x: *const f32, y: *mut f32, len: usize) {
-        // SAFETY: `new` checked the ISA; the caller owns the operands.
-        unsafe { (self.run)(x, y, len, &self.params) };
+        match self.elsewhere {
+            // Builds with few kernels have none for periodic functions.
+            // SAFETY: `new` checked the ISA; the caller owns the operands.
+            Some(elsewhere) if !cfg!(feature = "few-kernels") => unsafe {
+                self.call_turning(elsewhere, x, y, len);
+            },
+            // SAFETY: as above.
+            _ => unsafe { (self.run)(x, y, len, &self.params) },
+        }
+    }
+
+    /// As [`call`](Self::call), with what `elsewhere` says for arguments that are not in `-TURNS..=TURNS`.
+    ///
+    /// # Safety
+    ///
+    /// That of [`call`](Self::call).
+    unsafe fn call_turning(&self, elsewhere: Elsewhere, x: *const f32, y: *mut f32, len: usize) {
+        let outside = |v: f32| !(-TURNS..=TURNS).contains(&v);
+        // The result may lie where the arguments are, which are needed after it.
+        let mut run = [0.0f32; 256];
+        for start in (0..len).step_by(run.len()) {
+            let run = &mut run[..(len - start).min(256)];
+            let y = y.wrapping_add(start);
+            // SAFETY: `new` checked the ISA; the caller owns the operands, which are longer than
+            // `start` and the run; nobody else knows the run.
+            unsafe {
+                x.wrapping_add(start).copy_to_nonoverlapping(run.as_mut_ptr(), run.len());
+                (self.run)(run.as_ptr(), y, run.len(), &self.params);
+            }
+            if run.iter().fold(false, |any, &v| any | outside(v)) {
+                for (i, &v) in run.iter().enumerate().filter(|&(_, &v)| outside(v)) {
+                    // SAFETY: as above.
+                    unsafe { y.wrapping_add(i).write(elsewhere(v)) };
+                }
+            }
+        }
     }
 }
 
@@ -414,17 +470,17 @@ tilewright_intrinsics::for_each_tile!(unary_row);
 /// The kernel of a function for an instruction set that the caller has found available.
 #[inline(always)]
 fn kernel(isa: Isa, op: UnaryOp) -> UnaryKernel {
-    let params = op.params();
+    let (params, elsewhere) = (op.params(), op.elsewhere());
     let isa = isa.serving(Dtype::F32);
     macro_rules! row {
         ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
             if isa == Isa::$isa {
                 let (run, name) = $id::kernel(op);
-                return UnaryKernel { run, params, name };
+                return UnaryKernel { run, params, elsewhere, name };
             }
         };
     }
     tilewright_intrinsics::for_each_tile!(row);
     let (run, name) = scalar_f32::kernel(op);
-    UnaryKernel { run, params, name }
+    UnaryKernel { run, params, elsewhere, name }
 }

@@ -52,6 +52,9 @@ macro_rules! unary_list {
             let e = tile!(VMUL a, tile!(MATH EXPM1 x));
             tile!(VSEL tile!(VGT x, tile!(VZERO)), tile!(VMUL x, b), e)
         };
+        sin Sin x 2 |x, a, b| tile!(MATH SIN x);
+        cos Cos x 2 |x, a, b| tile!(MATH COS x);
+        atan Atan x 2 |x, a, b| tile!(MATH ATAN x);
         thresholded_relu ThresholdedRelu x 4 |x, a, b| tile!(VSEL tile!(VGT x, a), x, tile!(VZERO));
         affine Affine x 4 |x, a, b| tile!(VFMA x, a, b);
     } };

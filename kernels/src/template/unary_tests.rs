@@ -66,6 +66,9 @@ fn reference(op: UnaryOp, x: f64) -> f64 {
         UnaryOp::Elu { alpha } => or(x, f64::from(alpha) * x.exp_m1()),
         UnaryOp::Celu { alpha } => or(x, f64::from(alpha) * (x / f64::from(alpha)).exp_m1()),
         UnaryOp::Selu { alpha, gamma } => f64::from(gamma) * or(x, f64::from(alpha) * x.exp_m1()),
+        UnaryOp::Sin => x.sin(),
+        UnaryOp::Cos => x.cos(),
+        UnaryOp::Atan => x.atan(),
         UnaryOp::ThresholdedRelu { alpha } => {
             if x > f64::from(alpha) {
                 x
@@ -108,6 +111,9 @@ fn cases() -> Vec<(UnaryOp, f64, f64)> {
         (UnaryOp::Elu { alpha: 1.3 }, 4.0, 0.0),
         (UnaryOp::Celu { alpha: 0.7 }, 5.0, 0.0),
         (UnaryOp::Selu { alpha: 1.673_263_2, gamma: 1.050_701 }, 5.0, 0.0),
+        (UnaryOp::Sin, 3.0, 0.0),
+        (UnaryOp::Cos, 3.0, 0.0),
+        (UnaryOp::Atan, 3.0, 0.0),
         (UnaryOp::ThresholdedRelu { alpha: 0.5 }, 0.0, 0.0),
         (UnaryOp::Affine { scale: 1.7, shift: -0.3 }, 1.0, 2e-7),
     ]
@@ -125,6 +131,12 @@ fn inputs() -> Vec<f32> {
     list.extend((0..dense).map(|i| (i as f32 / dense as f32 - 0.5) * 40.0));
     list.extend((0..dense / 4).map(|i| (i as f32 / (dense / 4) as f32 - 0.5) * 220.0));
     list.extend((0..dense / 4).map(|i| 0.5 + i as f32 / (dense / 4) as f32));
+    // Where sines and cosines are 0, and on both sides of where they leave their kernels.
+    list.extend((0..dense / 4).map(|i| (i as f32 / (dense / 4) as f32 - 0.5) * 18_000.0));
+    for turn in -6000..6000i16 {
+        let zero = (f64::from(turn) * core::f64::consts::FRAC_PI_2) as f32;
+        list.extend([zero.next_down(), zero, zero.next_up()]);
+    }
     for x in [
         0.0,
         1e-45,
@@ -266,6 +278,10 @@ fn special_values() {
         assert_eq!(apply(UnaryOp::Tanh, -0.0).to_bits(), (-0.0f32).to_bits());
         assert_eq!(apply(UnaryOp::Log, 0.0), f32::NEG_INFINITY);
         assert!(apply(UnaryOp::Log, -1.0).is_nan());
+        assert_eq!(apply(UnaryOp::Sin, -0.0).to_bits(), (-0.0f32).to_bits());
+        assert!(apply(UnaryOp::Cos, f32::INFINITY).is_nan());
+        assert_eq!(apply(UnaryOp::Atan, f32::NEG_INFINITY), -core::f32::consts::FRAC_PI_2);
+        assert_eq!(apply(UnaryOp::Atan, -0.0).to_bits(), (-0.0f32).to_bits());
     }
 }
 
@@ -335,6 +351,7 @@ fn small_shapes() {
     for isa in Isa::available() {
         for len in [1, 37] {
             lengths(isa, UnaryOp::Tanh, len);
+            lengths(isa, UnaryOp::Sin, len);
         }
     }
 }

@@ -90,6 +90,9 @@ pub(crate) fn apply(op: UnaryOp, x: f64) -> f64 {
             if x > 0.0 { x } else { alpha * (x / alpha).exp_m1() }
         }
         UnaryOp::Selu { alpha, gamma } => f64::from(gamma) * elu(x, f64::from(alpha)),
+        UnaryOp::Sin => x.sin(),
+        UnaryOp::Cos => x.cos(),
+        UnaryOp::Atan => x.atan(),
         UnaryOp::ThresholdedRelu { alpha } => {
             if x > f64::from(alpha) {
                 x
@@ -132,6 +135,9 @@ fn name(op: UnaryOp) -> &'static str {
         UnaryOp::Elu { .. } => "elu",
         UnaryOp::Celu { .. } => "celu",
         UnaryOp::Selu { .. } => "selu",
+        UnaryOp::Sin => "sin",
+        UnaryOp::Cos => "cos",
+        UnaryOp::Atan => "atan",
         UnaryOp::ThresholdedRelu { .. } => "thresholded_relu",
         UnaryOp::Affine { .. } => "affine",
         _ => "unary",

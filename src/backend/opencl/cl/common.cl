@@ -75,6 +75,9 @@ typedef JOIN(float, VEC) floatv;
         case 23: return NAME##_softplus(x); \
         case 24: return x / (1.0f + fabs(x)); \
         case 25: return x * tanh(NAME##_softplus(x)); \
+        case 26: return sin(x); \
+        case 27: return cos(x); \
+        case 28: return atan(x); \
         default: return x; \
         } \
     }

@@ -35,6 +35,9 @@ pub(super) fn unary(op: UnaryOp) -> Option<(i32, f32, f32)> {
         UnaryOp::Softplus => plain(23),
         UnaryOp::Softsign => plain(24),
         UnaryOp::Mish => plain(25),
+        UnaryOp::Sin => plain(26),
+        UnaryOp::Cos => plain(27),
+        UnaryOp::Atan => plain(28),
         _ => None,
     }
 }

@@ -43,7 +43,7 @@ pub(super) const ROWS: &[OpRow] = &[
     OpRow::new("ThresholdedRelu", ONE, &[Attr::float("alpha")], thresholded_relu).since(10),
 ];
 
-fn plain(cx: &mut NodeCx<'_>, op: UnaryOp) -> Outputs {
+pub(super) fn plain(cx: &mut NodeCx<'_>, op: UnaryOp) -> Outputs {
     let x = cx.input(0)?;
     Ok(vec![cx.unary(op, x)?])
 }

@@ -3,6 +3,7 @@
 use tilewright_kernels::template::binary::BinaryOp;
 use tilewright_kernels::template::unary::UnaryOp;
 
+use super::activation::plain;
 use super::{NodeCx, OpRow, Outputs};
 use crate::graph::ops::accumulate::Accumulate;
 use crate::graph::ops::bits::{Bits, BitsOp};
@@ -22,7 +23,7 @@ pub(super) const ROWS: &[OpRow] = &[
     OpRow::new("Acosh", ONE, &[], |cx| math(cx, MathOp::Acosh)).since(9),
     OpRow::new("Asin", ONE, &[], |cx| math(cx, MathOp::Asin)),
     OpRow::new("Asinh", ONE, &[], |cx| math(cx, MathOp::Asinh)).since(9),
-    OpRow::new("Atan", ONE, &[], |cx| math(cx, MathOp::Atan)),
+    OpRow::new("Atan", ONE, &[], |cx| plain(cx, UnaryOp::Atan)),
     OpRow::new("Atanh", ONE, &[], |cx| math(cx, MathOp::Atanh)).since(9),
     OpRow::new(
         "BitShift",
@@ -38,7 +39,7 @@ pub(super) const ROWS: &[OpRow] = &[
     OpRow::new("BitwiseNot", ONE, &[], bitwise_not).since(18),
     OpRow::new("BitwiseOr", TWO, &[], |cx| bits(cx, BitsOp::Or)).since(18),
     OpRow::new("BitwiseXor", TWO, &[], |cx| bits(cx, BitsOp::Xor)).since(18),
-    OpRow::new("Cos", ONE, &[], |cx| math(cx, MathOp::Cos)),
+    OpRow::new("Cos", ONE, &[], |cx| plain(cx, UnaryOp::Cos)),
     OpRow::new("Cosh", ONE, &[], |cx| math(cx, MathOp::Cosh)).since(9),
     OpRow::new("CumProd", TWO, CUMULATIVE, |cx| accumulate(cx, true)).since(26).known(&[1]),
     OpRow::new("CumSum", TWO, CUMULATIVE, |cx| accumulate(cx, false)).since(11).known(&[1]),
@@ -62,7 +63,7 @@ pub(super) const ROWS: &[OpRow] = &[
         math(cx, MathOp::Shrink { lambda, bias })
     })
     .since(9),
-    OpRow::new("Sin", ONE, &[], |cx| math(cx, MathOp::Sin)),
+    OpRow::new("Sin", ONE, &[], |cx| plain(cx, UnaryOp::Sin)),
     OpRow::new("Sinh", ONE, &[], |cx| math(cx, MathOp::Sinh)).since(9),
     OpRow::new("SwiGLU", TWO, &[Attr::float("alpha")], swiglu).since(28),
     OpRow::new("Tan", ONE, &[], |cx| math(cx, MathOp::Tan)),
