@@ -1,9 +1,9 @@
 //! Sampling at computed positions.
 
 use super::elements::{checked_count, expect_dtype, floats, write_floats};
-use super::sampling::{Taps, inside, spread};
-use super::{Operator, expect_operands};
-use crate::graph::{GraphError, Info, View, ViewMut};
+use super::sampling::{Planes, SampleStep, Sampler, Taps, inside, spread};
+use super::{LayoutRule, Operator, RuleCx, expect_operands};
+use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
 
 /// How values between elements are made.
@@ -41,6 +41,15 @@ pub struct GridSample {
 
 const OP: &str = "grid_sample";
 
+/// Spatial dimensions that the kernel knows.
+const AXES: usize = 3;
+
+/// The whole number below, of one so far from 0 any: that is on no axis. A call of the C library else.
+fn floor(x: f64) -> f64 {
+    let whole = x as i64 as f64;
+    if whole > x { whole - 1.0 } else { whole }
+}
+
 /// Mirrors a position at `low` and `high` until it lies between them.
 fn reflect(at: f64, low: f64, high: f64) -> f64 {
     let range = high - low;
@@ -57,6 +66,12 @@ fn reflect(at: f64, low: f64, high: f64) -> f64 {
 }
 
 impl GridSample {
+    fn has_kernel(self, src: &[Info], dst: &Info) -> bool {
+        dst.dims.len() <= 2 + AXES
+            && dst.elements() > 0
+            && [&src[1], dst].iter().all(|info| info.dtype == DType::F32)
+    }
+
     /// The lowest and the highest position that is not padding.
     fn border(self, extent: usize) -> (f64, f64) {
         let extent = extent as f64;
@@ -101,7 +116,8 @@ impl GridSample {
         if x.is_nan() {
             return Taps::from_iter([(Some(0), f64::NAN)]);
         }
-        let (low, t) = (x.floor(), x - x.floor());
+        let low = floor(x);
+        let t = x - low;
         let weights: &[f64] = match self.mode {
             GridMode::Nearest => {
                 let element = self.element(x.round_ties_even(), extent);
@@ -134,13 +150,50 @@ impl GridSample {
             taps.extend(axes.map(|(&at, &extent)| self.taps(at, extent)));
             // The same cells of each channel.
             cells.clear();
-            spread(spatial, &taps, &mut cells);
+            spread(spatial, &taps, &mut |at, w| cells.push((at, w)));
             let (batch, point) = (point / points, point % points);
             for plane in batch * c..(batch + 1) * c {
                 let value = cells.iter().fold(0.0, |sum, &(at, w)| sum + w * x(plane * area + at));
                 put(plane * points + point, value);
             }
         }
+    }
+}
+
+/// What the points of a grid read.
+#[derive(Debug)]
+struct Points {
+    op: GridSample,
+    spatial: Vec<usize>,
+    channels: usize,
+    points: usize,
+}
+
+impl Sampler for Points {
+    #[allow(unsafe_code)]
+    unsafe fn planes(&self, _src: &[*const u8], part: usize) -> Result<Planes, GraphError> {
+        Ok(Planes { from: (part, 0), to: (part, 0), count: self.channels })
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn reads(
+        &self,
+        src: &[*const u8],
+        part: usize,
+        point: usize,
+        read: &mut dyn FnMut(usize, f32),
+    ) {
+        let rank = self.spatial.len();
+        // SAFETY: the grid, f32, has a position for each part and point.
+        let at = unsafe {
+            let first = (part * self.points + point) * rank;
+            core::slice::from_raw_parts(src[1].cast::<f32>().add(first), rank)
+        };
+        let mut taps = [Taps::default(); AXES];
+        for (taps, (&at, &extent)) in taps.iter_mut().zip(at.iter().rev().zip(&self.spatial)) {
+            *taps = self.op.taps(f64::from(at), extent);
+        }
+        spread(&self.spatial, &taps[..rank], &mut |at, weight| read(at, weight as f32));
     }
 }
 
@@ -197,6 +250,29 @@ impl Operator for GridSample {
         let mut out = vec![0.0; dst.dims.iter().product()];
         self.sample_all(src[0].dims, dst.dims, &grid, |at| x[at], |at, v| out[at] = v);
         write_floats(dst, OP, out)
+    }
+
+    fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
+        let (x, dst) = (&cx.src[0], cx.dst);
+        if !self.has_kernel(cx.src, dst) {
+            return Ok(None);
+        }
+        let points = Points {
+            op: *self,
+            spatial: x.dims[2..].to_vec(),
+            channels: x.dims[1],
+            points: dst.dims[2..].iter().product(),
+        };
+        let step = SampleStep::new(OP, points, x.dims[0], [x, dst]);
+        Ok(step.map(|step| Box::new(step) as Box<dyn Step>))
+    }
+
+    fn layout_rule(&self, cx: &RuleCx<'_>) -> LayoutRule {
+        if self.has_kernel(cx.src, cx.dst) && cx.dst.dims.len() == 4 {
+            LayoutRule::Follow(vec![0])
+        } else {
+            LayoutRule::Plain
+        }
     }
 
     fn macs(&self, src: &[Info], dst: &Info) -> u64 {

@@ -1,10 +1,12 @@
 //! Pooling over any number of spatial dimensions, in all types, and where maxima are.
 
+use core::ops::Range;
+
 use super::cast::Number;
 use super::elements::{checked_count, expect_dtype, floats, unravel, write_floats};
 use super::windows::Windows;
 use super::{Operator, expect_operands};
-use crate::graph::{GraphError, Info, View, ViewMut, with_element};
+use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut, with_element};
 use crate::tensor::DType;
 
 /// How a window becomes one value.
@@ -88,12 +90,16 @@ impl PoolNd {
             self.windows.for_each(&at, spatial, &mut |_, cell| {
                 let v = values[first + cell];
                 sum += match self.kind {
+                    PoolNdKind::Norm { p: 1 } => v.abs(),
+                    PoolNdKind::Norm { p: 2 } => v * v,
                     PoolNdKind::Norm { p } => v.abs().powf(f64::from(p)),
                     _ => v,
                 };
                 count += 1;
             });
             out.push(match self.kind {
+                PoolNdKind::Norm { p: 1 } => sum,
+                PoolNdKind::Norm { p: 2 } => sum.sqrt(),
                 PoolNdKind::Norm { p } => sum.powf(1.0 / f64::from(p)),
                 PoolNdKind::Average { include_pad: true } => {
                     let cells = (0..at.len())
@@ -152,8 +158,152 @@ impl Operator for PoolNd {
         }
     }
 
+    fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
+        let (x, rank) = (&cx.src[0], self.windows.size.len());
+        let area = x.dims[2..].iter().product::<usize>();
+        if self.kind != (PoolNdKind::Position { columns: false })
+            || x.dtype != DType::F32
+            || rank > 2
+            || u32::try_from(area).is_err()
+            || cx.dst.elements() == 0
+        {
+            return Ok(None);
+        }
+        let pair = |list: &[usize], missing| {
+            if rank == 2 { [list[0], list[1]] } else { [missing, list[0]] }
+        };
+        let w = &self.windows;
+        let windows = Windows {
+            size: pair(&w.size, 1).to_vec(),
+            stride: pair(&w.stride, 1).to_vec(),
+            dilation: pair(&w.dilation, 1).to_vec(),
+            before: pair(&w.before, 0).to_vec(),
+            after: pair(&w.after, 0).to_vec(),
+            count: pair(&w.count, 1).to_vec(),
+        };
+        let planes = x.dims[0] * x.dims[1];
+        Ok(Some(Box::new(Positions { windows, planes, input: pair(&x.dims[2..], 1) })))
+    }
+
     fn macs(&self, _src: &[Info], dst: &Info) -> u64 {
         let cells = self.windows.size.iter().fold(1u64, |n, &s| n.saturating_mul(s as u64));
         cells.saturating_mul(dst.elements() as u64)
+    }
+}
+
+/// Where the maxima of f32 windows over pictures are. A unit is a row of one plane of the result.
+struct Positions {
+    windows: Windows,
+    planes: usize,
+    input: [usize; 2],
+}
+
+/// The cell that a window without one names.
+const NONE: u32 = u32::MAX;
+
+/// Takes `x` if it is larger, or the first of its window; `cell` is its place in its plane.
+#[inline(always)]
+fn take(best: &mut f32, at: &mut u32, x: f32, cell: u32) {
+    let larger = (x > *best) | (*at == NONE);
+    *best = if larger { x } else { *best };
+    *at = if larger { cell } else { *at };
+}
+
+/// [`take`] for windows `S` elements from one another, of which `row` is the first's and what follows, from
+/// place `cell` of the plane on.
+#[inline(always)]
+fn take_row<const S: usize>(best: &mut [f32], at: &mut [u32], row: &[f32], cell: u32) {
+    let (whole, rest) = row.as_chunks::<S>();
+    let n = whole.len().min(best.len());
+    // By one index, of slices of one length: else there are no vectors.
+    {
+        let (best, at, whole) = (&mut best[..n], &mut at[..n], &whole[..n]);
+        for i in 0..n {
+            take(&mut best[i], &mut at[i], whole[i][0], cell + (i * S) as u32);
+        }
+    }
+    if let (Some(best), Some(at), Some(&x)) = (best.get_mut(n), at.get_mut(n), rest.first()) {
+        take(best, at, x, cell + (n * S) as u32);
+    }
+}
+
+impl Positions {
+    /// The windows of row `y` of plane `x`.
+    fn row(&self, x: &[f32], y: usize, best: &mut [f32], at: &mut [u32]) {
+        let (w, [height, width]) = (&self.windows, self.input);
+        let (stride, before) = (w.stride[1], w.before[1]);
+        best.fill(f32::NEG_INFINITY);
+        at.fill(NONE);
+        let (_, first, rows) = w.inside(0, y, height);
+        for row in (0..rows).map(|i| first + i * w.dilation[0]) {
+            for tap in (0..w.size[1]).map(|i| i * w.dilation[1]) {
+                // The windows whose tap is inside of the row.
+                let low = before.saturating_sub(tap).div_ceil(stride);
+                let high = (width + before).saturating_sub(tap).div_ceil(stride).min(best.len());
+                if low >= high {
+                    continue;
+                }
+                let cell = row * width + low * stride + tap - before;
+                let (best, at) = (&mut best[low..high], &mut at[low..high]);
+                let x = &x[cell..(row + 1) * width];
+                match stride {
+                    1 => take_row::<1>(best, at, x, cell as u32),
+                    2 => take_row::<2>(best, at, x, cell as u32),
+                    _ => {
+                        let cells = (cell..).step_by(stride);
+                        let each = best.iter_mut().zip(at).zip(x.iter().step_by(stride));
+                        each.zip(cells)
+                            .for_each(|(((best, at), &x), cell)| take(best, at, x, cell as u32));
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Step for Positions {
+    fn kernel(&self) -> String {
+        "max_positions_f32".to_owned()
+    }
+
+    fn units(&self) -> usize {
+        self.planes * self.windows.count[0]
+    }
+
+    fn scratch_bytes(&self) -> usize {
+        2 * size_of::<f32>() * self.windows.count[1]
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn run(
+        &self,
+        src: &[*const u8],
+        dst: *mut u8,
+        scratch: *mut u8,
+        units: Range<usize>,
+    ) -> Result<(), GraphError> {
+        let (rows, row) = (self.windows.count[0], self.windows.count[1]);
+        let area = self.input[0] * self.input[1];
+        // SAFETY: the scratch memory is for a row of values and one of places, and of this call alone; any bits
+        // are such.
+        let (best, at) = unsafe {
+            let best = core::slice::from_raw_parts_mut(scratch.cast::<f32>(), row);
+            (best, core::slice::from_raw_parts_mut(scratch.cast::<u32>().add(row), row))
+        };
+        for unit in units {
+            let first = unit / rows * area;
+            // SAFETY: the operand has this plane, and the result this row, which is this call's alone.
+            let (x, y) = unsafe {
+                (
+                    core::slice::from_raw_parts(src[0].cast::<f32>().add(first), area),
+                    core::slice::from_raw_parts_mut(dst.cast::<i64>().add(unit * row), row),
+                )
+            };
+            self.row(x, unit % rows, best, at);
+            for (y, &at) in y.iter_mut().zip(&*at) {
+                *y = if at == NONE { 0 } else { first as i64 + i64::from(at) };
+            }
+        }
+        Ok(())
     }
 }

@@ -1,6 +1,10 @@
 //! Values between the elements of a tensor.
 
-use core::ops::Deref;
+use core::ops::{Deref, Range};
+
+use tilewright_kernels::C_BLOCK;
+
+use crate::graph::{GraphError, Info, Layout, Step};
 
 /// Positions along one axis and their weights: up to four taps, more are left out. There is one of these for each
 /// axis of each sample, so they lie in no memory of their own.
@@ -29,35 +33,172 @@ impl FromIterator<(Option<usize>, f64)> for Taps {
     }
 }
 
-/// Appends the elements that the product of the taps of all axes names, with the products of their
+/// Calls `read` with the elements that the product of the taps of all axes names, and the products of their
 /// weights; absent positions and weights of 0 are left out.
-pub(super) fn spread(dims: &[usize], taps: &[Taps], cells: &mut Vec<(usize, f64)>) {
-    append(dims, taps, (0, 1.0), cells);
+pub(super) fn spread(dims: &[usize], taps: &[Taps], read: &mut dyn FnMut(usize, f64)) {
+    along(dims, taps, (0, 1.0), read);
 }
 
-fn append(dims: &[usize], taps: &[Taps], from: (usize, f64), cells: &mut Vec<(usize, f64)>) {
-    let Some((first, rest)) = taps.split_first() else { return cells.push(from) };
+fn along(dims: &[usize], taps: &[Taps], from: (usize, f64), read: &mut dyn FnMut(usize, f64)) {
+    let Some((first, rest)) = taps.split_first() else { return read(from.0, from.1) };
     let stride: usize = dims[1..].iter().product();
     for &(at, weight) in first.iter() {
         if let Some(at) = at.filter(|_| weight != 0.0) {
-            append(&dims[1..], rest, (from.0 + at * stride, from.1 * weight), cells);
+            along(&dims[1..], rest, (from.0 + at * stride, from.1 * weight), read);
         }
     }
-}
-
-/// The weighted sum of elements.
-pub(super) fn sample(x: &[f64], cells: &[(usize, f64)]) -> f64 {
-    cells.iter().fold(0.0, |sum, &(at, weight)| sum + weight * x[at])
-}
-
-/// The two neighbours of a position and their weights; neighbours outside of the axis are absent.
-pub(super) fn linear(at: f64, extent: usize) -> Taps {
-    let low = at.floor();
-    let weights = [(low, 1.0 - (at - low)), (low + 1.0, at - low)];
-    weights.into_iter().map(|(at, w)| (inside(at, extent), w)).collect()
 }
 
 /// A whole position as an index, if it lies on the axis.
 pub(super) fn inside(at: f64, extent: usize) -> Option<usize> {
     (at >= 0.0 && at < extent as f64).then_some(at as usize)
+}
+
+/// Planes of the operand that are read at the same places.
+pub(super) struct Planes {
+    /// Picture and first channel of the operand.
+    pub(super) from: (usize, usize),
+    /// Picture and first channel of the result.
+    pub(super) to: (usize, usize),
+    /// How many there are.
+    pub(super) count: usize,
+}
+
+/// What each element of a result reads of a plane of the first operand, with which weights.
+pub(super) trait Sampler: Send + Sync {
+    /// The planes of part `part`.
+    ///
+    /// # Errors
+    ///
+    /// Those of data that name no plane.
+    ///
+    /// # Safety
+    ///
+    /// As of [`Step::run`]; the part is of the step.
+    #[allow(unsafe_code)]
+    unsafe fn planes(&self, src: &[*const u8], part: usize) -> Result<Planes, GraphError>;
+
+    /// Calls `read` with the elements that element `point` of the planes of a part reads, at most [`READS`], all
+    /// inside of the plane.
+    ///
+    /// # Safety
+    ///
+    /// As of [`Step::run`]; part and point are of the step.
+    #[allow(unsafe_code)]
+    unsafe fn reads(
+        &self,
+        src: &[*const u8],
+        part: usize,
+        point: usize,
+        read: &mut dyn FnMut(usize, f32),
+    );
+}
+
+/// Elements that a point may read: four along each of three axes.
+const READS: usize = 64;
+
+/// Points of a unit.
+const CHUNK: usize = 16;
+
+/// Weighted sums of elements of f32 planes, for all channels of a part at once.
+#[derive(Debug)]
+pub(super) struct SampleStep<S> {
+    name: &'static str,
+    sampler: S,
+    parts: usize,
+    /// Channels of the operand and the result, those of full blocks if there are lanes.
+    channels: [usize; 2],
+    /// Elements of a plane of the operand, and of the result.
+    area: usize,
+    points: usize,
+    lanes: usize,
+}
+
+impl<S: Sampler> SampleStep<S> {
+    /// The step for operand `x` and result `y`, both `[n, c, spatial...]` and in one layout; blocked ones if
+    /// all parts begin and end with blocks. `None` if a plane is too large.
+    pub(super) fn new(
+        name: &'static str,
+        sampler: S,
+        parts: usize,
+        [x, y]: [&Info; 2],
+    ) -> Option<Self> {
+        let lanes = if y.layout == Layout::Blocked { C_BLOCK } else { 1 };
+        let area = |info: &Info| info.dims[2..].iter().product::<usize>();
+        let channels = [x, y].map(|info| info.dims[1].next_multiple_of(lanes));
+        u32::try_from(area(x)).ok()?;
+        Some(Self { name, sampler, parts, channels, area: area(x), points: area(y), lanes })
+    }
+}
+
+impl<S: Sampler> Step for SampleStep<S> {
+    fn kernel(&self) -> String {
+        format!("{}_f32_{}", self.name, self.lanes)
+    }
+
+    fn units(&self) -> usize {
+        self.parts * self.points.div_ceil(CHUNK)
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn run(
+        &self,
+        src: &[*const u8],
+        dst: *mut u8,
+        _scratch: *mut u8,
+        units: Range<usize>,
+    ) -> Result<(), GraphError> {
+        let mut reads = [(0u32, 0.0f32); CHUNK * READS];
+        let mut ends = [0; CHUNK];
+        let chunks = self.points.div_ceil(CHUNK);
+        for unit in units {
+            let (part, first) = (unit / chunks, unit % chunks * CHUNK);
+            let count = CHUNK.min(self.points - first);
+            let mut len = 0;
+            for (i, end) in ends[..count].iter_mut().enumerate() {
+                let mut read = |at: usize, weight: f32| {
+                    reads[len] = (at as u32, weight);
+                    len += 1;
+                };
+                // SAFETY: operands as the caller promises; part and point are below their counts.
+                unsafe { self.sampler.reads(src, part, first + i, &mut read) };
+                *end = len;
+            }
+            // SAFETY: operands as the caller promises; the part is below their count.
+            let Planes { from, to, count: planes } = unsafe { self.sampler.planes(src, part)? };
+            let plane = |i: usize, (n, c): (usize, usize)| n * self.channels[i] + c;
+            for i in (0..planes).step_by(self.lanes) {
+                let (x, y) = ((plane(0, from) + i) * self.area, (plane(1, to) + i) * self.points);
+                // SAFETY: planes of a part lie in operand and result, of whole blocks if there are lanes; these
+                // points of the result's planes are of this unit alone.
+                let (x, y) = unsafe {
+                    let y = dst.cast::<f32>().add(y + first * self.lanes);
+                    (
+                        core::slice::from_raw_parts(
+                            src[0].cast::<f32>().add(x),
+                            self.area * self.lanes,
+                        ),
+                        core::slice::from_raw_parts_mut(y, count * self.lanes),
+                    )
+                };
+                let each = y.chunks_exact_mut(self.lanes).zip(&ends);
+                let mut start = 0;
+                for (y, &end) in each {
+                    let reads = &reads[start..end];
+                    start = end;
+                    if let Ok(y) = <&mut [f32; C_BLOCK]>::try_from(&mut *y) {
+                        let mut sums = [0.0; C_BLOCK];
+                        for &(at, weight) in reads {
+                            let x = &x[at as usize * C_BLOCK..][..C_BLOCK];
+                            sums.iter_mut().zip(x).for_each(|(sum, x)| *sum += weight * x);
+                        }
+                        *y = sums;
+                    } else {
+                        y[0] = reads.iter().fold(0.0, |sum, &(at, w)| sum + w * x[at as usize]);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
 }

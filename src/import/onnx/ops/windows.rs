@@ -3,8 +3,9 @@
 use super::{NodeCx, OpRow, Outputs, cast, conv, volume};
 use crate::graph::TensorId;
 use crate::graph::ops::col2im::Col2Im;
+use crate::graph::ops::conv::Conv;
 use crate::graph::ops::conv_nd::ConvNd;
-use crate::graph::ops::deform_conv::DeformConv;
+use crate::graph::ops::deform_columns::DeformColumns;
 use crate::graph::ops::pad::Pad;
 use crate::graph::ops::pool::PoolKind;
 use crate::graph::ops::pool_nd::{PoolNd, PoolNdKind};
@@ -272,14 +273,40 @@ fn deform_conv(cx: &mut NodeCx<'_>) -> Outputs {
         let rank = input.len();
         return Err(NodeError::unsupported(format!("{rank} spatial dimensions")));
     }
+    let window_cells: usize = window.iter().product();
     let windows = placed(cx, &input, window, false)?;
+    let output = windows.count.clone();
     let groups = build::extent(cx.int("group", 1), "group")?;
     let offset_groups = build::extent(cx.int("offset_group", 1), "offset_group")?;
     let (bias, mask) = (cx.opt(3), cx.opt(4));
-    let op =
-        DeformConv { windows, groups, offset_groups, bias: bias.is_some(), mask: mask.is_some() };
-    let src: Vec<TensorId> = [x, w, offsets].into_iter().chain(bias).chain(mask).collect();
-    Ok(vec![cx.op(op, &src)?])
+    let &[k, per_group, ..] = &cx.dims(w)[..] else { return Err(NodeError::NoInput(1)) };
+    if Some(&per_group.saturating_mul(groups)) != cx.dims(x).get(1) {
+        let (x, w) = (cx.dims(x), cx.dims(w));
+        let what = format!("x {x:?} and weights {w:?} in {groups} groups");
+        return Err(NodeError::invalid(what));
+    }
+    let op = DeformColumns { windows, groups, offset_groups, mask: mask.is_some() };
+    let src: Vec<TensorId> = [x, offsets].into_iter().chain(mask).collect();
+    let columns = cx.op(op, &src)?;
+    // All taps of a window are the channels of a pixel.
+    let w = cx.transpose(w, &[0, 2, 3, 1])?;
+    let taps = window_cells.saturating_mul(per_group);
+    let w = cx.reshape(w, &[k, taps, 1, 1])?;
+    let src: Vec<TensorId> = [columns, w].into_iter().chain(bias).collect();
+    if !conv::without_kernel(cx, x) {
+        let op = Conv { groups, bias: bias.is_some(), ..Conv::default() };
+        return Ok(vec![cx.op(op, &src)?]);
+    }
+    let (one, zero) = (vec![1; 2], vec![0; 2]);
+    let pixel = Windows {
+        size: one.clone(),
+        stride: one.clone(),
+        dilation: one,
+        before: zero.clone(),
+        after: zero,
+        count: output.clone(),
+    };
+    Ok(vec![cx.op(ConvNd { windows: pixel, output, groups, transposed: false }, &src)?])
 }
 
 fn col2im(cx: &mut NodeCx<'_>) -> Outputs {

@@ -1,0 +1,254 @@
+//! Padding with elements of the tensor.
+
+use core::ops::Range;
+
+use super::concat::stored_dims;
+use super::{LayoutRule, Operator, RuleCx, expect_operands};
+use crate::graph::{GraphError, Info, Layout, LowerCx, Step, View, ViewMut};
+use crate::tensor::DType;
+use tilewright_kernels::C_BLOCK;
+
+/// Which elements stand around a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Extension {
+    /// The outermost one, again and again.
+    Edge,
+    /// Back and forth, without repeating the outermost.
+    Reflect,
+    /// From the other end.
+    Wrap,
+}
+
+impl Extension {
+    /// Which of `extent` elements, at least one, stands at position `i` behind the first of `before`.
+    pub(crate) fn source(self, i: usize, before: usize, extent: usize) -> usize {
+        match self {
+            _ if (before..before.saturating_add(extent)).contains(&i) => i - before,
+            // Once, as nearly all do.
+            Self::Reflect if i < before && before - i < extent => before - i,
+            Self::Reflect if extent > 1 => {
+                let period = 2 * (extent - 1);
+                let at = (i + period - before % period) % period;
+                at.min(period - at)
+            }
+            Self::Wrap => (i + extent - before % extent) % extent,
+            _ => i.saturating_sub(before).min(extent - 1),
+        }
+    }
+}
+
+/// Surrounds a tensor with its own elements, axis by axis.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extend {
+    /// Which elements.
+    pub mode: Extension,
+    /// Elements in front, per axis from the slowest.
+    pub before: Vec<usize>,
+    /// Elements behind.
+    pub after: Vec<usize>,
+}
+
+const OP: &str = "extend";
+
+impl Extend {
+    fn run(&self, x: &Info, dst: &Info) -> Run {
+        let lanes = if dst.layout == Layout::Blocked { C_BLOCK } else { 1 };
+        let axes = |info: &Info| stored_dims(info)[..info.dims.len()].to_vec();
+        Run {
+            mode: self.mode,
+            input: axes(x),
+            output: axes(dst),
+            before: self.before.clone(),
+            cell: lanes * dst.dtype.block_bytes(),
+        }
+    }
+}
+
+impl Operator for Extend {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn infer(&self, src: &[Info]) -> Result<Info, GraphError> {
+        expect_operands(OP, src, 1..=1, "1")?;
+        let x = &src[0];
+        if !x.dtype.is_plain() {
+            return Err(GraphError::UnsupportedDType { op: OP, dtype: x.dtype });
+        }
+        let wrong =
+            |rule| GraphError::mismatch(OP, rule, &[("x", &x.dims), ("pads", &self.before)]);
+        let rank = x.dims.len();
+        if rank == 0 || self.before.len() != rank || self.after.len() != rank {
+            return Err(wrong("there must be two pads per dimension"));
+        }
+        let axes = x.dims.iter().zip(self.before.iter().zip(&self.after));
+        if axes.clone().any(|(&d, pads)| d == 0 && pads != (&0, &0)) {
+            return Err(wrong("an axis without elements cannot be extended"));
+        }
+        let dims = axes.map(|(d, (b, a))| d.checked_add(*b)?.checked_add(*a));
+        let dims = dims.collect::<Option<Vec<_>>>();
+        Ok(Info::plain(x.dtype, dims.ok_or_else(|| wrong("sizes must not overflow"))?))
+    }
+
+    fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
+        let info = |dims: &[usize]| Info::plain(dst.dtype, dims.to_vec());
+        let run = self.run(&info(src[0].dims), &info(dst.dims));
+        let (from, to) = run.rows();
+        if dst.bytes.is_empty() {
+            return Ok(());
+        }
+        for (row, y) in dst.bytes.chunks_exact_mut(to).enumerate() {
+            run.fill(y, &src[0].bytes[run.source(row) * from..][..from]);
+        }
+        Ok(())
+    }
+
+    fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
+        if cx.dst.elements() == 0 {
+            return Ok(None);
+        }
+        Ok(Some(Box::new(self.run(&cx.src[0], cx.dst))))
+    }
+
+    /// Pixels can be extended in any layout.
+    fn layout_rule(&self, cx: &RuleCx<'_>) -> LayoutRule {
+        let spatial = |pads: &[usize]| pads.len() >= 3 && pads[..2] == [0, 0];
+        if cx.dst.dtype == DType::F32 && spatial(&self.before) && spatial(&self.after) {
+            LayoutRule::Follow(vec![0])
+        } else {
+            LayoutRule::Plain
+        }
+    }
+}
+
+/// Copies rows with what stands on both sides of them. A unit is one row of the result, along the last axis.
+struct Run {
+    mode: Extension,
+    /// Extents, slowest first, without lanes.
+    input: Vec<usize>,
+    output: Vec<usize>,
+    before: Vec<usize>,
+    /// Bytes of a position of the last axis.
+    cell: usize,
+}
+
+impl Run {
+    /// Bytes of a row of the operand, and of the result.
+    fn rows(&self) -> (usize, usize) {
+        let bytes = |dims: &[usize]| dims[dims.len() - 1] * self.cell;
+        (bytes(&self.input), bytes(&self.output))
+    }
+
+    /// The row of the operand that result row `row` holds.
+    fn source(&self, mut row: usize) -> usize {
+        let (mut from, mut stride) = (0, 1);
+        for axis in (0..self.output.len() - 1).rev() {
+            let (at, extent) = (row % self.output[axis], self.input[axis]);
+            from += self.mode.source(at, self.before[axis], extent) * stride;
+            stride *= extent;
+            row /= self.output[axis];
+        }
+        from
+    }
+
+    /// Row `to` of the result from row `from` of the operand.
+    fn fill(&self, to: &mut [u8], from: &[u8]) {
+        let last = self.input.len() - 1;
+        let (extent, before) = (self.input[last], self.before[last]);
+        let (start, end) = (before * self.cell, before * self.cell + from.len());
+        to[start..end].copy_from_slice(from);
+        for (part, first) in [(0..start, 0), (end..to.len(), before + extent)] {
+            for (i, y) in to[part].chunks_exact_mut(self.cell).enumerate() {
+                let at = self.mode.source(first + i, before, extent) * self.cell;
+                let x = &from[at..][..self.cell];
+                // Of a size that is known: no call.
+                match (<&mut [u8; 4]>::try_from(&mut *y), x.first_chunk()) {
+                    (Ok(y), Some(x)) => *y = *x,
+                    _ => y.copy_from_slice(x),
+                }
+            }
+        }
+    }
+}
+
+impl Step for Run {
+    fn kernel(&self) -> String {
+        OP.to_owned()
+    }
+
+    fn units(&self) -> usize {
+        self.output[..self.output.len() - 1].iter().product()
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn run(
+        &self,
+        src: &[*const u8],
+        dst: *mut u8,
+        _scratch: *mut u8,
+        units: Range<usize>,
+    ) -> Result<(), GraphError> {
+        let (from, to) = self.rows();
+        for unit in units {
+            // SAFETY: the result has one row per unit, which is this call's alone; the operand has
+            // the row that the unit's is made from.
+            let (y, x) = unsafe {
+                (
+                    core::slice::from_raw_parts_mut(dst.add(unit * to), to),
+                    core::slice::from_raw_parts(src[0].add(self.source(unit) * from), from),
+                )
+            };
+            self.fill(y, x);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Context;
+    use crate::tensor::Tensor;
+
+    fn row(mode: Extension, before: usize, extent: usize, after: usize) -> Vec<usize> {
+        (0..before + extent + after).map(|i| mode.source(i, before, extent)).collect()
+    }
+
+    #[test]
+    fn modes_as_numpy_pads() {
+        assert_eq!(row(Extension::Edge, 2, 3, 2), [0, 0, 0, 1, 2, 2, 2]);
+        assert_eq!(row(Extension::Reflect, 2, 3, 2), [2, 1, 0, 1, 2, 1, 0]);
+        assert_eq!(row(Extension::Reflect, 5, 3, 3), [1, 0, 1, 2, 1, 0, 1, 2, 1, 0, 1]);
+        assert_eq!(row(Extension::Reflect, 2, 1, 1), [0, 0, 0, 0]);
+        assert_eq!(row(Extension::Wrap, 2, 3, 4), [1, 2, 0, 1, 2, 0, 1, 2, 0]);
+    }
+
+    fn extend(
+        x: Tensor,
+        mode: Extension,
+        before: &[usize],
+        after: &[usize],
+    ) -> Result<Tensor, GraphError> {
+        let mut cx = Context::new();
+        let x = cx.constant(x)?;
+        let op = Extend { mode, before: before.to_vec(), after: after.to_vec() };
+        let y = cx.op(op, &[x])?;
+        Ok(cx.constant_value(y).unwrap().clone())
+    }
+
+    #[test]
+    fn every_axis() {
+        let x = Tensor::from_slice(&[2, 2], &[1i16, 2, 3, 4]).unwrap();
+        let y = extend(x.clone(), Extension::Reflect, &[1, 0], &[0, 2]).unwrap();
+        assert_eq!(y.dims(), [3, 4]);
+        assert_eq!(y.as_slice::<i16>().unwrap()[..], [3, 4, 3, 4, 1, 2, 1, 2, 3, 4, 3, 4]);
+        let none = || Tensor::from_slice::<i16>(&[0, 2], &[]).unwrap();
+        assert!(extend(none(), Extension::Edge, &[1, 0], &[0, 0]).is_err());
+        let y = extend(none(), Extension::Edge, &[0, 1], &[0, 0]).unwrap();
+        assert_eq!(y.dims(), [0, 3]);
+        let number = Tensor::from_slice(&[], &[9i16]).unwrap();
+        assert!(extend(number, Extension::Edge, &[], &[]).is_err());
+        assert!(extend(x.clone(), Extension::Wrap, &[1], &[0]).is_err());
+        assert!(extend(x, Extension::Wrap, &[usize::MAX, 0], &[1, 0]).is_err());
+    }
+}
