@@ -9,6 +9,7 @@ use super::contrib::row;
 use super::{NodeCx, OpRow, Outputs, recent, reduce};
 use crate::graph::TensorId;
 use crate::graph::ops::gather::Gather;
+use crate::graph::ops::gather_elements::GatherElements;
 use crate::graph::ops::matmul::MatMul;
 use crate::graph::ops::reduce::ReduceOp;
 use crate::graph::ops::scatter_elements::{Reduction, ScatterElements};
@@ -68,9 +69,8 @@ pub(super) const ROWS: &[OpRow] = &[
 fn routes(cx: &mut NodeCx<'_>, k: usize) -> Result<[TensorId; 2], NodeError> {
     let scores = cx.input(1)?;
     let shares = cx.op(Softmax { axis: 1, log: false }, &[scores])?;
-    let best = TopK { axis: 1, k, largest: true, positions: false };
-    let mut weights = cx.op(best, &[shares])?;
-    let at = cx.op(TopK { positions: true, ..best }, &[shares])?;
+    let at = cx.op(TopK { axis: 1, k, largest: true, positions: true }, &[shares])?;
+    let mut weights = cx.op(GatherElements { axis: 1 }, &[shares, at])?;
     if cx.flag("normalize_routing_weights", false) {
         let sum = reduce::over(cx, ReduceOp::Sum, weights, &[1], true)?;
         weights = cx.binary(BinaryOp::Div, weights, sum)?;

@@ -2,6 +2,7 @@
 
 use super::{HostCx, NodeCx, OpRow, Outputs, Tensors};
 use crate::graph::dynamic::{NonMaxSuppression, compress, non_max_suppression, nonzero, unique};
+use crate::graph::ops::gather_elements::GatherElements;
 use crate::graph::ops::topk::TopK;
 use crate::import::NodeError;
 use crate::import::onnx::attr::Attr;
@@ -77,6 +78,10 @@ fn top(cx: &mut NodeCx<'_>) -> Outputs {
     let k = build::extent(k, "k")?;
     let axis = build::axis(cx.int("axis", -1), cx.rank(x))?;
     let op = TopK { axis, k, largest: cx.flag("largest", true), positions: false };
-    let values = cx.op(op, &[x])?;
-    Ok(vec![values, cx.op(TopK { positions: true, ..op }, &[x])?])
+    if !cx.wants(1) {
+        return Ok(vec![cx.op(op, &[x])?]);
+    }
+    // To look for them is what takes time.
+    let at = cx.op(TopK { positions: true, ..op }, &[x])?;
+    Ok(vec![cx.op(GatherElements { axis }, &[x, at])?, at])
 }
