@@ -3,9 +3,8 @@
 use core::ops::Range;
 
 use super::concat::stored_dims;
-use super::{LayoutRule, Operator, RuleCx, expect_operands};
+use super::{LayoutRule, Operator, RuleCx, expect_operands, pad};
 use crate::graph::{GraphError, Info, Layout, LowerCx, Step, View, ViewMut};
-use crate::tensor::DType;
 use tilewright_kernels::C_BLOCK;
 
 /// Which elements stand around a tensor.
@@ -81,12 +80,11 @@ impl Operator for Extend {
         if rank == 0 || self.before.len() != rank || self.after.len() != rank {
             return Err(wrong("there must be two pads per dimension"));
         }
-        let axes = x.dims.iter().zip(self.before.iter().zip(&self.after));
-        if axes.clone().any(|(&d, pads)| d == 0 && pads != (&0, &0)) {
+        let mut axes = x.dims.iter().zip(self.before.iter().zip(&self.after));
+        if axes.any(|(&d, pads)| d == 0 && pads != (&0, &0)) {
             return Err(wrong("an axis without elements cannot be extended"));
         }
-        let dims = axes.map(|(d, (b, a))| d.checked_add(*b)?.checked_add(*a));
-        let dims = dims.collect::<Option<Vec<_>>>();
+        let dims = pad::padded(&x.dims, &self.before, &self.after);
         Ok(Info::plain(x.dtype, dims.ok_or_else(|| wrong("sizes must not overflow"))?))
     }
 
@@ -110,14 +108,8 @@ impl Operator for Extend {
         Ok(Some(Box::new(self.run(&cx.src[0], cx.dst))))
     }
 
-    /// Pixels can be extended in any layout.
     fn layout_rule(&self, cx: &RuleCx<'_>) -> LayoutRule {
-        let spatial = |pads: &[usize]| pads.len() >= 3 && pads[..2] == [0, 0];
-        if cx.dst.dtype == DType::F32 && spatial(&self.before) && spatial(&self.after) {
-            LayoutRule::Follow(vec![0])
-        } else {
-            LayoutRule::Plain
-        }
+        pad::rule(cx, &self.before, &self.after)
     }
 }
 

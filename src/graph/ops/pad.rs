@@ -36,9 +36,7 @@ impl Operator for Pad {
             let shapes = [("x", &x.dims[..]), ("value", &value.dims), ("pads", &self.before)];
             return Err(GraphError::mismatch(OP, rule, &shapes));
         }
-        let dims = x.dims.iter().zip(&self.before).zip(&self.after);
-        let dims = dims.map(|((d, b), a)| d.checked_add(*b)?.checked_add(*a));
-        let dims = dims.collect::<Option<Vec<_>>>().ok_or_else(|| {
+        let dims = padded(&x.dims, &self.before, &self.after).ok_or_else(|| {
             GraphError::mismatch(OP, "sizes must not overflow", &[("x", &x.dims)])
         })?;
         Ok(Info::plain(x.dtype, dims))
@@ -84,14 +82,24 @@ impl Operator for Pad {
         })))
     }
 
-    /// Pixels can be padded in any layout.
     fn layout_rule(&self, cx: &RuleCx<'_>) -> LayoutRule {
-        let spatial = |pads: &[usize]| pads.len() >= 3 && pads[..2] == [0, 0];
-        if cx.dst.dtype == DType::F32 && spatial(&self.before) && spatial(&self.after) {
-            LayoutRule::Follow(vec![0])
-        } else {
-            LayoutRule::Plain
-        }
+        rule(cx, &self.before, &self.after)
+    }
+}
+
+/// Extents with what is in front and behind; `None` if one is too large.
+pub(super) fn padded(dims: &[usize], before: &[usize], after: &[usize]) -> Option<Vec<usize>> {
+    let dims = dims.iter().zip(before).zip(after);
+    dims.map(|((d, b), a)| d.checked_add(*b)?.checked_add(*a)).collect()
+}
+
+/// Pixels can be padded in any layout.
+pub(super) fn rule(cx: &RuleCx<'_>, before: &[usize], after: &[usize]) -> LayoutRule {
+    let spatial = |pads: &[usize]| pads.len() >= 3 && pads[..2] == [0, 0];
+    if cx.dst.dtype == DType::F32 && spatial(before) && spatial(after) {
+        LayoutRule::Follow(vec![0])
+    } else {
+        LayoutRule::Plain
     }
 }
 
