@@ -273,7 +273,7 @@ fn deform_conv(cx: &mut NodeCx<'_>) -> Outputs {
         let rank = input.len();
         return Err(NodeError::unsupported(format!("{rank} spatial dimensions")));
     }
-    let window_cells: usize = window.iter().product();
+    let cells = window.iter().fold(1usize, |cells, &size| cells.saturating_mul(size));
     let windows = placed(cx, &input, window, false)?;
     let output = windows.count.clone();
     let groups = build::extent(cx.int("group", 1), "group")?;
@@ -290,7 +290,7 @@ fn deform_conv(cx: &mut NodeCx<'_>) -> Outputs {
     let columns = cx.op(op, &src)?;
     // All taps of a window are the channels of a pixel.
     let w = cx.transpose(w, &[0, 2, 3, 1])?;
-    let taps = window_cells.saturating_mul(per_group);
+    let taps = cells.saturating_mul(per_group);
     let w = cx.reshape(w, &[k, taps, 1, 1])?;
     let src: Vec<TensorId> = [columns, w].into_iter().chain(bias).collect();
     if !conv::without_kernel(cx, x) {
