@@ -152,7 +152,7 @@ macro_rules! tile_default {
     // The last steps of a reduction pixel by pixel, so that what follows a pixel's sums overlaps with
     // the multiply-adds of the others.
     ($m:ident DRAIN_STEPS) => { 0usize };
-    ($m:ident DRAIN $mark:literal $($rest:tt)*) => { $crate::tile_default!($m DRAIN_BY 1 $($rest)*) };
+    ($m:ident DRAIN $($rest:tt)*) => { $crate::tile_default!($m DRAIN_BY 1 $($rest)*) };
     ($m:ident DRAIN_BY $n:tt $t:ident [$r:tt x $w:tt x $v:tt] += $p:ident[$s:ident, $next:expr] * $b:ident[$b_row:expr],
      $y:ident $i:ident $one:ident => $body:block) => {
         $s.hold();

@@ -92,7 +92,7 @@
 //! | `POINT p [R x W] <- a[row, s]` | declares the activation pointers of a tile |
 //! | `ADVANCE p [R x W] by n` | moves all of them by `n` elements |
 //! | `COMPUTE conv t [R x W x V x U] += p[s] * b if m` | `U` reduction steps: broadcast activation times weight vectors, for the pixels whose bit is set in `m` |
-//! | `DRAIN mark t [R x W x V] += p[s, next] * b[row], y i one => { .. }` | the last `DRAIN_STEPS` reduction steps (0: there is nothing to gain), pixel by pixel, the activations of two steps `next` elements apart and the vectors `row`; the block finishes and stores pixel `(y, i)`, the tile `one [1 x 1 x V]`; `mark`, a literal, differs in each drain of a kernel |
+//! | `DRAIN t [R x W x V] += p[s, next] * b[row], y i one => { .. }` | the last `DRAIN_STEPS` reduction steps (0: there is nothing to gain), pixel by pixel, the activations of two steps `next` elements apart and the vectors `row`; the block finishes and stores pixel `(y, i)`, the tile `one [1 x 1 x V]` |
 //! | `COMPUTE near t [1 x W x V] += p[s] * b if m` | one step of the same, without asking for what follows `b` |
 //! | `COMPUTE dw t [1 x W x V] += a[step] * b if lo, hi` | activation vectors times weight vectors, for the pixels `lo..hi` |
 //! | `COMPUTE max t [1 x W x V] <- a[step] if lo, hi` | `t = max(a, t)` for the pixels `lo..hi` |

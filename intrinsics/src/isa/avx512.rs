@@ -154,11 +154,7 @@ macro_rules! tile_avx512_f32 {
     (VSCALE $x:expr, $n:expr) => { $crate::arch::_mm512_scalef_ps($x, $n) };
     // Two dozen stores of 64 bytes in a row hold up what follows for 40 cycles, a few none.
     (DRAIN_STEPS) => { 4usize };
-    // SAFETY: no instruction. Without the mark LLVM computes the first pixel for several drains of a
-    // tile together, and then lacks registers for the others.
-    (DRAIN $mark:literal $($rest:tt)*) => {
-        unsafe { core::arch::asm!(concat!("/* ", $mark, " */"), options(nomem, nostack, preserves_flags)) };
-        $crate::tile_default!(tile_avx512_f32 DRAIN_BY 4 $($rest)*) };
+    (DRAIN $($rest:tt)*) => { $crate::tile_default!(tile_avx512_f32 DRAIN_BY 4 $($rest)*) };
     ($($verb:tt)*) => { $crate::tile_default!(tile_avx512_f32 $($verb)*) };
 }
 
