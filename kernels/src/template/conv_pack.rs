@@ -76,17 +76,11 @@ pub(crate) fn pack_weights(
         if dst.is_empty() {
             continue;
         }
-        let first = tile.block * C_BLOCK;
-        // A tile that lies in one group reads its channels and no others.
-        let group = first / k_group;
-        let end = ((group + 1) * k_group).min(first + tile.width);
-        let alone = tile.c_first == group * c_group
-            && tile.channels == c_group
-            && (end == first + tile.width || end == p.c_out);
-        if !alone {
+        let Some((group, end)) = group_of(p, tile) else {
             pack_tile(p, tile, phases, block, src, dst);
             continue;
-        }
+        };
+        let first = tile.block * C_BLOCK;
         let taps = p.kernel[0] * p.kernel[1];
         for lane in (0..tile.width).step_by(C_BLOCK) {
             let k = first + lane;
@@ -107,6 +101,18 @@ pub(crate) fn pack_weights(
             }
         }
     }
+}
+
+/// The group that a tile lies in, whose channels it reads and no others, and the output channel behind
+/// its last one.
+fn group_of(p: &ConvParams, tile: &KTile) -> Option<(usize, usize)> {
+    let (c_group, k_group) = (p.c_in / p.groups, p.c_out / p.groups);
+    let first = tile.block * C_BLOCK;
+    let group = first / k_group;
+    let end = ((group + 1) * k_group).min(first + tile.width);
+    let alone = end == first + tile.width || end == p.c_out;
+    let reads_it = tile.c_first == group * c_group && tile.channels == c_group;
+    (alone && reads_it).then_some((group, end))
 }
 
 /// Writes the weights of one channel, `[taps][16]`, to their places in a K tile.
@@ -182,5 +188,38 @@ fn pack_vector(
             k * c_group + (c - group * c_group)
         };
         out[k - first] = src[(at * f_h + r) * f_w + s];
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tiles of several groups are packed element by element: right as well, but slow, so that results
+    /// do not tell the two ways apart.
+    #[test]
+    fn tiles_that_lie_in_one_group_are_told_from_others() {
+        let group = |[c_in, c_out, groups]: [usize; 3],
+                     [block, width]: [usize; 2],
+                     [c_first, channels]: [usize; 2]| {
+            let p = ConvParams::new([1, c_in, 4, 4], c_out, [3, 3]).groups(groups);
+            let (tiling, x_offset, weights) = (0, 0, 0);
+            group_of(&p, &KTile { block, width, tiling, c_first, channels, x_offset, weights })
+        };
+        assert_eq!(group([5, 20, 1], [0, 32], [0, 5]), Some((0, 20)), "the last one is not full");
+        assert_eq!(group([5, 40, 1], [0, 32], [0, 5]), Some((0, 32)));
+        assert_eq!(group([5, 40, 1], [2, 16], [0, 5]), Some((0, 40)));
+        assert_eq!(group([6, 96, 3], [4, 32], [4, 2]), Some((2, 96)));
+        assert_eq!(group([6, 96, 3], [2, 16], [2, 2]), Some((1, 48)));
+        assert_eq!(group([4, 96, 2], [1, 32], [0, 2]), Some((0, 48)), "at the end of its group");
+        assert_eq!(
+            group([4, 96, 2], [2, 32], [0, 4]),
+            None,
+            "the end of one, the beginning of the next"
+        );
+        assert_eq!(group([4, 40, 2], [0, 32], [0, 4]), None);
+        assert_eq!(group([4, 40, 2], [1, 32], [0, 4]), None, "in the second one too");
+        assert_eq!(group([6, 96, 3], [2, 32], [0, 4]), None, "channels of two groups");
+        assert_eq!(group([6, 96, 3], [2, 32], [0, 2]), None, "channels of another group");
     }
 }
