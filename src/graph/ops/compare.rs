@@ -86,31 +86,49 @@ impl Operator for Compare {
     }
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
-        let dims = dst.dims;
-        let (ia, ib) = (Broadcast::new(src[0].dims, dims), Broadcast::new(src[1].dims, dims));
-        with_element!(src[0].dtype, OP, T => {
-            let (a, b) = (src[0].slice::<T>(OP)?, src[1].slice::<T>(OP)?);
-            // Of the same shape they are one row.
-            let same = src[0].dims == dims && src[1].dims == dims;
-            let len = if same { a.len() } else { dims.last().copied().unwrap_or(1) }.max(1);
-            for (r, y) in dst.slice::<u8>(OP)?.chunks_exact_mut(len).enumerate() {
-                let ((a0, da), (b0, db)) =
-                    if same { ((0, 1), (0, 1)) } else { (ia.row(r * len), ib.row(r * len)) };
-                let (a, b, apart, zero) = (&a[a0..], &b[b0..], [da, db], T::default());
-                match self.op {
-                    CompareOp::Equal => row(a, apart, b, y, |a, b| a == b),
-                    CompareOp::Less => row(a, apart, b, y, |a, b| a < b),
-                    CompareOp::LessOrEqual => row(a, apart, b, y, |a, b| a <= b),
-                    CompareOp::Greater => row(a, apart, b, y, |a, b| a > b),
-                    CompareOp::GreaterOrEqual => row(a, apart, b, y, |a, b| a >= b),
-                    CompareOp::And => row(a, apart, b, y, |a, b| (a != zero) & (b != zero)),
-                    CompareOp::Or => row(a, apart, b, y, |a, b| (a != zero) | (b != zero)),
-                    CompareOp::Xor => row(a, apart, b, y, |a, b| (a != zero) != (b != zero)),
-                }
+        // What is greater than another is what the other is less than: one loop for both.
+        let (op, a, b) = match self.op {
+            CompareOp::Greater => (CompareOp::Less, &src[1], &src[0]),
+            CompareOp::GreaterOrEqual => (CompareOp::LessOrEqual, &src[1], &src[0]),
+            op => (op, &src[0], &src[1]),
+        };
+        if op.is_logic() {
+            return rows(a.slice::<u8>(OP)?, b.slice::<u8>(OP)?, [a.dims, b.dims], dst, |a, b| match op {
+                CompareOp::And => (a != 0) & (b != 0),
+                CompareOp::Or => (a != 0) | (b != 0),
+                _ => (a != 0) != (b != 0),
+            });
+        }
+        with_element!(a.dtype, OP, T => {
+            let (x, y, dims) = (a.slice::<T>(OP)?, b.slice::<T>(OP)?, [a.dims, b.dims]);
+            match op {
+                CompareOp::Equal => rows(x, y, dims, dst, |a, b| a == b),
+                CompareOp::Less => rows(x, y, dims, dst, |a, b| a < b),
+                _ => rows(x, y, dims, dst, |a, b| a <= b),
             }
-            Ok(())
         })
     }
+}
+
+/// Asks `holds` of all pairs of elements of two tensors of these shapes.
+fn rows<T: Copy>(
+    a: &[T],
+    b: &[T],
+    [a_dims, b_dims]: [&[usize]; 2],
+    dst: &mut ViewMut<'_>,
+    holds: impl Fn(T, T) -> bool + Copy,
+) -> Result<(), GraphError> {
+    let dims = dst.dims;
+    let (ia, ib) = (Broadcast::new(a_dims, dims), Broadcast::new(b_dims, dims));
+    // Of the same shape they are one row.
+    let same = a_dims == dims && b_dims == dims;
+    let len = if same { a.len() } else { dims.last().copied().unwrap_or(1) }.max(1);
+    for (r, y) in dst.slice::<u8>(OP)?.chunks_exact_mut(len).enumerate() {
+        let ((a0, da), (b0, db)) =
+            if same { ((0, 1), (0, 1)) } else { (ia.row(r * len), ib.row(r * len)) };
+        row(&a[a0..], [da, db], &b[b0..], y, holds);
+    }
+    Ok(())
 }
 
 #[cfg(test)]
