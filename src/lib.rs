@@ -15,6 +15,7 @@ pub mod import;
 pub mod io;
 #[cfg(feature = "llm")]
 pub mod llm;
+mod order;
 mod session;
 mod spawn;
 pub mod task;

@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 mod cli;
+mod order;
 
 fn main() -> std::process::ExitCode {
     cli::main()

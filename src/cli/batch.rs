@@ -13,6 +13,7 @@ use super::model::{self, Network};
 use super::output::{self, OutputDir};
 use super::report::{self, Table};
 use super::{Failure, inputs};
+use crate::order::sort;
 
 #[derive(Serialize)]
 struct Json {
@@ -107,7 +108,7 @@ fn case_folders(dir: &Path, takes_nothing: bool) -> Result<Vec<PathBuf>, Failure
             folders.push(path);
         }
     }
-    folders.sort();
+    sort(&mut folders, Ord::cmp);
     if folders.is_empty() {
         return Err(Failure(format!(
             "no sub-folder of {} has files input_0.npy or input_0.pb",
@@ -129,7 +130,7 @@ fn input_files(folder: &Path) -> Result<Vec<(usize, PathBuf)>, Failure> {
         });
         files.extend(number.map(|n: usize| (n, path)));
     }
-    files.sort();
+    sort(&mut files, Ord::cmp);
     Ok(files)
 }
 

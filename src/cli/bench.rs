@@ -11,6 +11,7 @@ use super::model::{self, Network};
 use super::report;
 use super::run::borrowed;
 use super::{Failure, inputs, inspect_gguf, kernels};
+use crate::order::sort;
 
 /// Runs before measuring.
 const WARM_UP: usize = 3;
@@ -85,7 +86,7 @@ pub(super) fn bench(args: &BenchArgs) -> Result<(), Failure> {
         progress.tick();
     }
     progress.finish_and_clear();
-    samples.sort_by(f64::total_cmp);
+    sort(&mut samples, f64::total_cmp);
     let median = samples[samples.len() / 2];
     let result = Json {
         model: &network.name,

@@ -14,6 +14,7 @@ use super::model::Network;
 use super::report::{self, Table};
 use super::run::borrowed;
 use super::{Failure, inputs};
+use crate::order::sort;
 
 /// Runs before measuring, and fewest measured ones.
 const WARM_UP: usize = 3;
@@ -332,7 +333,7 @@ fn advice(plan: &PlanInfo, rows: &[Row<'_>]) -> Vec<String> {
     // Time above the bound, one line per operation, the worst two.
     let above = |r: &Row<'_>| r.measured_us.map_or(0.0, |us| us - r.estimated_us);
     let mut slow: Vec<&Row<'_>> = rows.iter().filter(|r| r.kernel != "reference").collect();
-    slow.sort_by(|a, b| above(b).total_cmp(&above(a)));
+    sort(&mut slow, |a, b| above(b).total_cmp(&above(a)));
     for row in slow.into_iter().take(2).filter(|r| above(r) > 0.0) {
         let share_of_bound = row.share_of_bound.unwrap_or(0.0) * 100.0;
         let why = row.why_not_faster.as_ref().map_or(String::new(), |w| format!(": {w}"));
@@ -347,7 +348,7 @@ fn advice(plan: &PlanInfo, rows: &[Row<'_>]) -> Vec<String> {
         ));
     }
     found.retain(|(us, _)| *us >= WORTH * total);
-    found.sort_by(|a, b| b.0.total_cmp(&a.0));
+    sort(&mut found, |a, b| b.0.total_cmp(&a.0));
     let mut advice: Vec<String> = found.into_iter().map(|f| f.1).collect();
     let tunable = plan.nodes.iter().filter(|n| n.workload.is_some()).count();
     if tunable > 0 {

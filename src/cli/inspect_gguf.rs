@@ -12,6 +12,7 @@ use tilewright::import::gguf::{Gguf, GgufTensor, Metadata, Value};
 use super::Failure;
 use super::args::{Format, InspectArgs};
 use super::report::{self, Table};
+use crate::order::sort;
 
 /// Elements of an array that are shown; of longer ones only their number.
 const ELEMENTS: usize = 16;
@@ -181,7 +182,7 @@ fn types(gguf: &Gguf) -> Vec<(DType, Types)> {
         entry.elements += tensor.elements();
         entry.bytes += tensor.data.len();
     }
-    list.sort_by_key(|(_, t)| core::cmp::Reverse(t.bytes));
+    sort(&mut list, |(_, a), (_, b)| b.bytes.cmp(&a.bytes));
     list
 }
 

@@ -14,6 +14,7 @@ use super::output::Pending;
 use super::report::{self, Table};
 use super::roofline;
 use super::{Failure, chosen_isa};
+use crate::order::sort;
 
 /// Samples of each kernel.
 const SAMPLES: usize = 25;
@@ -128,7 +129,7 @@ fn measure(isa: Isa, mut case: Case, memory: &[Level]) -> Result<(Row, f64), Fai
         samples.push(time(repeats));
         peak = peak.max(peak_once(isa, dtype)?);
     }
-    samples.sort_by(f64::total_cmp);
+    sort(&mut samples, f64::total_cmp);
     let median = samples[SAMPLES / 2];
     let bytes = case.bytes;
     let level = memory.iter().find(|l| l.bytes.is_none_or(|size| case.resident <= size as f64));

@@ -7,6 +7,8 @@ use serde::Serialize;
 use tilewright::backend::cpu::available_memory;
 use tilewright::backend::rknn::Options;
 
+use crate::order::sort;
+
 /// What was found; what cannot be read is left out.
 #[derive(Serialize)]
 pub(super) struct System {
@@ -163,7 +165,7 @@ fn nodes(root: &Path) -> Vec<Node> {
             }
         })
         .collect();
-    nodes.sort_by(|a, b| a.path.cmp(&b.path));
+    sort(&mut nodes, |a, b| a.path.cmp(&b.path));
     nodes
 }
 

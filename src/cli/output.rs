@@ -11,6 +11,7 @@ use tilewright::io::npy;
 use tilewright::{Model, Tensor};
 
 use super::Failure;
+use crate::order::sort;
 
 /// Longest file name before `.npy`, in bytes.
 const MAX_NAME: usize = 200;
@@ -70,7 +71,8 @@ impl OutputDir {
         }
         let written = pending.iter().map(|p| p.path.clone()).collect();
         // A device may refuse its bytes; files get their names after that.
-        pending.sort_by_key(|p| matches!(p.place, Place::Beside { .. }));
+        let beside = |p: &Pending| matches!(p.place, Place::Beside { .. });
+        sort(&mut pending, |a, b| beside(a).cmp(&beside(b)));
         for file in pending {
             file.finish()?;
             self.used = true;

@@ -1,6 +1,7 @@
 //! Labels for the output of a classifier.
 
 use super::TaskError;
+use crate::order::sort_indices;
 use crate::tensor::Tensor;
 
 /// A label with its score.
@@ -37,7 +38,7 @@ pub fn best(
     let mut order: Vec<usize> = (0..scores.len()).collect();
     // NaN is the worst score, whatever its sign.
     let key = |i: usize| if scores[i].is_nan() { f32::NEG_INFINITY } else { scores[i] };
-    order.sort_by(|&a, &b| key(b).total_cmp(&key(a)).then(a.cmp(&b)));
+    sort_indices(&mut order, &mut |a, b| key(b).total_cmp(&key(a)));
     let best = order.into_iter().take(count);
     Ok(best.map(|i| Scored { label: labels[i].clone(), score: scores[i] }).collect())
 }

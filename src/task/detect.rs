@@ -6,6 +6,7 @@
 
 use super::TaskError;
 use super::image::Placement;
+use crate::order::sort;
 use crate::tensor::Tensor;
 
 /// Most candidates that are compared with each other.
@@ -96,7 +97,7 @@ impl Detect {
             Form::YoloGrid(anchors) => self.grid(outputs, placement, anchors)?,
         };
         // NaN never passes the threshold, so this order is total.
-        found.sort_by(|a, b| b.score.total_cmp(&a.score));
+        sort(&mut found, |a, b| b.score.total_cmp(&a.score));
         found.truncate(MAX_CANDIDATES);
         let kept = suppress(found, self.overlap);
         let [sx, sy] = placement.scale;

@@ -5,11 +5,11 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use super::memory;
 use super::reference::Reference;
 use crate::graph::{
     Choices, ConstCache, Context, Device, GraphError, Info, LowerCx, Step, TensorId,
 };
+use crate::order::sort_indices;
 use crate::tensor::{Shape, Tensor};
 use tilewright_kernels::Isa;
 
@@ -46,7 +46,7 @@ pub(super) fn lower_all(
     let all: usize = steps.iter().map(|(_, bytes)| bytes).sum();
     // The largest first, so that no thread is left with one when the others are done.
     let mut work: Vec<usize> = (0..steps.len()).collect();
-    memory::sort(&mut work, &mut |a, b| steps[b].1.cmp(&steps[a].1));
+    sort_indices(&mut work, &mut |a, b| steps[b].1.cmp(&steps[a].1));
     let mut slots = Vec::with_capacity(work.len());
     slots.resize_with(work.len(), || None);
     let (next, done) = (AtomicUsize::new(0), Mutex::new(slots));

@@ -1,7 +1,9 @@
 //! Offsets of intermediate tensors in one arena, and how much memory there is.
 
-use core::cmp::{Ordering, Reverse};
+use core::cmp::Reverse;
 use std::fs;
+
+use crate::order::sort_indices;
 
 /// Alignment of every tensor in the arena.
 pub(crate) const ALIGN: usize = 64;
@@ -41,7 +43,7 @@ pub(crate) fn place(spans: &[Span]) -> Option<(Vec<usize>, usize)> {
     let mut best_order = Vec::new();
     for key in keys {
         let rank = |i: usize| (Reverse(key(&spans[i])), Reverse(spans[i].bytes), spans[i].first);
-        sort(&mut order, &mut |a, b| rank(a).cmp(&rank(b)));
+        sort_indices(&mut order, &mut |a, b| rank(a).cmp(&rank(b)));
         let found = in_order(spans, &order)?;
         if best.as_ref().is_none_or(|b| found.1 < b.1) {
             best = Some(found);
@@ -80,7 +82,7 @@ pub(crate) fn bound(spans: &[Span]) -> Option<usize> {
         (if ends { span.last } else { span.first }, ends)
     };
     let mut events: Vec<usize> = (0..2 * spans.len()).collect();
-    sort(&mut events, &mut |a, b| event(a).cmp(&event(b)));
+    sort_indices(&mut events, &mut |a, b| event(a).cmp(&event(b)));
     let (mut now, mut most) = (0usize, 0);
     for i in events {
         let ((_, ends), bytes) = (event(i), spans[i / 2].bytes);
@@ -88,12 +90,6 @@ pub(crate) fn bound(spans: &[Span]) -> Option<usize> {
         most = most.max(now);
     }
     Some(most)
-}
-
-/// Sorts indices of anything; equal ones stay in their order. One sort for all of them is a tenth of one for
-/// each type.
-pub(super) fn sort(indices: &mut [usize], compare: &mut dyn FnMut(usize, usize) -> Ordering) {
-    indices.sort_by(|&a, &b| compare(a, b));
 }
 
 /// As [`place`], in the order given.

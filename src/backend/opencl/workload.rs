@@ -8,6 +8,7 @@ use core::str::FromStr;
 
 use super::device::{DeviceInfo, Shape};
 use crate::graph::Way;
+use crate::order::sort;
 use crate::tensor::DType;
 
 /// Work-items of a group of products whose work-items share no sum, and of convolutions.
@@ -180,7 +181,7 @@ impl Workload {
                 + times(w.lanes, usual.lanes)
         };
         all.retain(|w| *w != usual && elements(w) <= MOST_TILE && self.allows(w, info));
-        all.sort_by(|a, b| far(a).total_cmp(&far(b)));
+        sort(&mut all, |a, b| far(a).total_cmp(&far(b)));
         all.insert(0, usual);
         all
     }

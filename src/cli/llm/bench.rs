@@ -13,6 +13,7 @@ use super::args::LlmArgs;
 use super::{Ready, rate};
 use crate::cli::args::{BenchArgs, Format};
 use crate::cli::{Failure, report};
+use crate::order::sort;
 
 /// Fewest measured runs of each kind.
 const RUNS: usize = 3;
@@ -117,7 +118,7 @@ fn measure(
         times.push(start.elapsed());
     }
     session.truncate(depth);
-    times.sort_unstable();
+    sort(&mut times, Ord::cmp);
     Ok(times)
 }
 

@@ -1,6 +1,7 @@
 //! Boxes that do not overlap better ones.
 
 use crate::graph::GraphError;
+use crate::order::sort_indices;
 use crate::tensor::Tensor;
 
 /// Parameters of [`non_max_suppression`].
@@ -52,7 +53,7 @@ pub fn non_max_suppression(
         let corners = &corners[batch * count..][..count];
         let enough = |s: f32| p.score.map_or(!s.is_nan(), |least| s > least);
         let mut order: Vec<usize> = (0..count).filter(|&j| enough(scores[j])).collect();
-        order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+        sort_indices(&mut order, &mut |a, b| scores[b].total_cmp(&scores[a]));
         let mut chosen = Chosen::default();
         for j in order {
             if chosen.count >= p.most {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::{indices, order, take, unsupported};
 use crate::graph::{GraphError, with_element};
+use crate::order::sort_indices;
 use crate::tensor::Tensor;
 
 /// What [`unique`] found.
@@ -70,10 +71,9 @@ pub fn unique(x: &Tensor, axis: Option<usize>, sorted: bool) -> Result<Unique, G
 }
 
 /// For each of `count` parts the group of those equal to it, and for each group, in order, its first part.
-/// The type of elements is not known here: sorting is much code, which there would be once per type.
 fn groups(count: usize, compare: &dyn Fn(usize, usize) -> Ordering) -> (Vec<usize>, Vec<usize>) {
     let mut by_value: Vec<usize> = (0..count).collect();
-    by_value.sort_by(|&a, &b| compare(a, b));
+    sort_indices(&mut by_value, &mut |a, b| compare(a, b));
     let (mut group, mut first) = (vec![0; count], Vec::new());
     for (i, &part) in by_value.iter().enumerate() {
         let new = i == 0 || compare(by_value[i - 1], part) != Ordering::Equal;

@@ -17,6 +17,7 @@ use crate::import::NodeError;
 use crate::import::error::short;
 use crate::import::onnx::attr::Attr;
 use crate::import::onnx::build;
+use crate::order::sort_indices;
 use crate::tensor::{DType, Tensor};
 
 /// The attributes of both operators, then those of one.
@@ -145,7 +146,8 @@ fn trees(
     }
     // The weights of a leaf side by side.
     let mut order: Vec<usize> = (0..weights.values.len()).collect();
-    order.sort_by_key(|&i| weights.places.get(i).map(|(key, _)| *key));
+    let key = |i: usize| weights.places.get(i).map(|(key, _)| *key);
+    sort_indices(&mut order, &mut |a, b| key(a).cmp(&key(b)));
     let mut sorted = Vec::new();
     let mut ranges: HashMap<(i64, i64), (usize, usize)> = HashMap::new();
     for i in order {
