@@ -10,6 +10,8 @@ pub mod backend;
 #[cfg(feature = "capi")]
 pub mod capi;
 mod error;
+#[cfg(any(feature = "media", feature = "ops-more"))]
+mod fft;
 pub mod graph;
 pub mod import;
 pub mod io;

@@ -7,7 +7,7 @@
 //! `mfccs_from_log_mel_spectrograms`) and HTK's mel scale, `2595 log10(1 + f / 700)`.
 
 use super::TaskError;
-use realfft::RealFftPlanner;
+use rustfft::num_complex::Complex;
 
 /// Most samples, frames or bands; anything larger is taken for a mistake.
 const MOST: usize = 1 << 22;
@@ -97,21 +97,18 @@ impl Features {
             })
             .collect();
         let bands = self.bands();
-        let transform = RealFftPlanner::<f32>::new().plan_fft_forward(self.fft);
-        let mut spectrum = transform.make_output_vec();
-        let mut scratch = transform.make_scratch_vec();
-        let mut buffer = vec![0.0; self.fft];
+        let transform = crate::fft::plan(self.fft, false);
+        let mut scratch = vec![Complex::default(); transform.get_inplace_scratch_len()];
+        let mut buffer = vec![Complex::default(); self.fft];
         let mut out = Vec::with_capacity(frames * width);
         for frame in 0..frames {
-            buffer.fill(0.0);
+            buffer.fill(Complex::default());
             for (i, (slot, w)) in buffer.iter_mut().zip(&window).enumerate() {
                 let sample = samples.get(frame * self.step + i).copied().unwrap_or(0.0);
-                *slot = sample * scale * w;
+                slot.re = sample * scale * w;
             }
-            transform
-                .process_with_scratch(&mut buffer, &mut spectrum, &mut scratch)
-                .map_err(|e| TaskError::UnsupportedInput(e.to_string()))?;
-            let magnitudes: Vec<f32> = spectrum
+            transform.process_with_scratch(&mut buffer, &mut scratch);
+            let magnitudes: Vec<f32> = buffer[..bins]
                 .iter()
                 .map(|c| if self.power { c.norm_sqr() } else { c.norm_sqr().sqrt() })
                 .collect();

@@ -170,8 +170,8 @@ mod fast {
     use core::ops::Range;
     use std::sync::Arc;
 
+    use rustfft::Fft;
     use rustfft::num_complex::Complex;
-    use rustfft::{Fft, FftPlanner};
 
     use super::{Dft, around};
     use crate::graph::{GraphError, Info, LowerCx, Step};
@@ -196,12 +196,7 @@ mod fast {
         let dims = &cx.src[0].dims;
         let parts = dims[dims.len() - 1];
         let (outer, extent, inner) = around(&dims[..dims.len() - 1], op.axis);
-        let mut planner = FftPlanner::new();
-        let fft = if op.inverse {
-            planner.plan_fft_inverse(op.length)
-        } else {
-            planner.plan_fft_forward(op.length)
-        };
+        let fft = crate::fft::plan(op.length, op.inverse);
         Ok(Some(Box::new(Run { op: *op, fft, outer, extent, inner, parts })))
     }
 

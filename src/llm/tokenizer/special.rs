@@ -1,9 +1,10 @@
 //! Tokens that are found in a text before all others.
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use regex_automata::meta::Regex;
 
 use super::TokenizerError;
 use super::vocab::{TokenKind, Vocabulary};
+use crate::order::sort;
 
 /// Stands inside what only looks like a control token. A code point that Unicode will never use for
 /// text, so that no text is lost by taking it out again.
@@ -29,19 +30,35 @@ pub(super) struct Specials {
     strips: Vec<bool>,
 }
 
+/// For an automaton, in bytes. Thousands of special tokens are usual, and take a few hundred for each.
+const MEMORY: usize = 1 << 28;
+
 #[derive(Debug)]
 struct Finder {
-    automaton: Option<AhoCorasick>,
+    pattern: Option<Regex>,
+    /// Of each pattern the token.
     ids: Vec<u32>,
 }
 
 impl Finder {
-    fn new(vocabulary: &Vocabulary<'_>, ids: Vec<u32>) -> Result<Self, TokenizerError> {
-        let texts = ids.iter().filter_map(|id| vocabulary.tokens.get(*id as usize));
-        let automaton = (!ids.is_empty())
-            .then(|| AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).build(texts));
-        let automaton = automaton.transpose();
-        Ok(Self { automaton: automaton.map_err(|e| TokenizerError::Tables(e.to_string()))?, ids })
+    fn new(vocabulary: &Vocabulary<'_>, mut ids: Vec<u32>) -> Result<Self, TokenizerError> {
+        let text = |id: &u32| {
+            let bytes = vocabulary.tokens.get(*id as usize);
+            bytes.and_then(|t| core::str::from_utf8(t).ok()).unwrap_or_default()
+        };
+        // Where several begin, the first pattern that matches is taken.
+        sort(&mut ids, |a, b| text(b).len().cmp(&text(a).len()));
+        let literals = ids.iter().map(|id| {
+            text(id).chars().map(|c| format!("\\x{{{:x}}}", u32::from(c))).collect::<String>()
+        });
+        let literals: Vec<String> = literals.collect();
+        let config = Regex::config().nfa_size_limit(Some(MEMORY));
+        let build = || {
+            let pattern = Regex::builder().configure(config).build_many(&literals);
+            pattern.map_err(|e| TokenizerError::Tables(e.to_string()))
+        };
+        let pattern = if ids.is_empty() { None } else { Some(build()?) };
+        Ok(Self { pattern, ids })
     }
 }
 
@@ -77,7 +94,7 @@ impl Specials {
             parts.extend(between.map(Part::Text));
             parts.extend(token.map(Part::Token));
         };
-        for m in finder.automaton.iter().flat_map(|a| a.find_iter(text)) {
+        for m in finder.pattern.iter().flat_map(|p| p.find_iter(text)) {
             // White space that the token before has taken may hold the beginning of this one.
             let Some(&id) = finder.ids.get(m.pattern().as_usize()) else { continue };
             if m.start() < start {
@@ -101,7 +118,7 @@ impl Specials {
         let text = unshield(text);
         let mut out = String::with_capacity(text.len());
         let mut rest = text.as_str();
-        while let Some(m) = self.control.automaton.as_ref().and_then(|a| a.find(rest)) {
+        while let Some(m) = self.control.pattern.as_ref().and_then(|p| p.find(rest)) {
             let first = rest[m.start()..].chars().next().map_or(1, char::len_utf8);
             out.push_str(&rest[..m.start() + first]);
             out.push(SHIELD);
