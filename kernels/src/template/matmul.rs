@@ -37,6 +37,9 @@ const GROUP: usize = 1 << 21;
 /// Elements that kernels prefetch past the end of their B: no other thread's scratch memory may lie
 /// there, or the cores fight for its cache lines.
 const AHEAD: usize = 2048;
+/// Threads that share out rows have their own part of the image in all layers, and so in their caches; those
+/// that share out panels read half of the weights each. That is worth it for weights so many times as large.
+const SHARED_PANELS: usize = 8;
 
 /// A matrix product ready to run.
 #[derive(Clone, Debug)]
@@ -135,7 +138,7 @@ impl MatmulPlan {
         let small = !again && p.m.saturating_mul(p.k) <= PLAIN_A;
         let elements = if small { SMALL_GROUP } else { GROUP };
         let group = (elements / choice.chunk / columns).max(1);
-        let by_panels = p.blocked() && packed > p.m.saturating_mul(p.k);
+        let by_panels = p.blocked() && packed / SHARED_PANELS > p.m.saturating_mul(p.k);
         let activation = p.epilogue.activation.in_tile().unwrap_or(TileActivation::None);
         Ok(Self {
             kernels,

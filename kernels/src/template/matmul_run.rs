@@ -82,9 +82,9 @@ impl MatmulPlan {
         unsafe { self.run_units(&operands, units) };
     }
 
-    /// Units are ordered by product, part of the rows, panel; with a plain B (or, of blocks, one larger
-    /// than A) by product, panel, part of the rows, so that threads pack (or read) different parts of it.
-    /// Of a range this takes the largest rectangles, since the packed forms of A and B are made once for
+    /// Units are ordered by product, part of the rows, panel; with a plain B (or, of blocks, one much
+    /// larger than A) by product, panel, part of the rows, so that threads pack (or read) different parts of
+    /// it. Of a range this takes the largest rectangles, since the packed forms of A and B are made once for
     /// each.
     ///
     /// # Safety
