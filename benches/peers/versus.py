@@ -409,8 +409,10 @@ def main():
     options.out = options.out or os.path.join(options.work, f"versus_{options.what}")
     if "OMP_NUM_THREADS" not in os.environ:
         # Libraries look here when they are loaded, so this begins again.
+        # Products are measured on one thread.
+        most = 1 if options.what.startswith("gemm") else max(options.threads)
         for variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-            os.environ[variable] = str(max(options.threads))
+            os.environ[variable] = str(most)
         os.execv(sys.executable, [sys.executable, *sys.argv])
     rows = []
     if options.what == "gemm":

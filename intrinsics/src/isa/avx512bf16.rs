@@ -21,5 +21,6 @@ macro_rules! tile_avx512bf16_bf16 {
         let x: $crate::arch::__m512 = unsafe { core::mem::transmute(x) };
         x }};
     (COMPUTE $($verb:tt)*) => { $crate::tile_default!(tile_avx512bf16_bf16 COMPUTE $($verb)*) };
+    (DRAIN $($verb:tt)*) => { $crate::tile_default!(tile_avx512bf16_bf16 DRAIN_BY 4 $($verb)*) };
     ($($verb:tt)*) => { $crate::tile_avx512_f32!($($verb)*) };
 }

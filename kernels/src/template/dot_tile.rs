@@ -170,6 +170,7 @@ macro_rules! dot_kernel {
             use tilewright_intrinsics::$tile as tile;
             const ALL: u32 = (1 << $w) - 1;
             const LANES: usize = tile!(LANES);
+            const DRAIN: usize = dot_drain!(steps $word $tile $w * $v);
             let bias = args.bias;
             let mut b = args.b;
             tile!(STEP step <- args.step);
@@ -177,27 +178,71 @@ macro_rules! dot_kernel {
             tile!(BIAS t [1 x $w x $v] <- bias);
             tile!(PAIR t [$w x $v]);
             debug_assert!(args.words.is_multiple_of(Word::$word.step()));
+            // The last words of the last segment, if they leave pixel by pixel.
+            let mut left = args.segments.len();
             for offset in args.segments {
                 let a = args.a.wrapping_offset(*offset);
                 let mut k = args.words;
+                left -= 1;
+                let drains = DRAIN > 0 && left == 0 && k >= DRAIN && dot_drain!(simple args);
+                let keep = if drains { DRAIN } else { 0 };
                 tile!(POINT p [1 x $w] <- a[0, step]);
-                while k >= $u {
+                while k >= $u + keep {
                     tile!(COMPUTE conv t [1 x $w x $v x $u] += p[step] * b if ALL);
                     tile!(ADVANCE p [1 x $w] by $u);
                     b = b.wrapping_add($u * $v * LANES);
                     k -= $u;
                 }
-                while k > 0 {
+                while k > keep {
                     tile!(COMPUTE conv t [1 x $w x $v x 1] += p[step] * b if ALL);
                     tile!(ADVANCE p [1 x $w] by 1);
                     b = b.wrapping_add($v * LANES);
                     k -= 1;
+                }
+                if drains {
+                    dot_drain! { $word t [$w x $v] += p[step] * b, args }
+                    return;
                 }
             }
             tile!(PAIR t [$w x $v]);
             dot_finish! { $word $tile t [$w x $v] args }
         }
     };
+}
+
+/// The end of a reduction whose pixels leave one by one, as in the kernels of `f32` alone: of words of
+/// floats that become `f32`, whole vectors of them.
+macro_rules! dot_drain {
+    (steps F32x1 $tile:ident $vectors:expr) => { $crate::template::drain_steps!($tile $vectors) };
+    (steps Bf16x2 $tile:ident $vectors:expr) => { $crate::template::drain_steps!($tile $vectors) };
+    (steps $word:ident $tile:ident $vectors:expr) => { 0usize };
+    (simple $args:ident) => {
+        $args.tail == LANES
+            && match $args.finish {
+                Finish::Added => true,
+                Finish::Float(activation) => !matches!(activation, TileActivation::Leaky { .. }),
+                _ => false,
+            }
+    };
+    (F32x1 $($rest:tt)*) => { dot_drain! { float $($rest)* } };
+    (Bf16x2 $($rest:tt)*) => { dot_drain! { float $($rest)* } };
+    (float $t:ident [$w:tt x $v:tt] += $p:ident[$s:ident] * $b:ident, $args:ident) => {
+        let (o, o_step, o_plane) = ($args.o.cast::<f32>(), $args.o_step, $args.o_plane);
+        tile!(DRAIN $t [1 x $w x $v] += $p[$s, 1] * $b[$v * LANES], _row i one => {
+            let o = o.wrapping_add(i * o_step);
+            match $args.finish {
+                Finish::Added => {
+                    let o = o.cast_const();
+                    tile!(ADD one [1 x 1 x $v] += o[0, 0, o_plane]);
+                }
+                Finish::Float(TileActivation::Relu) => { tile!(RELU one [1 x 1 x $v]); }
+                Finish::Float(TileActivation::Clamp { lo, hi }) => { tile!(CLAMP one [1 x 1 x $v] lo, hi); }
+                _ => {}
+            }
+            tile!(STORE one [1 x 1 x $v] -> o[0, 0, o_plane]);
+        });
+    };
+    ($word:ident $($rest:tt)*) => {};
 }
 
 /// What follows the reduction: by kind of word.
