@@ -206,6 +206,8 @@ const CROWDED: usize = 3;
 
 /// Reductions up to this are short: a panel of B stays in the L1 cache.
 const SHORT: usize = 64;
+/// The same where results are blocks of 16 columns: a row leaves in a line per block then, whatever the tile.
+const SHORT_BLOCKS: usize = 24;
 /// Vectors of a tile that hide the latency of FMA and more.
 const HIDDEN: usize = 12;
 
@@ -244,8 +246,7 @@ fn by_width(p: &MatmulParams, kernels: &[MatmulKernel]) -> Vec<(u64, usize, usiz
     let whole = |&(total, width, rows): &(u64, usize, usize)| {
         total <= best + best / 25 && rows * (width / lanes) >= HIDDEN
     };
-    if p.k <= SHORT
-        && !p.blocked()
+    if p.k <= if p.blocked() { SHORT_BLOCKS } else { SHORT }
         && let Some(widest) =
             (0..list.len()).filter(|&i| whole(&list[i])).max_by_key(|&i| list[i].1)
     {
