@@ -482,3 +482,12 @@ fn a_default_gives_way_to_what_a_run_is_given() {
     bench.run(&["run", "m.onnx", "--input", "x.npy", "--output-dir", "c"]).done();
     assert_eq!(bench.values("c/y.npy"), [11.0, 22.0]);
 }
+
+/// Symbols would be an eighth of the program, which people carry to small machines.
+#[cfg(all(target_os = "linux", not(debug_assertions)))]
+#[test]
+fn a_released_program_has_no_symbols() {
+    let program = std::fs::read(env!("CARGO_BIN_EXE_tilewright")).unwrap();
+    assert!(program.starts_with(b"\x7fELF"));
+    assert!(!program.windows(8).any(|name| name == b".symtab\0"));
+}
