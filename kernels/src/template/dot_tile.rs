@@ -187,7 +187,7 @@ macro_rules! dot_kernel {
                 let drains = DRAIN > 0 && left == 0 && k >= DRAIN && dot_drain!(simple args);
                 let keep = if drains { DRAIN } else { 0 };
                 tile!(POINT p [1 x $w] <- a[0, step]);
-                while k >= $u + keep {
+                while k - keep >= $u {
                     tile!(COMPUTE conv t [1 x $w x $v x $u] += p[step] * b if ALL);
                     tile!(ADVANCE p [1 x $w] by $u);
                     b = b.wrapping_add($u * $v * LANES);
