@@ -136,6 +136,27 @@ fn small() -> Vocabulary<'static> {
     }
 }
 
+/// Vocabularies hold back thousands of tokens for what comes later; an automaton of all took 19 GB.
+#[test]
+fn of_many_special_tokens_the_leftmost_and_longest_is_found() {
+    const FIRST: usize = 8;
+    let names: Vec<String> = (0..20_000).map(|i| format!("<unused{i}>")).collect();
+    let others = ["<unused", "<unused1>\n", "<unused7>"].map(str::as_bytes);
+    let mut vocabulary = small();
+    vocabulary.tokens.extend(names.iter().map(|name| name.as_bytes()).chain(others));
+    let count = vocabulary.tokens.len();
+    vocabulary.scores.as_mut().unwrap().resize(count, -9.0);
+    vocabulary.types.as_mut().unwrap().resize(count, 3);
+    let tokenizer = Tokenizer::new(&vocabulary).unwrap();
+    let unused = |i: usize| (FIRST + i) as u32;
+    let text = "a<unused19999>ab<unused1><unused1>\n<unused7><<unused12";
+    let ids = [3, unused(19_999), 5, unused(1), unused(20_001), unused(7), 0, unused(20_000), 0, 0];
+    assert_eq!(tokenizer.encode(text, true)[1..], ids);
+    assert!(tokenizer.encode(text, false).iter().all(|id| *id < unused(0)));
+    let said = tokenizer.encode(&tokenizer.shield(text), true);
+    assert_eq!(said, tokenizer.encode(text, false));
+}
+
 #[test]
 fn of_equal_scores_the_left_pair_is_merged_first() {
     let tokenizer = Tokenizer::new(&small()).unwrap();

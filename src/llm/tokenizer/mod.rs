@@ -186,7 +186,7 @@ impl Tokenizer {
         };
         let is_bert = matches!(model, Model::WordPiece(_));
         let this = Self {
-            specials: Specials::new(vocabulary, &kinds)?,
+            specials: Specials::new(vocabulary, &kinds),
             texts: match model {
                 Model::Bpe(_) => None,
                 _ => Some(texts(vocabulary, &kinds)?),

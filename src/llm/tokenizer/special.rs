@@ -1,10 +1,7 @@
 //! Tokens that are found in a text before all others.
 
-use regex_automata::meta::Regex;
-
-use super::TokenizerError;
+use super::trie::Trie;
 use super::vocab::{TokenKind, Vocabulary};
-use crate::order::sort;
 
 /// Stands inside what only looks like a control token. A code point that Unicode will never use for
 /// text, so that no text is lost by taking it out again.
@@ -30,43 +27,38 @@ pub(super) struct Specials {
     strips: Vec<bool>,
 }
 
-/// For an automaton, in bytes. Thousands of special tokens are usual, and take a few hundred for each.
-const MEMORY: usize = 1 << 28;
-
+/// Some tokens, found by their texts.
 #[derive(Debug)]
-struct Finder {
-    pattern: Option<Regex>,
-    /// Of each pattern the token.
-    ids: Vec<u32>,
+struct Finder(Trie);
+
+/// Where a token is in a text.
+struct Found {
+    start: usize,
+    end: usize,
+    id: u32,
 }
 
 impl Finder {
-    fn new(vocabulary: &Vocabulary<'_>, mut ids: Vec<u32>) -> Result<Self, TokenizerError> {
-        let text = |id: &u32| {
-            let bytes = vocabulary.tokens.get(*id as usize);
-            bytes.and_then(|t| core::str::from_utf8(t).ok()).unwrap_or_default()
-        };
-        // Where several begin, the first pattern that matches is taken.
-        sort(&mut ids, |a, b| text(b).len().cmp(&text(a).len()));
-        let literals = ids.iter().map(|id| {
-            text(id).chars().map(|c| format!("\\x{{{:x}}}", u32::from(c))).collect::<String>()
-        });
-        let literals: Vec<String> = literals.collect();
-        let config = Regex::config().nfa_size_limit(Some(MEMORY));
-        let build = || {
-            let pattern = Regex::builder().configure(config).build_many(&literals);
-            pattern.map_err(|e| TokenizerError::Tables(e.to_string()))
-        };
-        let pattern = if ids.is_empty() { None } else { Some(build()?) };
-        Ok(Self { pattern, ids })
+    fn new(vocabulary: &Vocabulary<'_>, ids: &[u32]) -> Self {
+        let mut trie = Trie::new();
+        // Of those with one text the first is kept.
+        for id in ids.iter().rev() {
+            trie.insert(vocabulary.tokens[*id as usize], *id);
+        }
+        Self(trie)
+    }
+
+    /// The leftmost token in `text` from byte `from` on, and of those there the longest.
+    fn find(&self, text: &str, from: usize) -> Option<Found> {
+        (from..text.len()).find_map(|start| {
+            let (len, id) = self.0.prefixes(&text.as_bytes()[start..]).last()?;
+            Some(Found { start, end: start + len, id })
+        })
     }
 }
 
 impl Specials {
-    pub(super) fn new(
-        vocabulary: &Vocabulary<'_>,
-        kinds: &[TokenKind],
-    ) -> Result<Self, TokenizerError> {
+    pub(super) fn new(vocabulary: &Vocabulary<'_>, kinds: &[TokenKind]) -> Self {
         let of_kinds = |wanted: &[TokenKind]| -> Vec<u32> {
             let tokens = vocabulary.tokens.iter().zip(kinds).enumerate();
             let fits = |t: &[u8], k| wanted.contains(k) && core::str::from_utf8(t).is_ok();
@@ -75,12 +67,12 @@ impl Specials {
         };
         let (user, control) = ([TokenKind::UserDefined], [TokenKind::Control, TokenKind::Unknown]);
         let both = [user[0], control[0], control[1]];
-        Ok(Self {
-            user: Finder::new(vocabulary, of_kinds(&user))?,
-            all: Finder::new(vocabulary, of_kinds(&both))?,
-            control: Finder::new(vocabulary, of_kinds(&control))?,
+        Self {
+            user: Finder::new(vocabulary, &of_kinds(&user)),
+            all: Finder::new(vocabulary, &of_kinds(&both)),
+            control: Finder::new(vocabulary, &of_kinds(&control)),
             strips: strips(vocabulary, &of_kinds(&both)),
-        })
+        }
     }
 
     /// The parts of `text`: tokens, and what is between them. Tokens that steer the model are found
@@ -94,15 +86,10 @@ impl Specials {
             parts.extend(between.map(Part::Text));
             parts.extend(token.map(Part::Token));
         };
-        for m in finder.pattern.iter().flat_map(|p| p.find_iter(text)) {
-            // White space that the token before has taken may hold the beginning of this one.
-            let Some(&id) = finder.ids.get(m.pattern().as_usize()) else { continue };
-            if m.start() < start {
-                continue;
-            }
-            push(start, m.start(), Some(id));
-            start = m.end();
-            if self.strips.get(id as usize).copied().unwrap_or(false) {
+        while let Some(found) = finder.find(text, start) {
+            push(start, found.start, Some(found.id));
+            start = found.end;
+            if self.strips.get(found.id as usize).copied().unwrap_or(false) {
                 let rest = text.get(start..).unwrap_or_default();
                 let space = |c: char| c.is_ascii_whitespace() || c == '\u{b}';
                 start = text.len() - rest.trim_start_matches(space).len();
@@ -117,14 +104,14 @@ impl Specials {
     pub(super) fn shield(&self, text: &str) -> String {
         let text = unshield(text);
         let mut out = String::with_capacity(text.len());
-        let mut rest = text.as_str();
-        while let Some(m) = self.control.pattern.as_ref().and_then(|p| p.find(rest)) {
-            let first = rest[m.start()..].chars().next().map_or(1, char::len_utf8);
-            out.push_str(&rest[..m.start() + first]);
+        let mut start = 0;
+        while let Some(found) = self.control.find(&text, start) {
+            let first = text[found.start..].chars().next().map_or(1, char::len_utf8);
+            out.push_str(&text[start..found.start + first]);
             out.push(SHIELD);
-            rest = &rest[m.start() + first..];
+            start = found.start + first;
         }
-        out + rest
+        out + &text[start..]
     }
 }
 
