@@ -19,7 +19,7 @@ const MAX_STAGES: usize = 256;
 /// Stages met so far, those used last in front.
 #[derive(Default)]
 pub(super) struct Stages {
-    entries: VecDeque<Entry>,
+    entries: VecDeque<Box<Entry>>,
     /// Runs of the model begun.
     run: u64,
 }
@@ -45,7 +45,7 @@ impl Stages {
 
     /// The stages of the last run, in the order in which they were used last.
     pub(super) fn last_run(&self) -> impl Iterator<Item = &Entry> {
-        self.entries.iter().rev().filter(|e| e.run == self.run)
+        self.entries.iter().rev().map(|e| &**e).filter(|e| e.run == self.run)
     }
 }
 
@@ -90,7 +90,7 @@ impl Runner for StageRunner<'_> {
         let entry = match found.and_then(|i| self.stages.entries.remove(i)) {
             Some(entry) => entry,
             None => {
-                let entry = self.plan(key, build)?;
+                let entry = Box::new(self.plan(key, build)?);
                 self.stages.entries.truncate(MAX_STAGES - 1);
                 entry
             }

@@ -95,26 +95,29 @@ pub(crate) fn bound(spans: &[Span]) -> Option<usize> {
 /// As [`place`], in the order given.
 fn in_order(spans: &[Span], order: &[usize]) -> Option<(Vec<usize>, usize)> {
     let mut offsets = vec![0; spans.len()];
-    let mut placed: Vec<usize> = Vec::new();
+    // By offset: when each is needed, where it begins, and where the next may. Side by side, as every span
+    // walks along all of them.
+    let mut placed: Vec<(usize, usize, usize, usize)> = Vec::new();
     let mut size = 0usize;
     for &i in order {
         let span = spans[i];
         let mut at = 0usize;
-        // `placed` is ordered by offset, so the first gap that fits is the lowest.
-        for &j in &placed {
-            let other = spans[j];
-            if span.first > other.last || other.first > span.last {
+        // The first gap that fits is the lowest.
+        for &(first, last, begin, next) in &placed {
+            if span.first > last || first > span.last {
                 continue;
             }
-            if at.checked_add(span.bytes)? <= offsets[j] {
+            if at.checked_add(span.bytes)? <= begin {
                 break;
             }
-            at = at.max(offsets[j].checked_add(other.bytes)?.checked_next_multiple_of(ALIGN)?);
+            at = at.max(next);
         }
         offsets[i] = at;
-        size = size.max(at.checked_add(span.bytes)?);
-        let position = placed.partition_point(|&j| offsets[j] <= at);
-        placed.insert(position, i);
+        let end = at.checked_add(span.bytes)?;
+        size = size.max(end);
+        let next = end.checked_next_multiple_of(ALIGN)?;
+        let position = placed.partition_point(|&(_, _, begin, _)| begin <= at);
+        placed.insert(position, (span.first, span.last, at, next));
     }
     Some((offsets, size))
 }

@@ -242,8 +242,9 @@ impl Conv {
             return LayoutRule::Plain;
         }
         // Between others on blocks the kernels of blocks are faster.
-        let alone = cx.plain_result && plain(0) && self.residual_operand().is_none_or(plain);
-        if alone && PointwisePlan::supports(&lower::conv_params(self, &s, Layout::Plain)) {
+        let alone = plain(0) && self.residual_operand().is_none_or(plain);
+        let pointwise = || PointwisePlan::supports(&lower::conv_params(self, &s, Layout::Plain));
+        if alone && pointwise() && (cx.plain_result)() {
             return LayoutRule::Plain;
         }
         // Few channels fill a small part of a block: reading them interleaved keeps the image

@@ -68,8 +68,8 @@ pub struct RuleCx<'a> {
     pub dst: &'a Info,
     /// Which operands are constants.
     pub constant: &'a [bool],
-    /// Whether all that read the result would have it plain.
-    pub plain_result: bool,
+    /// Whether all that read the result would have it plain. Costs as much as its readers have operands.
+    pub plain_result: &'a dyn Fn() -> bool,
 }
 
 /// An operator's wish for layouts.

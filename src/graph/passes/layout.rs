@@ -36,7 +36,7 @@ pub fn assign_layouts(cx: &mut Context, outputs: &[TensorId]) -> Result<Vec<Tens
         };
         let infos: Vec<Info> = src.iter().map(|&s| cx.record(s).info()).collect();
         let constant: Vec<bool> = src.iter().map(|&s| cx.record(s).is_constant()).collect();
-        let plain_result = readers.want_plain(cx, id, READERS);
+        let plain_result = &|| readers.want_plain(cx, id, READERS);
         let rule = RuleCx { src: &infos, dst: &record.info(), constant: &constant, plain_result };
         let (wishes, result) = match operator.layout_rule(&rule) {
             LayoutRule::Plain => (Vec::new(), Layout::Plain),
@@ -94,7 +94,7 @@ impl Readers {
         let constant: Vec<bool> =
             record.src().iter().map(|&s| cx.record(s).is_constant()).collect();
         let dst = record.info();
-        let rule = RuleCx { src: &infos, dst: &dst, constant: &constant, plain_result: false };
+        let rule = RuleCx { src: &infos, dst: &dst, constant: &constant, plain_result: &|| false };
         match operator.layout_rule(&rule) {
             LayoutRule::Plain => true,
             LayoutRule::Blocked(wishes) => {
