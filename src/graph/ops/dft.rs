@@ -27,14 +27,18 @@ pub struct Dft {
 
 const OP: &str = "dft";
 
-/// Longer transforms are computed by the definition: what a fast one keeps is not part of what a run is said
-/// to need.
+/// What longer transforms keep beside their operands is made in each run: from the plan on it would be too much of
+/// what a model's constants may be.
 const LONGEST: usize = 1 << 18;
 
+/// Numbers that a fast transform keeps for each of its elements, at most: for a prime the spectrum of a factor and
+/// what a transform of four times the length has itself, complex, and factors of its own. With room.
+const KEPT: usize = 24;
+
 impl Dft {
-    /// A tensor as large as what a fast transform keeps, at most: factors for twice its length and more.
+    /// A tensor as large as what a fast transform keeps from the plan on, at most.
     pub(crate) fn kept(&self) -> Info {
-        let numbers = if self.length > LONGEST { 0 } else { self.length.saturating_mul(8) };
+        let numbers = if self.length > LONGEST { 0 } else { self.length.saturating_mul(KEPT) };
         Info::plain(DType::F32, vec![numbers])
     }
 
@@ -127,7 +131,12 @@ impl Operator for Dft {
             let angle = TAU * j as f64 / self.length as f64;
             (libm::cos(angle), libm::sin(angle))
         };
-        let turns: Vec<(f64, f64)> = (0..self.length).map(turn).collect();
+        #[cfg(feature = "ops-more")]
+        let fft = fast::takes(self, src[0].dtype).then(|| crate::fft::plan(self.length, self.inverse));
+        #[cfg(not(feature = "ops-more"))]
+        let fft: Option<()> = None;
+        let turns: Vec<(f64, f64)> =
+            (0..if fft.is_some() { 0 } else { self.length }).map(turn).collect();
         let mut out = vec![0.0; outer * count * inner * out_parts];
         for lane in 0..outer * inner {
             let (o, i) = (lane / inner, lane % inner);
@@ -138,7 +147,12 @@ impl Operator for Dft {
             let last =
                 if self.inverse && self.onesided { self.length } else { extent.min(self.length) };
             let line: Vec<_> = (0..last).map(|j| self.element(j, extent, number)).collect();
-            for (k, (re, im)) in self.transform(&line, &turns).into_iter().enumerate() {
+            let result = match &fft {
+                #[cfg(feature = "ops-more")]
+                Some(fft) => fast::transform(self, fft.as_ref(), &line),
+                _ => self.transform(&line, &turns),
+            };
+            for (k, (re, im)) in result.into_iter().enumerate() {
                 let at = ((o * count + k) * inner + i) * out_parts;
                 out[at] = re;
                 if out_parts == 2 {
@@ -149,6 +163,7 @@ impl Operator for Dft {
         write_floats(dst, OP, out)
     }
 
+    // What `eval` does as well.
     fn macs(&self, src: &[Info], dst: &Info) -> u64 {
         #[cfg(feature = "ops-more")]
         if fast::takes(self, dst.dtype) {
@@ -173,12 +188,15 @@ mod fast {
     use rustfft::Fft;
     use rustfft::num_complex::Complex;
 
-    use super::{Dft, around};
+    use super::{Dft, KEPT, LONGEST, around};
     use crate::graph::{GraphError, Info, LowerCx, Step};
     use crate::tensor::DType;
 
+    /// The longest: the arithmetic of planning stays within that of addresses.
+    const FAST: usize = usize::MAX >> 12;
+
     pub(super) fn takes(op: &Dft, dtype: DType) -> bool {
-        dtype == DType::F32 && op.length <= super::LONGEST
+        dtype == DType::F32 && op.length <= FAST
     }
 
     /// `5/2 n log2 n` for each transform, as of radix 2.
@@ -196,14 +214,28 @@ mod fast {
         let dims = &cx.src[0].dims;
         let parts = dims[dims.len() - 1];
         let (outer, extent, inner) = around(&dims[..dims.len() - 1], op.axis);
-        let fft = crate::fft::plan(op.length, op.inverse);
+        let fft = (op.length <= LONGEST).then(|| crate::fft::plan(op.length, op.inverse));
         Ok(Some(Box::new(Run { op: *op, fft, outer, extent, inner, parts })))
+    }
+
+    /// One transform.
+    #[allow(clippy::cast_possible_truncation, reason = "numbers come from f32, and become f32")]
+    pub(super) fn transform(op: &Dft, fft: &dyn Fft<f32>, x: &[(f64, f64)]) -> Vec<(f64, f64)> {
+        let mut line = vec![Complex { re: 0.0, im: 0.0 }; op.length];
+        for (to, &(re, im)) in line.iter_mut().zip(x) {
+            *to = Complex { re: re as f32, im: im as f32 };
+        }
+        fft.process(&mut line);
+        let scale = if op.inverse { 1.0 / op.length as f64 } else { 1.0 };
+        let scaled = |v: &Complex<f32>| (f64::from(v.re) * scale, f64::from(v.im) * scale);
+        line[..op.extents().0].iter().map(scaled).collect()
     }
 
     /// A unit is one transform.
     struct Run {
         op: Dft,
-        fft: Arc<dyn Fft<f32>>,
+        /// Not that of a long one.
+        fft: Option<Arc<dyn Fft<f32>>>,
         outer: usize,
         extent: usize,
         inner: usize,
@@ -220,7 +252,13 @@ mod fast {
         }
 
         fn scratch_bytes(&self) -> usize {
-            (self.op.length + self.fft.get_inplace_scratch_len()) * size_of::<Complex<f32>>()
+            // Of a long one also what it keeps during the run, which lies elsewhere: memory that is not touched
+            // is counted, not taken.
+            let work = match &self.fft {
+                Some(fft) => fft.get_inplace_scratch_len(),
+                None => self.op.length * KEPT,
+            };
+            (self.op.length + work) * size_of::<Complex<f32>>()
         }
 
         #[allow(unsafe_code)]
@@ -244,8 +282,14 @@ mod fast {
                 )
             };
             let (line, work) = work.split_at_mut(op.length);
-            #[allow(clippy::cast_precision_loss, reason = "lengths are below 2^24")]
-            let scale = if op.inverse { 1.0 / op.length as f32 } else { 1.0 };
+            #[allow(clippy::cast_possible_truncation, reason = "a factor, rounded")]
+            let scale = if op.inverse { (1.0 / op.length as f64) as f32 } else { 1.0 };
+            let made = || crate::fft::plan(op.length, op.inverse);
+            let fft = self.fft.clone().unwrap_or_else(made);
+            let work = work.get_mut(..fft.get_inplace_scratch_len()).ok_or_else(|| {
+                let what = format!("a transform of {} elements", op.length);
+                GraphError::Unsupported { op: super::OP, what }
+            })?;
             for unit in units {
                 let (o, i) = (unit / inner, unit % inner);
                 for (j, slot) in line.iter_mut().enumerate() {
@@ -255,7 +299,7 @@ mod fast {
                     });
                     *slot = Complex { re, im };
                 }
-                self.fft.process_with_scratch(line, work);
+                fft.process_with_scratch(line, work);
                 for (k, value) in line[..count].iter().enumerate() {
                     let at = ((o * count + k) * inner + i) * out_parts;
                     // SAFETY: the result has `outer` times `count` times `inner` times `out_parts` f32,
@@ -303,6 +347,36 @@ mod tests {
 
     #[cfg(feature = "ops-more")]
     #[test]
+    fn long_transforms_are_fast() {
+        use crate::backend::cpu::Executor;
+        use tilewright_kernels::Isa;
+
+        // A prime, and a length of many kinds; by the definition each would take minutes.
+        for length in [262_147usize, 480_000] {
+            let place = 12_345;
+            let tone = |j: usize| ((TAU * ((j * place) % length) as f64 / length as f64).cos()) as f32;
+            let x: Vec<f32> = (0..length).map(tone).collect();
+            let mut cx = Context::new();
+            let id = cx.input("x", DType::F32, &[1, length, 1]).unwrap();
+            let to = Dft { axis: 1, length, inverse: false, onesided: true };
+            let y = cx.op(to, &[id]).unwrap();
+            let z = cx.op(Dft { inverse: true, ..to }, &[y]).unwrap();
+            let mut executor = Executor::new(Isa::best(), 2).unwrap();
+            let plan = executor.plan(&mut cx, &[y, z]).unwrap();
+            let given = Tensor::from_slice(&[1, length, 1], &x).unwrap();
+            let results = executor.run(&plan, &[&given], None).unwrap();
+            let spectrum = results[0].as_slice::<f32>().unwrap();
+            let largest = spectrum.chunks_exact(2).enumerate();
+            let largest = largest.max_by(|a, b| a.1[0].total_cmp(&b.1[0])).unwrap();
+            assert_eq!(largest.0, place);
+            assert!((largest.1[0] / length as f32 - 0.5).abs() < 1e-4, "{largest:?}");
+            let back = results[1].as_slice::<f32>().unwrap();
+            assert!(back.iter().zip(&x).all(|(a, b)| (a - b).abs() < 1e-4));
+        }
+    }
+
+    #[cfg(feature = "ops-more")]
+    #[test]
     fn fast_transforms_agree_with_the_definition_on_any_number_of_threads() {
         use crate::backend::cpu::Executor;
         use crate::tensor::DType;
@@ -322,13 +396,17 @@ mod tests {
                 let elements = dims.iter().product();
                 let x: Vec<f32> =
                     (0..elements).map(|i| ((i * 7919) % 1009) as f32 / 500.0 - 1.0).collect();
+                // Those of 64 bits are computed by the definition.
+                let exact: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
+                let exact = Tensor::from_slice(&dims, &exact).unwrap();
                 let x = Tensor::from_slice(&dims, &x).unwrap();
                 let op = Dft { axis: 1, length, inverse, onesided };
                 let mut cx = Context::new();
-                let id = cx.constant(x.clone()).unwrap();
+                let id = cx.constant(exact).unwrap();
                 let want = cx.op(op, &[id]).unwrap();
                 let want = cx.constant_value(want).unwrap();
-                let want = want.as_slice::<f32>().unwrap();
+                let want: Vec<f32> =
+                    want.as_slice::<f64>().unwrap().iter().map(|&v| v as f32).collect();
                 let largest = want.iter().fold(0f32, |a, b| a.max(b.abs()));
                 let mut first: Option<Vec<f32>> = None;
                 for threads in [1, 3] {
