@@ -35,23 +35,31 @@ const FEATURES: [(&str, &str); 22] = [
 ];
 
 /// All checks in turn; stops at the first that fails. `--no-tests` leaves the tests of the workspace to the
-/// caller, `--from NAME` begins at the check with that name, to go on after a failure.
+/// caller, `--from NAME` begins at the check with that name, to go on after a failure, and `--until NAME` ends
+/// before it.
 ///
 /// # Errors
 /// The command that failed.
 pub(crate) fn run(args: &[String]) -> Result<(), String> {
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let (tests, from) = match args[..] {
-        [] => (true, None),
-        ["--no-tests"] => (false, None),
-        ["--from", name] => (true, Some(name)),
-        ["--no-tests", "--from", name] => (false, Some(name)),
-        _ => return Err(format!("ci: unknown arguments {args:?}")),
-    };
+    let (mut tests, mut from, mut until) = (true, None, None);
+    let mut rest = args.iter().map(String::as_str);
+    while let Some(arg) = rest.next() {
+        match arg {
+            "--no-tests" => tests = false,
+            "--from" | "--until" => {
+                let name = rest.next().ok_or_else(|| format!("ci: {arg} which check?"))?;
+                *(if arg == "--from" { &mut from } else { &mut until }) = Some(name);
+            }
+            _ => return Err(format!("ci: unknown argument {arg:?}")),
+        }
+    }
     let begin = Instant::now();
-    let mut from = from;
+    let (mut ended, mut unknown) = (false, until);
     let mut step = |name: &str, work: &mut dyn FnMut() -> Result<(), String>| {
-        if from.is_some_and(|from| from != name) {
+        if until == Some(name) {
+            (ended, unknown) = (true, None);
+        }
+        if ended || from.is_some_and(|from| from != name) {
             return Ok(());
         }
         from = None;
@@ -103,7 +111,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
             Ok(())
         })?;
     }
-    if let Some(name) = from {
+    if let Some(name) = from.or(unknown) {
         return Err(format!("ci: there is no check {name:?}"));
     }
     if !skipped.is_empty() {

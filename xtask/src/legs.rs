@@ -45,19 +45,20 @@ pub(crate) const LEGS: &[Leg] = &[
     Leg { name: "C on a Cortex-M4", needs: capi::firmware_needs, run: capi::firmware },
     Leg { name: "C on aarch64", needs: arm_needs, run: capi::on_arm },
     Leg { name: "the program on aarch64", needs: || arm_target().to_vec(), run: program_on_arm },
+    // The second half of CI begins here, with what builds into folders of its own.
+    Leg { name: "Miri over scalar kernels and packing", needs: miri_needs, run: miri },
+    Leg { name: "AddressSanitizer over the kernels", needs: sanitizer_needs, run: sanitizer },
+    Leg { name: "a minute of fuzzing per target", needs: fuzz_needs, run: fuzz },
     Leg { name: "tests on a CPU with all of NEON", needs: arm_needs, run: arm_with_everything },
     Leg { name: "tests on CPUs with some of NEON", needs: arm_needs, run: arm_with_some },
     Leg { name: "tests on WebAssembly", needs: wasm_needs, run: wasm },
     Leg { name: "checks on a Cortex-M4", needs: cortex_m_needs, run: cortex_m },
     Leg { name: "an instruction set of one file and one row", needs: Vec::new, run: self_test },
-    Leg { name: "Miri over scalar kernels and packing", needs: miri_needs, run: miri },
-    Leg { name: "AddressSanitizer over the kernels", needs: sanitizer_needs, run: sanitizer },
     Leg {
         name: "valgrind over the NPU's adapter and emulator",
         needs: valgrind_needs,
         run: adapter_leaks,
     },
-    Leg { name: "a minute of fuzzing per target", needs: fuzz_needs, run: fuzz },
 ];
 
 impl Leg {
