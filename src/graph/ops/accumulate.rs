@@ -22,6 +22,9 @@ pub struct Accumulate {
 
 const OP: &str = "accumulate";
 
+/// Lanes, neighbours behind the axis, that are summed together.
+const LANES: usize = 32;
+
 impl Operator for Accumulate {
     fn name(&self) -> &'static str {
         OP
@@ -41,27 +44,98 @@ impl Operator for Accumulate {
         let (outer, extent, inner) = around(src[0].dims, self.axis);
         with_element!(src[0].dtype, OP, T => {
             let (x, y) = (src[0].slice::<T>(OP)?, dst.slice::<T>(OP)?);
-            for lane in 0..outer * inner {
-                let first = lane / inner * extent * inner + lane % inner;
-                // Floats are kept in f64 and rounded once per element.
-                let (mut float, mut int) = if self.product { (1.0, 1) } else { (0.0, 0i64) };
-                for step in 0..extent {
-                    let step = if self.reverse { extent - 1 - step } else { step };
-                    let at = first + step * inner;
-                    let before = if T::FLOAT { T::from_float(float) } else { T::from_int(int) };
-                    if self.product {
-                        float *= x[at].to_float();
-                        // Low bits are all that counts.
-                        int = int.wrapping_mul(x[at].to_int());
-                    } else {
-                        float += x[at].to_float();
-                        int = int.wrapping_add(x[at].to_int());
-                    }
-                    let with = if T::FLOAT { T::from_float(float) } else { T::from_int(int) };
-                    y[at] = if self.exclusive { before } else { with };
-                }
+            let extents = [outer, extent, inner];
+            if T::FLOAT {
+                // Kept in f64, and rounded once per element.
+                let step = |a: f64, x: T| if self.product { a * x.to_float() } else { a + x.to_float() };
+                self.lanes(&x, y, extents, f64::from(u8::from(self.product)), step, T::from_float);
+            } else {
+                // Low bits are all that counts.
+                let step = |a: i64, x: T| {
+                    if self.product { a.wrapping_mul(x.to_int()) } else { a.wrapping_add(x.to_int()) }
+                };
+                self.lanes(&x, y, extents, i64::from(self.product), step, T::from_int);
             }
             Ok(())
         })
+    }
+}
+
+impl Accumulate {
+    /// Neighbours behind the axis are looked at together, so that elements are read in their order.
+    fn lanes<T: Copy, A: Copy>(
+        &self,
+        x: &[T],
+        y: &mut [T],
+        [outer, extent, inner]: [usize; 3],
+        start: A,
+        step: impl Fn(A, T) -> A,
+        rounded: impl Fn(A) -> T,
+    ) {
+        let place = |i: usize| if self.reverse { extent - 1 - i } else { i };
+        let next = |sum: &mut A, x: T, y: &mut T| {
+            let before = *sum;
+            *sum = step(before, x);
+            *y = rounded(if self.exclusive { before } else { *sum });
+        };
+        for o in 0..outer {
+            let first = o * extent * inner;
+            if inner == 1 {
+                let mut sum = start;
+                for at in (0..extent).map(|i| first + place(i)) {
+                    next(&mut sum, x[at], &mut y[at]);
+                }
+                continue;
+            }
+            for from in (0..inner).step_by(LANES) {
+                let count = LANES.min(inner - from);
+                let mut sums = [start; LANES];
+                for at in (0..extent).map(|i| first + place(i) * inner + from) {
+                    let pairs = x[at..][..count].iter().zip(&mut y[at..][..count]);
+                    sums.iter_mut().zip(pairs).for_each(|(sum, (x, y))| next(sum, *x, y));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::Context;
+    use crate::tensor::Tensor;
+
+    #[test]
+    fn lanes_behind_the_axis_as_one_by_one() {
+        const EXTENT: usize = 5;
+        for (inner, product, exclusive, reverse) in [
+            (1, false, false, false),
+            (40, false, true, false),
+            (70, true, false, true),
+            (3, true, true, true),
+        ] {
+            let values: Vec<i64> =
+                (0..2 * EXTENT * inner).map(|i| (i as i64 * 31) % 7 - 3).collect();
+            let floats: Vec<f32> = values.iter().map(|&v| v as f32).collect();
+            let dims = [2, EXTENT, inner];
+            let mut cx = Context::new();
+            let whole = cx.constant(Tensor::from_slice(&dims, &values).unwrap()).unwrap();
+            let float = cx.constant(Tensor::from_slice(&dims, &floats).unwrap()).unwrap();
+            let op = Accumulate { axis: 1, product, exclusive, reverse };
+            let [whole, float] = [whole, float].map(|x| cx.op(op, &[x]).unwrap());
+            let [whole, float] = [whole, float].map(|y| cx.constant_value(y).unwrap());
+            let (whole, float) =
+                (whole.as_slice::<i64>().unwrap(), float.as_slice::<f32>().unwrap());
+            for (at, (&found, &float)) in whole.iter().zip(float.iter()).enumerate() {
+                let (o, step, i) = (at / inner / EXTENT, at / inner % EXTENT, at % inner);
+                let taken = (0..EXTENT).filter(|&j| {
+                    let before = if reverse { j > step } else { j < step };
+                    before || (j == step && !exclusive)
+                });
+                let taken = taken.map(|j| values[(o * EXTENT + j) * inner + i]);
+                let want: i64 = if product { taken.product() } else { taken.sum() };
+                assert_eq!((found, float), (want, want as f32), "{op:?} {at}");
+            }
+        }
     }
 }

@@ -75,7 +75,37 @@ impl Operator for ArgReduce {
 /// and elements are read in their order.
 const LANES: usize = 64;
 
+/// Elements of a row that are looked at together.
+const ROW: usize = 32;
+
 impl ArgReduce {
+    /// The position of the best element of neighbours, at least `ROW` and less than 2^32.
+    fn row<T: Copy, N: PartialOrd + Copy>(&self, x: &[T], as_number: impl Fn(T) -> N) -> usize {
+        let mut groups = x.chunks_exact(ROW);
+        let rest = groups.remainder();
+        let mut best = [as_number(x[0]); ROW];
+        let mut at = [0u32; ROW];
+        best.iter_mut().zip(x).for_each(|(best, &x)| *best = as_number(x));
+        groups.next();
+        for (group, i) in groups.zip(1..) {
+            for ((best, at), &x) in best.iter_mut().zip(&mut at).zip(group) {
+                let x = as_number(x);
+                let wins = self.wins(x, *best);
+                *best = if wins { x } else { *best };
+                *at = if wins { i } else { *at };
+            }
+        }
+        let places = at.iter().enumerate().map(|(lane, &group)| group as usize * ROW + lane);
+        let tail = (x.len() - rest.len()..).zip(rest).map(|(i, &x)| (i, as_number(x)));
+        let all = places.zip(best).chain(tail);
+        // The one that stands before the other is the one that has to be beaten.
+        let better = |a: (usize, N), b: (usize, N)| {
+            let (first, second) = if a.0 < b.0 { (a, b) } else { (b, a) };
+            if self.wins(second.1, first.1) { second } else { first }
+        };
+        all.reduce(better).map_or(0, |(i, _)| i)
+    }
+
     /// The positions of the best elements of lanes `y.len()` apart, as numbers that `as_number` gives.
     fn lanes<T: Copy, N: PartialOrd + Copy>(
         &self,
@@ -85,6 +115,10 @@ impl ArgReduce {
     ) {
         let inner = y.len();
         let extent = x.len() / inner;
+        if inner == 1 && extent >= 2 * ROW && u32::try_from(extent).is_ok() {
+            y[0] = self.row(x, as_number) as i64;
+            return;
+        }
         if inner == 1 || u32::try_from(extent).is_err() {
             for (lane, y) in y.iter_mut().enumerate() {
                 let mut best = (0, as_number(x[lane]));
@@ -143,12 +177,19 @@ mod tests {
     #[test]
     fn lanes_behind_the_axis_as_one_by_one() {
         for inner in [130, 3, 1] {
-            lanes_of(inner);
+            lanes_of(7, inner);
         }
     }
 
-    fn lanes_of(inner: usize) {
-        let (outer, extent) = (2, 7);
+    #[test]
+    fn rows_as_one_by_one() {
+        for extent in [64, 65, 96, 100, 257] {
+            lanes_of(extent, 1);
+        }
+    }
+
+    fn lanes_of(extent: usize, inner: usize) {
+        let outer = 2;
         let value = |i: usize| match i * 7919 % 13 {
             12 => f32::NAN,
             v => v as f32,

@@ -110,6 +110,7 @@ impl Operator for Binary {
             BinaryOp::Min => "min",
             BinaryOp::Max => "max",
             BinaryOp::Pow => "pow",
+            BinaryOp::PRelu => "prelu",
             _ => "binary",
         }
     }
@@ -144,6 +145,17 @@ impl Operator for Binary {
                 }
             };
         }
+        macro_rules! wrapping {
+            ($t:ty) => {{
+                let (a, b) = (src[0].slice::<$t>(name)?, src[1].slice::<$t>(name)?);
+                let dims = [src[0].dims, src[1].dims];
+                match op {
+                    BinaryOp::Add => rows(name, a, b, dims, dst, <$t>::wrapping_add),
+                    BinaryOp::Sub => rows(name, a, b, dims, dst, <$t>::wrapping_sub),
+                    _ => rows(name, a, b, dims, dst, <$t>::wrapping_mul),
+                }
+            }};
+        }
         match src[0].dtype {
             DType::F32 => zip::<f32>(name, src, dst, |a, b| {
                 let value = apply(op, f64::from(a), f64::from(b)) as f32;
@@ -160,6 +172,12 @@ impl Operator for Binary {
                 // The same bits as with signs.
                 _ => Some(apply_int(op, a as i64, b as i64)? as u64),
             }),
+            // What positions and shapes are computed with.
+            DType::I64 | DType::I32
+                if matches!(op, BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul) =>
+            {
+                if src[0].dtype == DType::I64 { wrapping!(i64) } else { wrapping!(i32) }
+            }
             _ => integers!(i8, u8, i16, u16, i32, u32, i64),
         }
     }
@@ -232,6 +250,53 @@ fn zip<T: Element + bytemuck::Pod>(
                 what: "a zero divisor or a negative exponent of integers".to_owned(),
             })?;
         }
+    }
+    Ok(())
+}
+
+/// Elements of a row that are looked at together.
+const AT_ONCE: usize = 64;
+
+/// Rows of fewer are walked one by one.
+const SHORT: usize = 16;
+
+/// The results of `f` for a row. Operands whose elements are 0 apart are one element for all.
+fn row<T: Copy, U>(a: &[T], [da, db]: [usize; 2], b: &[T], y: &mut [U], f: impl Fn(T, T) -> U) {
+    if y.len() < SHORT {
+        y.iter_mut().enumerate().for_each(|(i, y)| *y = f(a[i * da], b[i * db]));
+        return;
+    }
+    let (Some(&first), Some(&second)) = (a.first(), b.first()) else { return };
+    let same = ([first; AT_ONCE], [second; AT_ONCE]);
+    for (i, y) in y.chunks_mut(AT_ONCE).enumerate() {
+        let at = i * AT_ONCE..i * AT_ONCE + y.len();
+        let a = if da == 0 { &same.0[..y.len()] } else { &a[at.clone()] };
+        let b = if db == 0 { &same.1[..y.len()] } else { &b[at] };
+        for ((y, &a), &b) in y.iter_mut().zip(a).zip(b) {
+            *y = f(a, b);
+        }
+    }
+}
+
+/// The results of `f`, which always has one, for all pairs of elements of two tensors of these shapes, by
+/// loops that become vectors.
+pub(super) fn rows<T: Copy, U: Element + bytemuck::Pod>(
+    op: &'static str,
+    a: &[T],
+    b: &[T],
+    [a_dims, b_dims]: [&[usize]; 2],
+    dst: &mut ViewMut<'_>,
+    f: impl Fn(T, T) -> U + Copy,
+) -> Result<(), GraphError> {
+    let dims = dst.dims;
+    let (ia, ib) = (Broadcast::new(a_dims, dims), Broadcast::new(b_dims, dims));
+    // Of the same shape they are one row.
+    let same = a_dims == dims && b_dims == dims;
+    let len = if same { a.len() } else { dims.last().copied().unwrap_or(1) }.max(1);
+    for (r, y) in dst.slice::<U>(op)?.chunks_exact_mut(len).enumerate() {
+        let ((a0, da), (b0, db)) =
+            if same { ((0, 1), (0, 1)) } else { (ia.row(r * len), ib.row(r * len)) };
+        row(&a[a0..], [da, db], &b[b0..], y, f);
     }
     Ok(())
 }
@@ -354,6 +419,34 @@ mod tests {
         ] {
             let y = cx.op(Binary::new(op), &[a, b]).unwrap();
             assert_eq!(cx.constant_value(y).unwrap().as_slice::<u64>().unwrap()[..], want);
+        }
+    }
+
+    #[test]
+    fn long_rows_of_integers_broadcast() {
+        let values = |n: usize| (0..n).map(|i| (i as i32 * 7919) % 1009 - 500).collect::<Vec<_>>();
+        for (a_dims, b_dims) in [([2, 100], [2, 100]), ([2, 100], [1, 100]), ([2, 1], [1, 100])] {
+            let (a, b) = (values(a_dims.iter().product()), values(b_dims.iter().product()));
+            let pick = |v: &[i32], dims: [usize; 2], i: usize, j: usize| {
+                v[if dims[0] == 1 { 0 } else { i * dims[1] } + if dims[1] == 1 { 0 } else { j }]
+            };
+            let mut cx = Context::new();
+            let x = cx.constant(Tensor::from_slice(&a_dims, &a).unwrap()).unwrap();
+            let y = cx.constant(Tensor::from_slice(&b_dims, &b).unwrap()).unwrap();
+            type Function = fn(i32, i32) -> i32;
+            let functions: [(BinaryOp, Function); 3] = [
+                (BinaryOp::Add, |a, b| a + b),
+                (BinaryOp::Sub, |a, b| a - b),
+                (BinaryOp::Mul, |a, b| a * b),
+            ];
+            for (op, f) in functions {
+                let z = cx.op(Binary::new(op), &[x, y]).unwrap();
+                let z = cx.constant_value(z).unwrap().as_slice::<i32>().unwrap().to_vec();
+                for (at, z) in z.into_iter().enumerate() {
+                    let (i, j) = (at / 100, at % 100);
+                    assert_eq!(z, f(pick(&a, a_dims, i, j), pick(&b, b_dims, i, j)), "{op:?} {at}");
+                }
+            }
         }
     }
 

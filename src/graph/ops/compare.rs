@@ -1,6 +1,6 @@
 //! Comparisons and logic of two operands.
 
-use super::binary::Broadcast;
+use super::binary::rows;
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, View, ViewMut, with_element};
 use crate::tensor::{DType, broadcast};
@@ -23,36 +23,6 @@ pub enum CompareOp {
 impl CompareOp {
     fn is_logic(self) -> bool {
         matches!(self, Self::And | Self::Or | Self::Xor)
-    }
-}
-
-/// Elements that are compared at a time.
-const AT_ONCE: usize = 64;
-
-/// Rows of fewer are compared one by one.
-const SHORT: usize = 16;
-
-/// Asks `holds` of each pair of a row. Operands whose elements are 0 apart are one element for all.
-fn row<T: Copy>(
-    a: &[T],
-    [da, db]: [usize; 2],
-    b: &[T],
-    y: &mut [u8],
-    holds: impl Fn(T, T) -> bool,
-) {
-    if y.len() < SHORT {
-        y.iter_mut().enumerate().for_each(|(i, y)| *y = u8::from(holds(a[i * da], b[i * db])));
-        return;
-    }
-    let (Some(&first), Some(&second)) = (a.first(), b.first()) else { return };
-    let same = ([first; AT_ONCE], [second; AT_ONCE]);
-    for (i, y) in y.chunks_mut(AT_ONCE).enumerate() {
-        let at = i * AT_ONCE..i * AT_ONCE + y.len();
-        let a = if da == 0 { &same.0[..y.len()] } else { &a[at.clone()] };
-        let b = if db == 0 { &same.1[..y.len()] } else { &b[at] };
-        for ((y, &a), &b) in y.iter_mut().zip(a).zip(b) {
-            *y = u8::from(holds(a, b));
-        }
     }
 }
 
@@ -92,43 +62,25 @@ impl Operator for Compare {
             CompareOp::GreaterOrEqual => (CompareOp::LessOrEqual, &src[1], &src[0]),
             op => (op, &src[0], &src[1]),
         };
+        let dims = [a.dims, b.dims];
         if op.is_logic() {
-            return rows(a.slice::<u8>(OP)?, b.slice::<u8>(OP)?, [a.dims, b.dims], dst, |a, b| match op {
+            let (x, y) = (a.slice::<u8>(OP)?, b.slice::<u8>(OP)?);
+            let holds = |a, b| match op {
                 CompareOp::And => (a != 0) & (b != 0),
                 CompareOp::Or => (a != 0) | (b != 0),
                 _ => (a != 0) != (b != 0),
-            });
+            };
+            return rows(OP, x, y, dims, dst, |a, b| u8::from(holds(a, b)));
         }
         with_element!(a.dtype, OP, T => {
-            let (x, y, dims) = (a.slice::<T>(OP)?, b.slice::<T>(OP)?, [a.dims, b.dims]);
+            let (x, y) = (a.slice::<T>(OP)?, b.slice::<T>(OP)?);
             match op {
-                CompareOp::Equal => rows(x, y, dims, dst, |a, b| a == b),
-                CompareOp::Less => rows(x, y, dims, dst, |a, b| a < b),
-                _ => rows(x, y, dims, dst, |a, b| a <= b),
+                CompareOp::Equal => rows(OP, x, y, dims, dst, |a, b| u8::from(a == b)),
+                CompareOp::Less => rows(OP, x, y, dims, dst, |a, b| u8::from(a < b)),
+                _ => rows(OP, x, y, dims, dst, |a, b| u8::from(a <= b)),
             }
         })
     }
-}
-
-/// Asks `holds` of all pairs of elements of two tensors of these shapes.
-fn rows<T: Copy>(
-    a: &[T],
-    b: &[T],
-    [a_dims, b_dims]: [&[usize]; 2],
-    dst: &mut ViewMut<'_>,
-    holds: impl Fn(T, T) -> bool + Copy,
-) -> Result<(), GraphError> {
-    let dims = dst.dims;
-    let (ia, ib) = (Broadcast::new(a_dims, dims), Broadcast::new(b_dims, dims));
-    // Of the same shape they are one row.
-    let same = a_dims == dims && b_dims == dims;
-    let len = if same { a.len() } else { dims.last().copied().unwrap_or(1) }.max(1);
-    for (r, y) in dst.slice::<u8>(OP)?.chunks_exact_mut(len).enumerate() {
-        let ((a0, da), (b0, db)) =
-            if same { ((0, 1), (0, 1)) } else { (ia.row(r * len), ib.row(r * len)) };
-        row(&a[a0..], [da, db], &b[b0..], y, holds);
-    }
-    Ok(())
 }
 
 #[cfg(test)]

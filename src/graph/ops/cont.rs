@@ -154,6 +154,13 @@ const TILE_BYTES: usize = 16 << 10;
 #[inline(always)]
 fn gather(size: usize, row: usize, src: &[u8], [across, step]: [usize; 2], dst: &mut [u8]) {
     let bytes = size * row;
+    if step == 0 && row > 1 {
+        for (j, line) in dst.chunks_exact_mut(bytes).enumerate() {
+            let element = &src[j * across..][..size];
+            line.chunks_exact_mut(size).for_each(|out| out.copy_from_slice(element));
+        }
+        return;
+    }
     // The longer loop inside, as rows of channels that become pixels have few elements; over lines that stay in the
     // first-level cache.
     let lines = if MORE { (TILE_BYTES / bytes).min(dst.len() / bytes) } else { 0 };

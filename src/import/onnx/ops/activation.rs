@@ -107,11 +107,15 @@ fn prelu(cx: &mut NodeCx<'_>) -> Outputs {
     {
         return Ok(vec![cx.unary(UnaryOp::LeakyRelu { alpha }, x)?]);
     }
-    let zero = cx.scalar(cx.dtype(x), 0.0)?;
-    let positive = cx.binary(BinaryOp::Max, x, zero)?;
-    let negative = cx.binary(BinaryOp::Min, x, zero)?;
-    let negative = cx.binary(BinaryOp::Mul, negative, slope)?;
-    let y = cx.binary(BinaryOp::Add, positive, negative)?;
+    let y = if cx.dtype(x) == DType::F32 && BinaryOp::PRelu.has_kernel() {
+        cx.binary(BinaryOp::PRelu, x, slope)?
+    } else {
+        let zero = cx.scalar(cx.dtype(x), 0.0)?;
+        let positive = cx.binary(BinaryOp::Max, x, zero)?;
+        let negative = cx.binary(BinaryOp::Min, x, zero)?;
+        let negative = cx.binary(BinaryOp::Mul, negative, slope)?;
+        cx.binary(BinaryOp::Add, positive, negative)?
+    };
     if cx.dims(y) != cx.dims(x) {
         return Err(NodeError::invalid(format!(
             "slope {:?} does not broadcast to x {:?}",
