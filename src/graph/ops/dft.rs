@@ -132,7 +132,8 @@ impl Operator for Dft {
             (libm::cos(angle), libm::sin(angle))
         };
         #[cfg(feature = "ops-more")]
-        let fft = fast::takes(self, src[0].dtype).then(|| crate::fft::plan(self.length, self.inverse));
+        let fft =
+            fast::takes(self, src[0].dtype).then(|| crate::fft::plan(self.length, self.inverse));
         #[cfg(not(feature = "ops-more"))]
         let fft: Option<()> = None;
         let turns: Vec<(f64, f64)> =
@@ -354,7 +355,8 @@ mod tests {
         // A prime, and a length of many kinds; by the definition each would take minutes.
         for length in [262_147usize, 480_000] {
             let place = 12_345;
-            let tone = |j: usize| ((TAU * ((j * place) % length) as f64 / length as f64).cos()) as f32;
+            let tone =
+                |j: usize| ((TAU * ((j * place) % length) as f64 / length as f64).cos()) as f32;
             let x: Vec<f32> = (0..length).map(tone).collect();
             let mut cx = Context::new();
             let id = cx.input("x", DType::F32, &[1, length, 1]).unwrap();
