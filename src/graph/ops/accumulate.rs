@@ -48,13 +48,13 @@ impl Operator for Accumulate {
             if T::FLOAT {
                 // Kept in f64, and rounded once per element.
                 let step = |a: f64, x: T| if self.product { a * x.to_float() } else { a + x.to_float() };
-                self.lanes(&x, y, extents, f64::from(u8::from(self.product)), step, T::from_float);
+                self.lanes(x, y, extents, f64::from(u8::from(self.product)), step, T::from_float);
             } else {
                 // Low bits are all that counts.
                 let step = |a: i64, x: T| {
                     if self.product { a.wrapping_mul(x.to_int()) } else { a.wrapping_add(x.to_int()) }
                 };
-                self.lanes(&x, y, extents, i64::from(self.product), step, T::from_int);
+                self.lanes(x, y, extents, i64::from(self.product), step, T::from_int);
             }
             Ok(())
         })

@@ -63,34 +63,23 @@ impl BlockMatmulPlan {
         }
     }
 
-    /// [`pack_one`](Self::pack_one) for a number of rows, and any that are missing: chooses the code for
-    /// the format.
+    /// [`pack_one`](Self::pack_one) for a number of rows, and any that are missing. Of blocks of one number, the
+    /// code is for the format: it takes as long as the moves.
     fn pack_lanes<const LANES: usize>(&self, source: &[u8], dst: &mut [u8]) {
-        macro_rules! choose {
-            ($($format:literal)*) => {
-                match self.params().format as usize {
-                    $($format => self.pack_panel::<LANES, $format>(source, dst),)*
-                    _ => unreachable!("all formats are listed"),
-                }
-            };
-        }
-        const {
-            let mut i = BlockFormat::ALL.len();
-            assert!(i == 14, "list the new format below");
-            while i > 0 {
-                i -= 1;
-                assert!(BlockFormat::ALL[i] as usize == i, "ALL has the formats in their order");
+        match self.params().format {
+            BlockFormat::F32 => self.pack_panel::<LANES>(BlockFormat::F32, source, dst),
+            BlockFormat::F16 | BlockFormat::Bf16 => {
+                self.pack_panel::<LANES>(BlockFormat::F16, source, dst);
             }
+            format => self.pack_panel::<LANES>(format, source, dst),
         }
-        choose!(0 1 2 3 4 5 6 7 8 9 10 11 12 13);
     }
 
-    /// One panel of as many rows as `source` has, in the format with number `F`; those that it has not
-    /// are zero. What is moved where is known when this is compiled: it takes as long as the moves.
-    fn pack_panel<const LANES: usize, const F: usize>(&self, source: &[u8], dst: &mut [u8]) {
-        let format = const { BlockFormat::ALL[F] };
+    /// One panel of as many rows as `source` has, in `format`; those that it has not are zero.
+    #[inline(always)]
+    fn pack_panel<const LANES: usize>(&self, format: BlockFormat, source: &[u8], dst: &mut [u8]) {
         let (bytes, row_bytes) = (format.bytes(), self.row_bytes());
-        let (halves, words) = const { (BlockFormat::ALL[F].halves(), BlockFormat::ALL[F].words()) };
+        let (halves, words) = (format.halves(), format.words());
         let (flip, fifth) = (self.flip(), format.fifth_bits());
         let missing = [0; MOST];
         for (b, dst) in dst.chunks_exact_mut(bytes * LANES).enumerate() {
