@@ -164,7 +164,8 @@ impl ConstCache {
         operands: &[&Tensor],
         make: impl FnOnce() -> Result<Tensor, GraphError>,
     ) -> Result<Tensor, GraphError> {
-        let ids: Vec<u64> = operands.iter().map(|t| t.storage().id()).collect();
+        let sources = operands.iter().map(|t| t.storage());
+        let ids: Vec<u64> = sources.clone().map(Storage::id).collect();
         let operands: Vec<_> = operands.iter().map(|t| (t.dtype(), t.dims())).collect();
         let same = |f: &&mut Folded| f.what == what && f.operands == operands;
         {
@@ -175,6 +176,7 @@ impl ConstCache {
             }
         }
         let mut made = make()?;
+        sources.for_each(Storage::let_go);
         let mut maps = lock(&self.maps);
         let Maps { kept, folded, .. } = &mut *maps;
         if ids.iter().all(|id| kept.contains(id)) {
@@ -213,6 +215,7 @@ impl ConstCache {
             return Ok(found.clone());
         }
         let made = Arc::new(make()?);
+        source.let_go();
         *slot = Some(made.clone());
         if let Some(progress) = &mut *lock(&self.progress) {
             progress(source.len());

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::ImportError;
-use crate::tensor::TensorError;
+use crate::tensor::{Backing, TensorError};
 
 /// A file as it is mapped.
 #[derive(Clone, Debug)]
@@ -18,6 +18,12 @@ impl Mapping {
     /// Its bytes.
     pub(crate) fn bytes(&self) -> Bytes {
         Bytes::from_owner(self.clone())
+    }
+
+    /// Where a part of its bytes begins; `None` for others.
+    pub(crate) fn place(&self, part: &[u8]) -> Option<usize> {
+        let at = part.as_ptr().addr().checked_sub(self.0.as_ptr().addr())?;
+        at.checked_add(part.len()).is_some_and(|end| end <= self.0.len()).then_some(at)
     }
 
     /// Lets go of the memory that bytes take which were touched. Whoever touches them again gets them from the
@@ -32,15 +38,29 @@ impl Mapping {
     }
 }
 
+impl Backing for Mapping {
+    #[allow(unsafe_code)]
+    fn let_go(&self, part: &[u8]) {
+        let Some(at) = self.place(part) else { return };
+        // SAFETY: as for all of it.
+        #[cfg(unix)]
+        let _ = unsafe {
+            self.0.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, at, part.len())
+        };
+        #[cfg(not(unix))]
+        let _ = at;
+    }
+}
+
 impl AsRef<[u8]> for Mapping {
     fn as_ref(&self) -> &[u8] {
         &self.0
     }
 }
 
-/// Maps a regular file into memory. An empty file gives no bytes.
-pub(super) fn map_file(path: &Path) -> Result<Bytes, ImportError> {
-    Ok(open_and_map(path)?.0.map_or_else(Bytes::new, |mapping| mapping.bytes()))
+/// Maps a regular file into memory, unless it is empty.
+pub(super) fn map_file(path: &Path) -> Result<Option<Mapping>, ImportError> {
+    Ok(open_and_map(path)?.0)
 }
 
 /// A file mapped, unless it is empty, and to be read.
@@ -93,10 +113,16 @@ mod tests {
         assert_eq!(bytes, data);
         mapping.let_go();
         assert_eq!(bytes, data);
+        assert_eq!(mapping.place(&bytes[7..]), Some(7));
+        assert_eq!(mapping.place(&data), None);
+        for part in [&bytes[..], &bytes[5000..70_000], &data] {
+            Backing::let_go(&mapping, part);
+        }
+        assert_eq!(bytes, data);
         drop((bytes, mapping));
         std::fs::write(&path, []).unwrap();
         assert!(open_and_map(&path).unwrap().0.is_none(), "an empty file has nothing to map");
-        assert!(map_file(&path).unwrap().is_empty());
+        assert!(map_file(&path).unwrap().is_none());
         std::fs::remove_file(&path).unwrap();
     }
 }

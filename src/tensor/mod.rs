@@ -13,6 +13,7 @@ mod storage;
 pub use dtype::{DType, Element};
 pub(crate) use region::Regions;
 pub use shape::{MAX_DIMS, Shape, ShapeError, broadcast};
+pub(crate) use storage::Backing;
 pub use storage::{AlignedBytes, Storage};
 
 use core::fmt;

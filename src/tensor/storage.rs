@@ -133,8 +133,18 @@ struct Inner {
 enum Bytes {
     Owned(AlignedBytes),
     Shared(bytes::Bytes),
+    Backed(bytes::Bytes, Arc<dyn Backing>),
     File(FilePart),
 }
+
+/// Where bytes lie that can be had again, such as a mapped file.
+pub(crate) trait Backing: Send + Sync {
+    /// Lets go of the memory that a part of the bytes takes. Whoever touches it again has them again.
+    fn let_go(&self, part: &[u8]);
+}
+
+/// From here on memory of a backing is worth letting go.
+const BACKED: usize = 64 << 10;
 
 /// A part of a file that is mapped too.
 #[derive(Clone)]
@@ -155,6 +165,22 @@ impl Storage {
     /// Storage over a part of something larger, such as a mapped file. Not necessarily aligned.
     pub fn shared(bytes: bytes::Bytes) -> Self {
         Self::new(Bytes::Shared(bytes))
+    }
+
+    /// As [`Storage::shared`], of bytes that [`Storage::let_go`] may let go.
+    pub(crate) fn backed(bytes: bytes::Bytes, backing: Arc<dyn Backing>) -> Self {
+        match bytes.len() < BACKED {
+            true => Self::shared(bytes),
+            false => Self::new(Bytes::Backed(bytes, backing)),
+        }
+    }
+
+    /// Lets go of the memory of bytes that can be had again, after what was derived from them is there: for
+    /// whoever reads the bytes nothing changes but the time it takes.
+    pub(crate) fn let_go(&self) {
+        if let Bytes::Backed(bytes, backing) = &self.0.bytes {
+            backing.let_go(bytes);
+        }
     }
 
     /// Storage over a part of a file: the part as it is mapped, the file, and where in it the part
@@ -194,6 +220,7 @@ impl Storage {
     pub(crate) fn part(&self, range: core::ops::Range<usize>) -> Result<Self, TensorError> {
         match &self.0.bytes {
             Bytes::Shared(bytes) => Ok(Self::shared(bytes.slice(range))),
+            Bytes::Backed(bytes, backing) => Ok(Self::backed(bytes.slice(range), backing.clone())),
             Bytes::File(part) => {
                 let offset = part.offset + range.start as u64;
                 Ok(Self::file(part.mapped.slice(range), part.file.clone(), offset))
@@ -215,7 +242,7 @@ impl Storage {
                 inner.id = new_id();
                 Some(bytes)
             }
-            Bytes::Shared(_) | Bytes::File(_) => None,
+            Bytes::Shared(_) | Bytes::Backed(..) | Bytes::File(_) => None,
         }
     }
 
@@ -258,7 +285,7 @@ impl Deref for Storage {
     fn deref(&self) -> &[u8] {
         match &self.0.bytes {
             Bytes::Owned(b) => b,
-            Bytes::Shared(b) => b,
+            Bytes::Shared(b) | Bytes::Backed(b, _) => b,
             Bytes::File(part) => &part.mapped,
         }
     }

@@ -1,14 +1,17 @@
 //! `cargo xtask dist`: what packages of the program consist of.
 
 use std::fs;
+use std::io::Write as _;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use crate::legs::has_program;
 use crate::{cargo, finish, target_dir};
 
 /// Where it lies: the Debian package names its files from there, wherever Cargo builds.
 const FOLDER: &str = "target/dist";
+/// Has the linker keep one of several functions that are the same.
+const FOLD: &str = "-Clink-arg=-Wl,--icf=all";
 /// How the program is built.
 const PROFILE: &str = "compact";
 
@@ -79,6 +82,9 @@ fn program(features: &[&str]) -> Result<(), String> {
         if packs_addresses() {
             build.arg("-Clink-arg=-Wl,-z,pack-relative-relocs");
         }
+        if links_with(FOLD) {
+            build.arg(FOLD);
+        }
     }
     finish(&mut build)
 }
@@ -87,6 +93,21 @@ fn program(features: &[&str]) -> Result<(), String> {
 /// cannot read it then.
 fn packs_addresses() -> bool {
     cfg!(target_os = "linux") && c_library().is_some_and(|version| version >= [2, 36])
+}
+
+/// Whether the linker here knows an argument.
+fn links_with(argument: &str) -> bool {
+    let program = target_dir().join("links-with");
+    let mut rustc = Command::new("rustc");
+    rustc.args(["--crate-type", "bin", "-", argument, "-o"]).arg(&program);
+    let quiet = rustc.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+    let links = quiet.spawn().is_ok_and(|mut rustc| {
+        let source = rustc.stdin.take().map(|mut stdin| stdin.write_all(b"fn main() {}"));
+        source.is_some_and(|written| written.is_ok()) && rustc.wait().is_ok_and(|s| s.success())
+    });
+    // What is left of it does no harm.
+    let _ = fs::remove_file(program);
+    links
 }
 
 /// The version of glibc here, if that is the C library.

@@ -5,6 +5,7 @@ use core::ops::Range;
 use tilewright_kernels::template::binary::{BinaryOp, BinaryParams, BinaryPlan};
 use tilewright_kernels::{Activation, C_BLOCK};
 
+use super::elements::{floats, integers, write_floats, write_low_bits};
 use super::{LayoutRule, Operator, RuleCx, expect_operands};
 use crate::graph::{GraphError, Info, Layout, LowerCx, Step, View, ViewMut};
 use crate::tensor::{AlignedBytes, DType, Element, MAX_DIMS, broadcast};
@@ -130,21 +131,9 @@ impl Operator for Binary {
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
         let (name, op) = (self.name(), self.op);
-        macro_rules! floats {
-            ($t:ty, $to:expr, $from:expr) => {
-                zip::<$t>(name, src, dst, |a, b| Some($from(apply(op, $to(a), $to(b)))))
-            };
-        }
-        macro_rules! integers {
-            ($($t:ty),*) => {
-                match src[0].dtype {
-                    $(<$t>::DTYPE => zip::<$t>(name, src, dst, |a, b| {
-                        Some(apply_int(op, i64::from(a), i64::from(b))? as $t)
-                    }),)*
-                    dtype => Err(GraphError::UnsupportedDType { op: name, dtype }),
-                }
-            };
-        }
+        let dims = [src[0].dims, src[1].dims, dst.dims];
+        let results: usize = dst.dims.iter().product();
+        let of_ints = |a, b| apply_int(op, a, b);
         macro_rules! wrapping {
             ($t:ty) => {{
                 let (a, b) = (src[0].slice::<$t>(name)?, src[1].slice::<$t>(name)?);
@@ -161,9 +150,12 @@ impl Operator for Binary {
                 let value = apply(op, f64::from(a), f64::from(b)) as f32;
                 Some(super::unary::activate(self.activation, value))
             }),
-            DType::F64 => floats!(f64, |v: f64| v, |v: f64| v),
-            DType::F16 => floats!(half::f16, f64::from, half::f16::from_f64),
-            DType::BF16 => floats!(half::bf16, f64::from, half::bf16::from_f64),
+            DType::F64 | DType::F16 | DType::BF16 => {
+                let (a, b) = (floats(&src[0], name)?, floats(&src[1], name)?);
+                let mut y = vec![0.0; results];
+                pairs(name, &a, &b, dims, &mut y, |a, b| Some(apply(op, a, b)))?;
+                write_floats(dst, name, y)
+            }
             DType::U64 => zip::<u64>(name, src, dst, |a, b| match op {
                 BinaryOp::Div => a.checked_div(b),
                 BinaryOp::Min => Some(a.min(b)),
@@ -174,11 +166,18 @@ impl Operator for Binary {
             }),
             // What positions and shapes are computed with.
             DType::I64 | DType::I32
-                if matches!(op, BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul) =>
+                if cfg!(feature = "ops-more")
+                    && matches!(op, BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul) =>
             {
                 if src[0].dtype == DType::I64 { wrapping!(i64) } else { wrapping!(i32) }
             }
-            _ => integers!(i8, u8, i16, u16, i32, u32, i64),
+            DType::I64 => zip::<i64>(name, src, dst, of_ints),
+            _ => {
+                let (a, b) = (integers(&src[0], name)?, integers(&src[1], name)?);
+                let mut y = vec![0; results];
+                pairs(name, &a, &b, dims, &mut y, of_ints)?;
+                write_low_bits(dst, name, &y)
+            }
         }
     }
 
@@ -230,8 +229,7 @@ impl Operator for Binary {
     }
 }
 
-/// Applies `f` to each pair of broadcast elements; `None` from it is a division by zero or an
-/// exponent out of range.
+/// [`pairs`] of operands and a result of one type.
 fn zip<T: Element + bytemuck::Pod>(
     op: &'static str,
     src: &[View<'_>],
@@ -239,19 +237,31 @@ fn zip<T: Element + bytemuck::Pod>(
     f: impl Fn(T, T) -> Option<T>,
 ) -> Result<(), GraphError> {
     let (a, b) = (src[0].slice::<T>(op)?, src[1].slice::<T>(op)?);
-    let dims = dst.dims;
-    let (ia, ib) = (Broadcast::new(src[0].dims, dims), Broadcast::new(src[1].dims, dims));
-    let row = dims.last().copied().unwrap_or(1).max(1);
-    for (r, y) in dst.slice::<T>(op)?.chunks_exact_mut(row).enumerate() {
-        let ((a0, da), (b0, db)) = (ia.row(r * row), ib.row(r * row));
-        for (i, y) in y.iter_mut().enumerate() {
-            *y = f(a[a0 + i * da], b[b0 + i * db]).ok_or_else(|| GraphError::Unsupported {
-                op,
-                what: "a zero divisor or a negative exponent of integers".to_owned(),
-            })?;
+    let dims = [src[0].dims, src[1].dims, dst.dims];
+    pairs(op, a, b, dims, dst.slice::<T>(op)?, f)
+}
+
+/// Applies `f` to each pair of broadcast elements, of extents of both operands and the result; `None` from it is a
+/// division by zero or an exponent out of range.
+fn pairs<T: Copy>(
+    op: &'static str,
+    a: &[T],
+    b: &[T],
+    [a_dims, b_dims, dims]: [&[usize]; 3],
+    y: &mut [T],
+    f: impl Fn(T, T) -> Option<T>,
+) -> Result<(), GraphError> {
+    let mut all = true;
+    each_row([a_dims, b_dims], dims, y.len(), &mut |at, (a0, da), (b0, db)| {
+        for (i, y) in y[at].iter_mut().enumerate() {
+            match f(a[a0 + i * da], b[b0 + i * db]) {
+                Some(value) => *y = value,
+                None => all = false,
+            }
         }
-    }
-    Ok(())
+    });
+    let what = "a zero divisor or a negative exponent of integers";
+    if all { Ok(()) } else { Err(GraphError::Unsupported { op, what: what.to_owned() }) }
 }
 
 /// Elements of a row that are looked at together.
@@ -284,21 +294,37 @@ pub(super) fn rows<T: Copy, U: Element + bytemuck::Pod>(
     op: &'static str,
     a: &[T],
     b: &[T],
-    [a_dims, b_dims]: [&[usize]; 2],
+    dims: [&[usize]; 2],
     dst: &mut ViewMut<'_>,
     f: impl Fn(T, T) -> U + Copy,
 ) -> Result<(), GraphError> {
-    let dims = dst.dims;
-    let (ia, ib) = (Broadcast::new(a_dims, dims), Broadcast::new(b_dims, dims));
-    // Of the same shape they are one row.
-    let same = a_dims == dims && b_dims == dims;
-    let len = if same { a.len() } else { dims.last().copied().unwrap_or(1) }.max(1);
-    for (r, y) in dst.slice::<U>(op)?.chunks_exact_mut(len).enumerate() {
-        let ((a0, da), (b0, db)) =
-            if same { ((0, 1), (0, 1)) } else { (ia.row(r * len), ib.row(r * len)) };
-        row(&a[a0..], [da, db], &b[b0..], y, f);
-    }
+    let of = dst.dims;
+    let y = dst.slice::<U>(op)?;
+    each_row(dims, of, y.len(), &mut |at, (a0, da), (b0, db)| {
+        row(&a[a0..], [da, db], &b[b0..], &mut y[at], f);
+    });
     Ok(())
+}
+
+/// Where an operand's part of a row begins, and how far apart its elements are.
+type Elements = (usize, usize);
+
+/// Visits the rows of a result of `all` elements: one code for all types.
+fn each_row(
+    [a_dims, b_dims]: [&[usize]; 2],
+    dims: &[usize],
+    all: usize,
+    visit: &mut dyn FnMut(Range<usize>, Elements, Elements),
+) {
+    // Of the same shape they are one row.
+    if a_dims == dims && b_dims == dims {
+        return visit(0..all, (0, 1), (0, 1));
+    }
+    let (ia, ib) = (Broadcast::new(a_dims, dims), Broadcast::new(b_dims, dims));
+    let len = dims.last().copied().unwrap_or(1).max(1);
+    for at in (0..all).step_by(len) {
+        visit(at..at + len, ia.row(at), ib.row(at));
+    }
 }
 
 /// Maps positions in a broadcast result to positions in an operand.

@@ -95,6 +95,7 @@ fn directly(x: &View<'_>, y: &mut ViewMut<'_>) -> Result<bool, GraphError> {
         };
     }
     pairs! {
+        BF16 bf16 => F32 f32: bf16::to_f32;
         U8 u8 => F32 f32: f32::from;
         I8 i8 => F32 f32: f32::from;
         Bool u8 => F32 f32: |x| if x == 0 { 0.0 } else { 1.0 };

@@ -72,13 +72,13 @@ impl Operator for Compare {
             };
             return rows(OP, x, y, dims, dst, |a, b| u8::from(holds(a, b)));
         }
+        // One loop for each type.
+        let less = u8::from(op != CompareOp::Equal);
+        let equal = u8::from(op != CompareOp::Less);
         with_element!(a.dtype, OP, T => {
             let (x, y) = (a.slice::<T>(OP)?, b.slice::<T>(OP)?);
-            match op {
-                CompareOp::Equal => rows(OP, x, y, dims, dst, |a, b| u8::from(a == b)),
-                CompareOp::Less => rows(OP, x, y, dims, dst, |a, b| u8::from(a < b)),
-                _ => rows(OP, x, y, dims, dst, |a, b| u8::from(a <= b)),
-            }
+            let holds = |a, b| (u8::from(a < b) & less) | (u8::from(a == b) & equal);
+            rows(OP, x, y, dims, dst, holds)
         })
     }
 }

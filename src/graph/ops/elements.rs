@@ -46,8 +46,7 @@ pub(super) fn around(dims: &[usize], axis: usize) -> (usize, usize, usize) {
 /// The elements as f64. Integers beyond 2^53 lose low bits.
 pub(super) fn floats(x: &View<'_>, op: &'static str) -> Result<Vec<f64>, GraphError> {
     with_element!(x.dtype, op, T => {
-        let wide = |&v: &T| if T::FLOAT { v.to_float() } else { v.to_int() as f64 };
-        Ok(x.slice::<T>(op)?.iter().map(wide).collect())
+        Ok(x.slice::<T>(op)?.iter().map(|v| v.to_float()).collect())
     })
 }
 
@@ -57,8 +56,33 @@ pub(super) fn write_floats(
     op: &'static str,
     values: impl IntoIterator<Item = f64>,
 ) -> Result<(), GraphError> {
+    // Behind a pointer, as what follows is code for each type.
+    fn write(
+        dst: &mut ViewMut<'_>,
+        op: &'static str,
+        values: &mut dyn Iterator<Item = f64>,
+    ) -> Result<(), GraphError> {
+        with_element!(dst.dtype, op, T => {
+            dst.slice::<T>(op)?.iter_mut().zip(values).for_each(|(y, v)| *y = T::from_float(v));
+            Ok(())
+        })
+    }
+    write(dst, op, &mut values.into_iter())
+}
+
+/// The low 64 bits of the elements of a type that is no float; those of `u64` are the same with and without a sign.
+pub(super) fn low_bits(x: &View<'_>, op: &'static str) -> Result<Vec<i64>, GraphError> {
+    with_element!(x.dtype, op, T => Ok(x.slice::<T>(op)?.iter().map(|v| v.to_int()).collect()))
+}
+
+/// Writes the low bits of integers to the result's type.
+pub(super) fn write_low_bits(
+    dst: &mut ViewMut<'_>,
+    op: &'static str,
+    values: &[i64],
+) -> Result<(), GraphError> {
     with_element!(dst.dtype, op, T => {
-        dst.slice::<T>(op)?.iter_mut().zip(values).for_each(|(y, v)| *y = T::from_float(v));
+        dst.slice::<T>(op)?.iter_mut().zip(values).for_each(|(y, &v)| *y = T::from_int(v));
         Ok(())
     })
 }
@@ -68,9 +92,7 @@ pub(super) fn integers(x: &View<'_>, op: &'static str) -> Result<Vec<i64>, Graph
     if x.dtype.is_float() || x.dtype == DType::U64 {
         return Err(GraphError::UnsupportedDType { op, dtype: x.dtype });
     }
-    with_element!(x.dtype, op, T => {
-        Ok(x.slice::<T>(op)?.iter().map(|v| v.to_int()).collect())
-    })
+    low_bits(x, op)
 }
 
 /// An index counted from the front; negative ones count from the end.

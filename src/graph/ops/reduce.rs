@@ -3,6 +3,7 @@
 pub use tilewright_kernels::template::reduce::ReduceOp;
 use tilewright_kernels::template::reduce::{ReduceParams, ReducePlan};
 
+use super::elements::{self, low_bits, write_floats, write_low_bits};
 use super::plan_step::PlanStep;
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
@@ -70,52 +71,24 @@ impl Operator for Reduce {
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
         let (x, name, op) = (&src[0], self.name(), self.op);
-        let params = self.params(x.dims);
-        // One loop for all types of floats, and one for all of integers: what is made for each type is how its
-        // elements become wide ones, and back.
-        macro_rules! through {
-            ($t:ty, $wide:expr, $narrow:expr, $f:expr) => {{
-                let (x, y) = (x.slice::<$t>(name)?, dst.slice::<$t>(name)?);
-                let (wide, narrow) = ($wide, $narrow);
-                along(y.len(), &params, &|at| wide(x[at]), $f, &mut |i, v| y[i] = narrow(v));
-                Ok(())
-            }};
+        let (params, results) = (self.params(x.dims), dst.dims.iter().product());
+        if x.dtype == DType::Bool {
+            // All and any.
+            let any = op == ReduceOp::Max;
+            let holds = |v: &[i64]| i64::from(v.contains(&i64::from(any)) == any);
+            return write_low_bits(
+                dst,
+                name,
+                &along(results, &params, &low_bits(x, name)?, &holds),
+            );
         }
-        macro_rules! float {
-            ($t:ty, $from:expr) => {
-                through!($t, |v: $t| f64::from(v), $from, &|v| floats(op, v))
-            };
+        if !x.dtype.is_float() && ints(op, &[], [0, 0]).is_some() {
+            let ends = ends(x.dtype);
+            let of = |v: &[i64]| ints(op, v, ends).unwrap_or_default();
+            return write_low_bits(dst, name, &along(results, &params, &low_bits(x, name)?, &of));
         }
-        macro_rules! int {
-            ($t:ty) => {{
-                let ends = [<$t>::MIN as i64, <$t>::MAX as i64];
-                if ints(op, &[], ends).is_some() {
-                    let of = |v: &[i64]| ints(op, v, ends).unwrap_or_default();
-                    through!($t, |v: $t| v as i64, |v: i64| v as $t, &of)
-                } else {
-                    through!($t, |v: $t| v as f64, |v: f64| v as $t, &|v| floats(op, v))
-                }
-            }};
-        }
-        match x.dtype {
-            DType::F32 => float!(f32, |v: f64| v as f32),
-            DType::F64 => float!(f64, |v: f64| v),
-            DType::F16 => float!(half::f16, half::f16::from_f64),
-            DType::BF16 => float!(half::bf16, half::bf16::from_f64),
-            DType::Bool => through!(u8, i64::from, |v: i64| v as u8, &|v| match op {
-                ReduceOp::Max => i64::from(v.contains(&1)),
-                _ => i64::from(!v.contains(&0)),
-            }),
-            DType::I8 => int!(i8),
-            DType::U8 => int!(u8),
-            DType::I16 => int!(i16),
-            DType::U16 => int!(u16),
-            DType::I32 => int!(i32),
-            DType::U32 => int!(u32),
-            DType::I64 => int!(i64),
-            DType::U64 => int!(u64),
-            dtype => Err(GraphError::UnsupportedDType { op: name, dtype }),
-        }
+        let values = elements::floats(x, name)?;
+        write_floats(dst, name, along(results, &params, &values, &|v| floats(op, v)))
     }
 
     fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
@@ -127,21 +100,25 @@ impl Operator for Reduce {
     }
 }
 
-/// Writes the results of `f` on what is read along the axis. No more than one line of elements is copied.
-fn along<T>(
-    results: usize,
-    params: &ReduceParams,
-    read: &dyn Fn(usize) -> T,
-    f: &dyn Fn(&[T]) -> T,
-    write: &mut dyn FnMut(usize, T),
-) {
+/// The results of `f` on the elements along the axis.
+fn along<T: Copy>(results: usize, params: &ReduceParams, x: &[T], f: &dyn Fn(&[T]) -> T) -> Vec<T> {
     let &ReduceParams { axis, inner, .. } = params;
     let mut line = Vec::with_capacity(axis);
-    for i in 0..results {
+    let of = |i: usize| {
         let first = i / inner * axis * inner + i % inner;
         line.clear();
-        line.extend((0..axis).map(|k| read(first + k * inner)));
-        write(i, f(&line));
+        line.extend((0..axis).map(|k| x[first + k * inner]));
+        f(&line)
+    };
+    (0..results).map(of).collect()
+}
+
+/// The least and the greatest value of a type of integers, as 64 bits.
+fn ends(dtype: DType) -> [i64; 2] {
+    let unused = 64 - 8 * dtype.block_bytes().min(8) as u32;
+    match dtype {
+        DType::U8 | DType::U16 | DType::U32 | DType::U64 => [0, (u64::MAX >> unused) as i64],
+        _ => [i64::MIN >> unused, i64::MAX >> unused],
     }
 }
 

@@ -3,6 +3,7 @@
 use tilewright_kernels::KernelError;
 use tilewright_kernels::template::softmax::{SoftmaxParams, SoftmaxPlan};
 
+use super::elements::{floats, write_floats};
 use super::plan_step::PlanStep;
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
@@ -48,31 +49,18 @@ impl Operator for Softmax {
     }
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
-        let (x, name) = (&src[0], self.name());
-        let SoftmaxParams { outer, axis, inner, log } = self.params(x.dims);
-        macro_rules! compute {
-            ($t:ty, $to:expr) => {{
-                let (x, y) = (x.slice::<$t>(name)?, dst.slice::<$t>(name)?);
-                for (o, i) in (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i))) {
-                    let at = |k: usize| (o * axis + k) * inner + i;
-                    let values = || (0..axis).map(|k| f64::from(x[at(k)]));
-                    let largest = values().fold(f64::NEG_INFINITY, f64::max);
-                    let sum: f64 = values().map(|v| (v - largest).exp()).sum();
-                    for k in 0..axis {
-                        let shifted = f64::from(x[at(k)]) - largest;
-                        y[at(k)] = $to(if log { shifted - sum.ln() } else { shifted.exp() / sum });
-                    }
-                }
-                Ok(())
-            }};
+        let SoftmaxParams { outer, axis, inner, log } = self.params(src[0].dims);
+        let mut values = floats(&src[0], self.name())?;
+        for (o, i) in (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i))) {
+            let at = |k: usize| (o * axis + k) * inner + i;
+            let largest = (0..axis).fold(f64::NEG_INFINITY, |most, k| most.max(values[at(k)]));
+            let sum: f64 = (0..axis).map(|k| (values[at(k)] - largest).exp()).sum();
+            for k in 0..axis {
+                let shifted = values[at(k)] - largest;
+                values[at(k)] = if log { shifted - sum.ln() } else { shifted.exp() / sum };
+            }
         }
-        match x.dtype {
-            DType::F32 => compute!(f32, |v: f64| v as f32),
-            DType::F64 => compute!(f64, |v: f64| v),
-            DType::F16 => compute!(half::f16, half::f16::from_f64),
-            DType::BF16 => compute!(half::bf16, half::bf16::from_f64),
-            dtype => Err(GraphError::UnsupportedDType { op: name, dtype }),
-        }
+        write_floats(dst, self.name(), values)
     }
 
     fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {

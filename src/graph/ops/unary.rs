@@ -4,6 +4,7 @@ use tilewright_kernels::Activation;
 pub use tilewright_kernels::template::unary::UnaryOp;
 use tilewright_kernels::template::unary::{UnaryParams, UnaryPlan};
 
+use super::elements::{floats, write_floats};
 use super::plan_step::PlanStep;
 use super::{LayoutRule, Operator, RuleCx, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
@@ -199,9 +200,10 @@ impl Operator for Unary {
             DType::U32 => unsigned!(u32),
             DType::U64 => unsigned!(u64),
             DType::F32 => map!(f32, |x| apply(op, f64::from(x)) as f32),
-            DType::F64 => map!(f64, |x| apply(op, x)),
-            DType::F16 => map!(half::f16, |x| half::f16::from_f64(apply(op, f64::from(x)))),
-            DType::BF16 => map!(half::bf16, |x| half::bf16::from_f64(apply(op, f64::from(x)))),
+            DType::F64 | DType::F16 | DType::BF16 => {
+                let values = floats(&src[0], name)?;
+                write_floats(dst, name, values.into_iter().map(|x| apply(op, x)))
+            }
             DType::I8 => integers!(i8),
             DType::I16 => integers!(i16),
             DType::I32 => integers!(i32),

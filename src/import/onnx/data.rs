@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use half::{bf16, f16};
@@ -10,24 +11,45 @@ use prost::Message;
 
 use super::proto::{EXTERNAL, StringStringEntryProto, TensorProto, data_type};
 use crate::import::error::short;
-use crate::import::map::map_file;
+use crate::import::map::{Mapping, map_file};
 use crate::import::{DataError, ImportError};
 use crate::tensor::{DType, Element, Shape, Storage, Tensor, TensorError};
 
-/// The files beside a model that hold its large constants, each mapped once.
+/// The files that hold the constants of a model: its own, and those beside it, each mapped once.
 #[derive(Default)]
 pub struct External {
     folder: Option<PathBuf>,
-    files: HashMap<PathBuf, Bytes>,
+    own: Option<Arc<Mapping>>,
+    /// Places among the files, by where the model says that they are.
+    places: HashMap<String, usize>,
+    /// `None` for empty ones.
+    files: Vec<Option<Arc<Mapping>>>,
 }
 
 impl External {
     /// Files are looked for in `folder` and below; without one, references to files are refused.
     pub fn new(folder: Option<&Path>) -> Self {
-        Self { folder: folder.map(Into::into), files: HashMap::new() }
+        Self { folder: folder.map(Into::into), ..Self::default() }
+    }
+
+    /// That of a model that lies in a mapped file.
+    pub(super) fn of_file(folder: Option<&Path>, own: Option<Mapping>) -> Self {
+        Self { own: own.map(Arc::new), ..Self::new(folder) }
+    }
+
+    /// Storage over bytes, those of mapped files so that their memory can be let go.
+    fn storage(&self, bytes: Bytes) -> Storage {
+        let mut mapped = self.own.iter().chain(self.files.iter().flatten());
+        match mapped.find(|mapping| mapping.place(&bytes).is_some()) {
+            Some(mapping) => Storage::backed(bytes, mapping.clone()),
+            None => Storage::shared(bytes),
+        }
     }
 
     fn open(&mut self, location: &str) -> Result<Bytes, DataError> {
+        if let Some(known) = self.places.get(location).and_then(|&i| self.files.get(i)) {
+            return Ok(known.as_deref().map_or_else(Bytes::new, Mapping::bytes));
+        }
         let fail = |reason: String| DataError::External { reason };
         let folder = self
             .folder
@@ -53,11 +75,10 @@ impl External {
                 short(location)
             )));
         }
-        if let Some(bytes) = self.files.get(&path) {
-            return Ok(bytes.clone());
-        }
-        let bytes = map_file(&path).map_err(|e| fail(e.to_string()))?;
-        self.files.insert(path, bytes.clone());
+        let mapping = map_file(&path).map_err(|e| fail(e.to_string()))?;
+        let bytes = mapping.as_ref().map_or_else(Bytes::new, Mapping::bytes);
+        self.places.insert(location.to_owned(), self.files.len());
+        self.files.push(mapping.map(Arc::new));
         Ok(bytes)
     }
 
@@ -124,11 +145,12 @@ pub fn tensor_from_proto(p: &TensorProto, external: &mut External) -> Result<Ten
         if source.is_some() {
             return Err(DataError::Ambiguous);
         }
-        return raw(dtype, &dims, external.read(&p.external_data)?);
+        let bytes = external.read(&p.external_data)?;
+        return raw(dtype, &dims, bytes, external);
     }
     match source {
-        None => raw(dtype, &dims, Bytes::new()),
-        Some(Source::Raw(bytes)) => raw(dtype, &dims, bytes.clone()),
+        None => raw(dtype, &dims, Bytes::new(), external),
+        Some(Source::Raw(bytes)) => raw(dtype, &dims, bytes.clone(), external),
         Some(Source::F32(v)) if dtype == DType::F32 => {
             count(v.len())?;
             Ok(Tensor::from_slice(&dims, v)?)
@@ -200,11 +222,9 @@ pub(super) fn unpacked(
 /// # Errors
 /// [`ImportError::Io`], [`ImportError::Empty`], [`ImportError::Decode`] or [`ImportError::Data`].
 pub fn read_tensor_pb(path: &Path) -> Result<(String, Tensor), ImportError> {
-    let bytes = map_file(path)?;
-    if bytes.is_empty() {
-        return Err(ImportError::Empty);
-    }
-    let proto = TensorProto::decode(bytes).map_err(|e| ImportError::Decode(e.to_string()))?;
+    let Some(mapping) = map_file(path)? else { return Err(ImportError::Empty) };
+    let proto =
+        TensorProto::decode(mapping.bytes()).map_err(|e| ImportError::Decode(e.to_string()))?;
     let name = proto.name.clone().unwrap_or_default();
     match tensor_from_proto(&proto, &mut External::new(path.parent())) {
         Ok(tensor) => Ok((name, tensor)),
@@ -254,7 +274,12 @@ impl<'a> Source<'a> {
 }
 
 /// A tensor over little-endian bytes.
-fn raw(dtype: DType, dims: &[usize], bytes: Bytes) -> Result<Tensor, DataError> {
+fn raw(
+    dtype: DType,
+    dims: &[usize],
+    bytes: Bytes,
+    external: &External,
+) -> Result<Tensor, DataError> {
     let width = dtype.block_bytes();
     let bytes = if cfg!(target_endian = "big") && width > 1 {
         let mut swapped = bytes.to_vec();
@@ -265,7 +290,7 @@ fn raw(dtype: DType, dims: &[usize], bytes: Bytes) -> Result<Tensor, DataError> 
     } else {
         bytes
     };
-    Ok(Tensor::from_storage(dtype, dims, Storage::shared(bytes))?)
+    Ok(Tensor::from_storage(dtype, dims, external.storage(bytes))?)
 }
 
 /// Elements that are stored one per `int32`.
@@ -321,6 +346,15 @@ pub(super) fn widened(t: Tensor) -> Result<Tensor, TensorError> {
         Some(v) if computed(t.dtype()) != t.dtype() => Tensor::from_slice(&t.dims(), &v),
         _ => Ok(t),
     }
+}
+
+/// Bytes from which on a constant of the model stays as it is in the file. A graph converts it when it reads it, and
+/// lets go of the result once that is packed.
+const STAYS: usize = 64 << 10;
+
+/// A constant of the model: in the type it is computed in, unless it is large.
+pub(super) fn constant(t: Tensor) -> Result<Tensor, TensorError> {
+    if t.bytes().len() < STAYS { widened(t) } else { Ok(t) }
 }
 
 /// A tensor of singles in half precision.

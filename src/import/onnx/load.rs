@@ -8,7 +8,7 @@ use bytes::Bytes;
 use prost::Message;
 
 use super::attr::Attrs;
-use super::data::{External, computed, tensor_from_proto, unpacked, widened};
+use super::data::{External, computed, constant, tensor_from_proto, unpacked};
 use super::model::{Body, Dim, Node, OnnxModel, ValueId, ValueInfo};
 use super::proto::{
     GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, data_type, dimension,
@@ -33,7 +33,9 @@ impl OnnxModel {
     /// Any [`ImportError`] but those of inputs and nodes. What is not supported comes as one
     /// [`ImportError::Unsupported`] that lists all of it.
     pub fn load(path: &Path) -> Result<Self, ImportError> {
-        Self::from_bytes(map_file(path)?, path.parent())
+        let mapping = map_file(path)?.ok_or(ImportError::Empty)?;
+        let proto = decoded(mapping.bytes())?;
+        Self::from_message(proto, External::of_file(path.parent(), Some(mapping)))
     }
 
     /// Loads a model from memory. `folder` is where external data are looked for; without one they
@@ -45,15 +47,18 @@ impl OnnxModel {
         if bytes.is_empty() {
             return Err(ImportError::Empty);
         }
-        let proto = ModelProto::decode(bytes).map_err(|e| ImportError::Decode(e.to_string()))?;
-        Self::from_proto(proto, folder)
+        Self::from_proto(decoded(bytes)?, folder)
     }
 
     /// Checks a decoded message.
     ///
     /// # Errors
     /// As [`OnnxModel::load`].
-    pub fn from_proto(mut proto: ModelProto, folder: Option<&Path>) -> Result<Self, ImportError> {
+    pub fn from_proto(proto: ModelProto, folder: Option<&Path>) -> Result<Self, ImportError> {
+        Self::from_message(proto, External::new(folder))
+    }
+
+    fn from_message(mut proto: ModelProto, external: External) -> Result<Self, ImportError> {
         let found = proto.ir_version.unwrap_or(0);
         if cfg!(feature = "ops-control") {
             functions::inline(&mut proto)?;
@@ -92,7 +97,7 @@ impl OnnxModel {
         for entry in proto.metadata_props {
             metadata.insert(entry.key.unwrap_or_default(), entry.value.unwrap_or_default());
         }
-        let mut loader = Loader::new(found, opset, opsets, folder);
+        let mut loader = Loader::new(found, opset, opsets, external);
         // Without their operators nothing makes texts of them again.
         let texts = if cfg!(feature = "ops-more") {
             texts::number(&mut graph, &mut loader.missing)
@@ -105,6 +110,10 @@ impl OnnxModel {
         model.metadata = metadata;
         Ok(model)
     }
+}
+
+fn decoded(bytes: Bytes) -> Result<ModelProto, ImportError> {
+    ModelProto::decode(bytes).map_err(|e| ImportError::Decode(e.to_string()))
 }
 
 /// The error of a model that needs what this build lacks.
@@ -180,12 +189,12 @@ struct Loader {
 }
 
 impl Loader {
-    fn new(ir: i64, opset: i64, opsets: BTreeMap<String, i64>, folder: Option<&Path>) -> Self {
+    fn new(ir: i64, opset: i64, opsets: BTreeMap<String, i64>, external: External) -> Self {
         Self {
             ir,
             opset,
             opsets,
-            external: External::new(folder),
+            external,
             missing: MissingList::default(),
             scopes: Vec::new(),
             graphs: 0,
@@ -283,7 +292,7 @@ impl Loader {
             self.narrow.push((id, dtype));
             self.halves = true;
         }
-        match tensor.and_then(|t| Ok(widened(t)?)) {
+        match tensor.and_then(|t| Ok(constant(t)?)) {
             Ok(tensor) => self.constants.push((id, tensor)),
             Err(DataError::Type(t)) => self.missing.add(MissingKind::Type(t), &short(name)),
             Err(source) => return Err(ImportError::Data { tensor: short(name), source }),
@@ -505,7 +514,7 @@ impl Loader {
             self.narrow.push((id, t.dtype()));
             self.halves = true;
         }
-        match value.map(|t| t.and_then(|t| Ok(widened(t)?))) {
+        match value.map(|t| t.and_then(|t| Ok(constant(t)?))) {
             Some(Ok(value)) => self.constants.push((id, value)),
             Some(Err(source)) => return Err(ImportError::Data { tensor: short(name), source }),
             // The attribute is there but refused, and listed as missing.

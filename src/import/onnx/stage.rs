@@ -184,7 +184,8 @@ impl Values {
         }
         let Some(tensor) = model.constant(value) else { return Ok(None) };
         ctx.cache().keep(tensor.storage());
-        let id = ctx.constant(tensor.clone())?;
+        let stored = ctx.constant(tensor.clone())?;
+        let id = converted(ctx, stored, computed(tensor.dtype()))?;
         if let Some(name) = model.values.get(value) {
             ctx.set_name(id, &short(name));
         }
@@ -294,7 +295,8 @@ impl OnnxModel {
         let (mut ctx, mut values) = (Context::new(), Values::new(self));
         for (&value, t) in node.inputs.iter().zip(inputs) {
             if let (Some(value), Some(t)) = (value, t) {
-                values.set(value, ctx.constant(t.clone())?);
+                let stored = ctx.constant(t.clone())?;
+                values.set(value, converted(&mut ctx, stored, computed(t.dtype()))?);
             }
         }
         let mut budget = Budget::of_run();
@@ -339,7 +341,8 @@ impl OnnxModel {
         mut values: Values,
         given: &[(ValueId, TensorId)],
     ) -> Result<(Values, After), ImportError> {
-        let stored = self.constants.iter().map(|(_, t)| t.bytes().len());
+        let width = |t: &Tensor| computed(t.dtype()).block_bytes();
+        let stored = self.constants.iter().map(|(_, t)| t.shape().elements() * width(t));
         let mut budget = Budget::new(stored.fold(0usize, usize::saturating_add));
         let mut after = After::default();
         let (mut waiting, mut built) = (HashSet::new(), Vec::new());
