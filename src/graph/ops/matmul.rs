@@ -1,7 +1,7 @@
 //! Matrix products.
 
 use core::ops::Range;
-use core::ptr;
+use core::{array, ptr};
 use std::sync::Arc;
 
 use bytemuck::{cast_slice, cast_slice_mut};
@@ -112,20 +112,16 @@ impl Operator for MatMul {
                 let (a, b) = (cast_slice::<_, $t>(src[0].bytes), cast_slice::<_, $t>(src[1].bytes));
                 let s = self.sizes(src[0].dims, src[1].dims)?;
                 let (ab, bb) = batches(src[0].dims, src[1].dims, &s.batch);
-                let plane = s.m * s.n;
                 let added = self.residual_operand().map(|i| cast_slice::<_, $t>(src[i].bytes));
-                for (i, y) in cast_slice_mut::<_, $t>(dst.bytes).iter_mut().enumerate() {
-                    let (row, col, p) = (i % plane / s.n, i % s.n, i / plane);
-                    let a = &a[(ab.index(p) * s.m + row) * s.k..][..s.k];
+                let c = cast_slice_mut::<_, $t>(dst.bytes);
+                for (i, row) in c.chunks_exact_mut(s.n.max(1)).enumerate() {
+                    let (p, r) = (i / s.m, i % s.m);
+                    let a = &a[(ab.index(p) * s.m + r) * s.k..][..s.k];
                     let b = &b[bb.index(p) * s.k * s.n..][..s.k * s.n];
-                    let at =
-                        |k: usize| if self.transposed_b { col * s.k + k } else { k * s.n + col };
-                    let sum = a
-                        .iter()
-                        .enumerate()
-                        .fold(<$sum>::default(), |sum, (k, &x)| multiply_add(sum, x, b[at(k)]));
-                    let added = added.map(|v| v[i]).unwrap_or_default();
-                    *y = $finish(sum, bias.map(|v| v[col]).unwrap_or_default(), added);
+                    row_product::<$t, $sum>(a, b, self.transposed_b, row, |col, sum| {
+                        let added = added.map(|v| v[i * s.n + col]).unwrap_or_default();
+                        $finish(sum, bias.map(|v| v[col]).unwrap_or_default(), added)
+                    });
                 }
                 Ok(())
             }};
@@ -205,13 +201,55 @@ pub(super) fn batches(a: &[usize], b: &[usize], batch: &[usize]) -> (Broadcast, 
     (Broadcast::new(&a[..a.len() - 2], batch), Broadcast::new(&b[..b.len() - 2], batch))
 }
 
-/// Accumulation in a wider type for floats, wrapping for integers.
-trait MultiplyAdd<T> {
-    fn multiply_add(self, a: T, b: T) -> Self;
+/// `c [n] = a [k] * b`, where `b` is `[k, n]`, or `[n, k]` if transposed; `finish` makes of a column
+/// and its sum what is stored. Each sum is added up in the order of k, however many there are at once.
+fn row_product<T: Copy, S: MultiplyAdd<T>>(
+    a: &[T],
+    b: &[T],
+    transposed: bool,
+    c: &mut [T],
+    finish: impl Fn(usize, S) -> T,
+) {
+    let n = c.len();
+    let mut col = 0;
+    macro_rules! columns {
+        ($($width:literal)*) => { $(while n - col >= $width {
+            let sums: [S; $width] = if transposed {
+                let columns: [&[T]; $width] =
+                    array::from_fn(|w| &b[(col + w) * a.len()..][..a.len()]);
+                sums(a, |k| columns.map(|column| column[k]))
+            } else {
+                sums(a, |k| {
+                    let row = &b[k * n + col..][..$width];
+                    array::from_fn(|w| row[w])
+                })
+            };
+            for (w, sum) in sums.into_iter().enumerate() {
+                c[col + w] = finish(col + w, sum);
+            }
+            col += $width;
+        })* };
+    }
+    columns!(16 4 1);
 }
 
-fn multiply_add<S: MultiplyAdd<T>, T>(sum: S, a: T, b: T) -> S {
-    sum.multiply_add(a, b)
+/// Sums over `k` of `a[k]` times each element of `b(k)`: so many at once as additions take cycles.
+fn sums<T: Copy, S: MultiplyAdd<T>, const N: usize>(
+    a: &[T],
+    b: impl Fn(usize) -> [T; N],
+) -> [S; N] {
+    let mut sums = [S::default(); N];
+    for (k, &a) in a.iter().enumerate() {
+        for (sum, b) in sums.iter_mut().zip(b(k)) {
+            *sum = sum.multiply_add(a, b);
+        }
+    }
+    sums
+}
+
+/// Accumulation in a wider type for floats, wrapping for integers.
+trait MultiplyAdd<T>: Copy + Default {
+    fn multiply_add(self, a: T, b: T) -> Self;
 }
 
 impl MultiplyAdd<f32> for f64 {
@@ -395,6 +433,36 @@ mod tests {
         let y = cx.constant_value(y).unwrap().as_slice::<f32>().unwrap().to_vec();
         assert_eq!(y, [14.0, 26.0, 0.0, 20.0]);
         assert!(cx.op(op, &[a, b, bias, bias]).is_err());
+    }
+
+    #[test]
+    fn products_that_no_kernel_computes() {
+        // All widths of columns, and what has no columns, rows or terms.
+        let cases = [(3, 5, 37), (2, 4, 16), (1, 3, 7), (2, 0, 5), (0, 2, 3), (2, 2, 0)];
+        for ((m, k, n), transposed_b) in cases.into_iter().flat_map(|c| [(c, false), (c, true)]) {
+            let value = |i: usize, by: usize| (i * by % 23) as f64 - 11.0;
+            let a: Vec<f64> = (0..m * k).map(|i| value(i, 7)).collect();
+            let b: Vec<f64> = (0..k * n).map(|i| value(i, 5)).collect();
+            let bias: Vec<f64> = (0..n).map(|i| value(i, 3)).collect();
+            let mut cx = Context::new();
+            let b_dims = if transposed_b { [n, k] } else { [k, n] };
+            let src = [
+                cx.constant(Tensor::from_slice(&[m, k], &a).unwrap()).unwrap(),
+                cx.constant(Tensor::from_slice(&b_dims, &b).unwrap()).unwrap(),
+                cx.constant(Tensor::from_slice(&[n], &bias).unwrap()).unwrap(),
+            ];
+            let y = cx.op(MatMul { transposed_b, bias: true, ..MatMul::default() }, &src).unwrap();
+            let expected: Vec<f64> = (0..m * n)
+                .map(|i| {
+                    let (row, col) = (i / n, i % n);
+                    let at = |t: usize| if transposed_b { col * k + t } else { t * n + col };
+                    let sum = (0..k).fold(0.0, |sum, t| sum + a[row * k + t] * b[at(t)]);
+                    sum + bias[col]
+                })
+                .collect();
+            let y = cx.constant_value(y).unwrap().as_slice::<f64>().unwrap();
+            assert_eq!(y, expected, "{m} x {k} x {n}, transposed {transposed_b}");
+        }
     }
 
     #[test]
