@@ -206,8 +206,8 @@ const CROWDED: usize = 3;
 
 /// Reductions up to this are short: a panel of B stays in the L1 cache.
 const SHORT: usize = 64;
-/// The same where results are blocks of 16 columns: a row leaves in a line per block then, whatever the tile.
-const SHORT_BLOCKS: usize = 24;
+/// The same where results are blocks of 16 columns: half as many stores leave in one burst then.
+const SHORT_BLOCKS: usize = 128;
 /// Vectors of a tile that hide the latency of FMA and more.
 const HIDDEN: usize = 12;
 
@@ -221,9 +221,10 @@ fn by_width(p: &MatmulParams, kernels: &[MatmulKernel]) -> Vec<(u64, usize, usiz
         true => WAYS,
         false => usize::MAX,
     };
+    let short = p.k <= if p.blocked() { SHORT_BLOCKS } else { SHORT };
     let mut list: Vec<(u64, usize, usize)> = Vec::new();
     for &width in widths.iter().filter(|&&w| w <= p.columns().div_ceil(lanes) * lanes) {
-        let cost = if p.k <= SHORT { near_cost } else { cost };
+        let cost = if short { near_cost } else { cost };
         let costs = |w: usize| cut(p.m, &heights(kernels, w, most, cost));
         let panels = panels(p, kernels, &widths, width);
         let mut last = (0, 0);
@@ -246,7 +247,7 @@ fn by_width(p: &MatmulParams, kernels: &[MatmulKernel]) -> Vec<(u64, usize, usiz
     let whole = |&(total, width, rows): &(u64, usize, usize)| {
         total <= best + best / 25 && rows * (width / lanes) >= HIDDEN
     };
-    if p.k <= if p.blocked() { SHORT_BLOCKS } else { SHORT }
+    if short
         && let Some(widest) =
             (0..list.len()).filter(|&i| whole(&list[i])).max_by_key(|&i| list[i].1)
     {
