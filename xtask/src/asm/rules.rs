@@ -90,9 +90,10 @@ impl Step {
             "g16m" => step(8, 2, 2, 8),
             "q5_0" | "iq4_nl" => step(8, 1, 0, 0),
             "q4_1" | "q5_1" => step(8, 1, 1, 0),
-            "q4_k" | "q5_k" => step(64, 8, 8, 0),
-            "q3_k" | "q6_k" => step(64, 16, 0, 0),
-            "q2_k" => step(64, 16, 16, 0),
+            // A half of a block, of which there is a loop, and quarters.
+            "q4_k" | "q5_k" => step(32, 4, 4, 0),
+            "q3_k" | "q6_k" => step(16, 4, 0, 0),
+            "q2_k" => step(16, 4, 4, 0),
             "f32" => step(1, 0, 0, 1),
             // A conversion each.
             "f16" | "bf16" => step(1, 0, 0, 2),

@@ -113,7 +113,8 @@ macro_rules! block_unpack {
     (q3_k $p:ident -> $o:ident) => {
         let (d, two) = (block_step! { half $p }, tile!(VSETU 0x0303_0303));
         each!(i in 16 {
-            let scale = block_step! { scale_of_six $p, i };
+            let scales = block_step! { scales_of_six $p, (i / 8), (i / 4 % 2) };
+            let scale = tile!(VSUB block_step! { unsigned scales, i % 4 }, tile!(VSET 32.0));
             tile!(VSTORE $o, (i / 2 * 10 + i % 2), tile!(VMUL scale, d));
         });
         each!(h in 2 { each!(g in 8 {
@@ -155,10 +156,13 @@ macro_rules! block_unpack {
     (six_bits $p:ident -> $o:ident) => {
         let d = block_step! { half $p };
         let least = tile!(VSUB tile!(VZERO), block_step! { half $p.wrapping_add(2 * LANES) });
-        let (scales, minima) = block_step! { six_bits $p.wrapping_add(4 * LANES) };
-        each!(g in 8 {
-            tile!(VSTORE $o, (10 * g), tile!(VMUL block_step! { unsigned scales[g / 4], g % 4 }, d));
-            tile!(VSTORE $o, (10 * g + 1), tile!(VMUL block_step! { unsigned minima[g / 4], g % 4 }, least));
+        each!(h in 2 {
+            let (scales, minima) = block_step! { six_bits $p.wrapping_add(4 * LANES), h };
+            each!(i in 4 {
+                let at = 10 * (4 * h + i);
+                tile!(VSTORE $o, at, tile!(VMUL block_step! { unsigned scales, i }, d));
+                tile!(VSTORE $o, (at + 1), tile!(VMUL block_step! { unsigned minima, i }, least));
+            });
         });
     };
     (pairs $o:ident, 9) => { tile!(PAIR_WORDS $o.wrapping_add(LANES)); };
