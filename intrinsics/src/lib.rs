@@ -65,7 +65,7 @@
 //! | `VLOADB16 p` | `LANES` bf16 at `p`, any alignment, as floats |
 //! | `VQUADS p, n` | four words at `p`, at `p + n` bytes and so on, side by side, any alignment; not for vectors of one lane |
 //! | `VAND x, y`, `VOR x, y`, `VXOR x, y`, `VSETU n` | bits; all lanes the bits of `n` |
-//! | `VSHL x, n`, `VSHR x, n` | bits moved by the literal `n`, zeros from the other side |
+//! | `VSHL x, n`, `VSHR x, n` | bits moved by `n`, a `u32` below 32 that may be known at run time only, zeros from the other side |
 //! | `VTABLE t, x` | each byte (0 to 15) of `x` becomes that byte of the 16 at `t` |
 //!
 //! | verb | effect |
