@@ -351,11 +351,12 @@ macro_rules! block_step {
         $f[0][0] = tile!(VFMA block_step! { half $p }, $sums[0], $f[0][0]);
         $f[0][0] = tile!(VFMA least, $sums[1], $f[0][0]);
     };
-    // A loop that stays one. Where its parts are sixteen weights of each group of 32, a word of scales is read from
-    // its second byte on for the second part, so that bytes 0 and 2 are those of this part.
-    // What fetches ahead into the first-level cache watches each load by itself, and
-    // loses those that step by a half of a page or more: on Zen 5, a block of 2304 bytes without a loop came
-    // from memory at 0.87 of the speed of a plain read, as a loop of two parts at 0.97.
+    // A loop that stays one. What fetches ahead into the first-level cache watches each load by itself, and loses
+    // those that step by a half of a page or more: on Zen 5, a block of 2304 bytes without a loop came from memory
+    // at 0.86 of the speed of a plain read, as a loop of two parts at 0.96.
+    //
+    // Where the parts are sixteen weights of each group of 32, words of scales are read from their second byte on
+    // for the second part: bytes 0 and 2 are those of the part then.
     (times $n:tt, $i:ident { $($body:tt)* }) => {
         let (mut $i, end) = (0_usize, core::hint::black_box($n));
         while $i < end {
