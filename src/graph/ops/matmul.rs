@@ -230,7 +230,11 @@ fn row_product<T: Copy, S: MultiplyAdd<T>>(
             col += $width;
         })* };
     }
-    columns!(16 4 1);
+    // The usual networks have no such products but of a number or two.
+    if cfg!(feature = "ops-more") {
+        columns!(16 4);
+    }
+    columns!(1);
 }
 
 /// Sums over `k` of `a[k]` times each element of `b(k)`: so many at once as additions take cycles.
