@@ -61,6 +61,9 @@ pub struct MatmulPlan {
     pub(crate) activation: TileActivation,
     /// The activation, if the tiles do not do it in registers.
     pub(crate) post: Option<UnaryKernel>,
+    /// Whether all rows are one tile over all of K, and nothing but its call is to be done per panel of a
+    /// packed B: a layer of a single input takes so little time that deciding what to do shows.
+    pub(crate) single: bool,
     /// Whether the rows of a panel of a plain B can wait in the first-level cache where they lie.
     pub(crate) near: bool,
     lens: [usize; 3],
@@ -140,6 +143,12 @@ impl MatmulPlan {
         let group = (elements / choice.chunk / columns).max(1);
         let by_panels = p.blocked() && packed / SHARED_PANELS > p.m.saturating_mul(p.k);
         let activation = p.epilogue.activation.in_tile().unwrap_or(TileActivation::None);
+        let post = post_kernel(isa, p.epilogue.activation)?;
+        let single = matches!(p.form, MatmulForm::Usual | MatmulForm::RowBias)
+            && (choice.algorithm, choice.chunk, tiling.count()) == (Algorithm::Direct, p.k, 1)
+            && tiling.panels.iter().all(|panel| tiling.alike(panel, 0) == 1)
+            && !p.a_transposed
+            && post.is_none();
         Ok(Self {
             kernels,
             copies: layout::kernels(isa),
@@ -149,7 +158,8 @@ impl MatmulPlan {
             group,
             parts: PARTS.div_ceil(p.batch * tiling.panels.len()).min(tiling.count()),
             activation,
-            post: post_kernel(isa, p.epilogue.activation)?,
+            post,
+            single,
             near: near(p, choice.chunk, columns),
             lens,
             packed,

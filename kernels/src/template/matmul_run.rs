@@ -126,7 +126,64 @@ impl MatmulPlan {
                 ..*x
             };
             // SAFETY: the operands are those of one product, of which these tiles and panels exist.
-            unsafe { self.run_rectangle(&of_batch, tiles, panels) };
+            unsafe {
+                match x.packed && self.single {
+                    true => self.run_single(&of_batch, panels),
+                    false => self.run_rectangle(&of_batch, tiles, panels),
+                }
+            };
+        }
+    }
+
+    /// Computes some panels of one product with a packed B whose rows are a single tile: what
+    /// [`run_rectangle`](Self::run_rectangle) would do, without its questions.
+    ///
+    /// # Safety
+    ///
+    /// That of [`run_units`](Self::run_units), for operands that begin at one product.
+    unsafe fn run_single(&self, x: &Operands, mut panels: Range<usize>) {
+        let p = &self.params;
+        let row_bias = p.form == MatmulForm::RowBias;
+        while let Some(panel) = self.tiling.panels.get(panels.start).filter(|_| !panels.is_empty()) {
+            let tiles = self.beside(panels.clone(), 0);
+            let [(_, kernel)] = *self.tiling.pieces(panel, 0) else { unreachable!("one piece") };
+            let bias = if row_bias { 0 } else { panel.column };
+            let residual = match p.epilogue.residual {
+                true => x.residual.wrapping_add(panel.column),
+                false => core::ptr::null(),
+            };
+            let next = NextTile {
+                a: 0,
+                b: panel.width * p.k,
+                bias: if row_bias { 0 } else { panel.width },
+                o: panel.width,
+            };
+            let args = TileArgs {
+                tiles,
+                next,
+                a: x.a,
+                b: x.b.wrapping_add(panel.column * p.k),
+                bias: x.bias.wrapping_add(bias),
+                row_bias,
+                residual,
+                o: x.c.wrapping_add(panel.column),
+                a_row: p.a_row,
+                a_run: p.k,
+                a_step: 0,
+                b_row: panel.width,
+                o_row: p.c_row,
+                o_plane: C_BLOCK,
+                k: p.k,
+                tail: panel.tail,
+                first: true,
+                last: true,
+                activation: self.activation,
+                stream: p.k * p.n > STREAM,
+            };
+            // SAFETY: A has these rows, B this panel and those beside it, which have one width and follow
+            // each other, as do their columns of C.
+            unsafe { (self.kernels[kernel].run)(&args) };
+            panels.start += tiles;
         }
     }
 
