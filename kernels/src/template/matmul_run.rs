@@ -144,7 +144,8 @@ impl MatmulPlan {
     unsafe fn run_single(&self, x: &Operands, mut panels: Range<usize>) {
         let p = &self.params;
         let row_bias = p.form == MatmulForm::RowBias;
-        while let Some(panel) = self.tiling.panels.get(panels.start).filter(|_| !panels.is_empty()) {
+        while let Some(panel) = self.tiling.panels.get(panels.start).filter(|_| !panels.is_empty())
+        {
             let tiles = self.beside(panels.clone(), 0);
             let [(_, kernel)] = *self.tiling.pieces(panel, 0) else { unreachable!("one piece") };
             let bias = if row_bias { 0 } else { panel.column };

@@ -92,7 +92,8 @@ impl Step {
             "q4_1" | "q5_1" => step(8, 1, 1, 0),
             // A half of a block, of which there is a loop, and quarters.
             "q4_k" | "q5_k" => step(32, 4, 4, 0),
-            "q3_k" | "q6_k" => step(16, 4, 0, 0),
+            "q3_k" => step(32, 8, 0, 0),
+            "q6_k" => step(16, 4, 0, 0),
             "q2_k" => step(16, 4, 4, 0),
             "f32" => step(1, 0, 0, 1),
             // A conversion each.

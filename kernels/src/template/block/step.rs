@@ -214,9 +214,9 @@ macro_rules! block_step {
         let two = tile!(VSETU 0x0303_0303);
         each!(i in 12 { block_step! { ahead p.wrapping_add(4 * i * LANES), $far } });
         let mut sum = tile!(VZERO);
-        block_step! { times 4, part {
-            let (h, s) = (part / 2, part % 2);
-            let (words, x) = (p.wrapping_add((46 + 16 * part) * LANES), $x.wrapping_add(44 * h));
+        // By this loop rather than one over halves of bits, shifts are by numbers that are known.
+        block_step! { times 2, s { each!(h in 2 {
+            let (words, x) = (p.wrapping_add((46 + 16 * (2 * h + s)) * LANES), $x.wrapping_add(44 * h));
             let upper = p.wrapping_add((14 + 16 * s) * LANES);
             let mut a = [tile!(VZERO); 4];
             each!(k in 4 { a[k] = tile!(VSPLAT x.wrapping_add(s), (11 * k + 9)); });
@@ -238,7 +238,7 @@ macro_rules! block_step {
                 let scale = tile!(VMUL scale, tile!(VSPLAT x, (11 * k + 8)));
                 sum = tile!(VKEEP tile!(VFMA tile!(VITOF a[k]), scale, sum));
             });
-        } }
+        }); } }
         $f[0][0] = tile!(VFMA block_step! { half p }, sum, $f[0][0]);
         $x = $x.wrapping_add(88);
         $w[0] = p.wrapping_add(110 * LANES);
