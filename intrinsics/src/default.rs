@@ -9,77 +9,84 @@ macro_rules! tile_default {
     ($m:ident VSTREAM $p:expr, $i:expr, $x:expr) => { $crate::$m!(VSTORE $p, $i, $x) };
     ($m:ident VSTREAMED) => {};
     ($m:ident DEF $t:ident [$r:tt x $w:tt x $v:tt]) => {
-        let mut $t = [[$crate::$m!(VZERO); $v]; $r * $w]; };
+        let mut $t = $crate::$m!(ZEROS [[$crate::$m!(VTYPE); $v]; $r * $w]); };
     ($m:ident ZERO $t:ident [$r:tt x $w:tt x $v:tt]) => {
-        $t = [[$crate::$m!(VZERO); $v]; $r * $w]; };
+        $t = $crate::$m!(ZEROS [[$crate::$m!(VTYPE); $v]; $r * $w]); };
+    // Not `[[x; v]; n]`: compilers that save bytes make a loop of that, and with it keep the tile in memory.
+    // SAFETY: vectors are numbers, and bits of zeros are such.
+    ($m:ident ZEROS $of:ty) => {{ let zeros: $of = unsafe { core::mem::zeroed() }; zeros }};
     ($m:ident FILL $t:ident [$r:tt x $w:tt x $v:tt] $x:expr) => {
-        $t = [[$crate::$m!(VSET $x); $v]; $r * $w]; };
+        let x = $crate::$m!(VSET $x);
+        $crate::each!(y in $r { $crate::each!(i in $w { $crate::each!(j in $v { $t[y * $w + i][j] = x; }); }); }); };
     ($m:ident BIAS $t:ident [$r:tt x $w:tt x $v:tt] <- $b:ident) => {
-        $crate::count!(j in $v {
+        $crate::each!(j in $v {
             let x = $crate::$m!(VLOAD $b, j);
-            $crate::count!(q in ($r * $w) { $t[q][j] = x; });
+            $crate::each!(y in $r { $crate::each!(i in $w { $t[y * $w + i][j] = x; }); });
         }); };
     ($m:ident LOAD $t:ident [$r:tt x $w:tt x $v:tt] <- $o:ident[$row:expr, $step:expr, $plane:expr]) => {
-        $crate::count!(y in $r { $crate::count!(i in $w {
+        $crate::each!(y in $r { $crate::each!(i in $w {
             let (t, o) = (&mut $t[y * $w + i], $o.wrapping_add(y * $row + i * $step));
-            $crate::count!(j in $v { t[j] = $crate::$m!(VLOAD $crate::tile_default!($m AT o[$plane] j), 0); });
+            $crate::each!(j in $v { t[j] = $crate::$m!(VLOAD $crate::tile_default!($m AT o[$plane] j), 0); });
         }); }); };
     ($m:ident ADD $t:ident [$r:tt x $w:tt x $v:tt] += $o:ident[$row:expr, $step:expr, $plane:expr]) => {
-        $crate::count!(y in $r { $crate::count!(i in $w {
+        $crate::each!(y in $r { $crate::each!(i in $w {
             let (t, o) = (&mut $t[y * $w + i], $o.wrapping_add(y * $row + i * $step));
-            $crate::count!(j in $v {
+            $crate::each!(j in $v {
                 t[j] = $crate::$m!(VADD t[j], $crate::$m!(VLOAD $crate::tile_default!($m AT o[$plane] j), 0)); });
         }); }); };
     ($m:ident ADD $t:ident [$w:tt x $v:tt; $n:ident] += $o:ident[$row:expr, $plane:expr]) => {
-        $crate::count!(i in $w {
+        $crate::each!(i in $w {
             let (t, o) = (&mut $t[i], $o.wrapping_add(i * $row));
-            $crate::count!(j in ($v - 1) {
-                t[j] = $crate::$m!(VADD t[j], $crate::$m!(VLOAD $crate::tile_default!($m AT o[$plane] j), 0)); });
+            $crate::each!(j in $v {
+                if j < $v - 1 {
+                    t[j] = $crate::$m!(VADD t[j], $crate::$m!(VLOAD $crate::tile_default!($m AT o[$plane] j), 0));
+                }
+            });
             let j = $v - 1;
             let last = $crate::$m!(VLOAD_TAIL $crate::tile_default!($m AT o[$plane] j), $n);
             t[j] = $crate::$m!(VADD t[j], last);
         }); };
     ($m:ident RELU $t:ident [$r:tt x $w:tt x $v:tt]) => {
         let zero = $crate::$m!(VZERO);
-        $crate::count!(q in ($r * $w) { $crate::count!(j in $v {
-            $t[q][j] = $crate::$m!(VMAX $t[q][j], zero); }); }); };
+        $crate::each!(y in $r { $crate::each!(i in $w { $crate::each!(j in $v {
+            $t[y * $w + i][j] = $crate::$m!(VMAX $t[y * $w + i][j], zero); }); }); }); };
     ($m:ident CLAMP $t:ident [$r:tt x $w:tt x $v:tt] $lo:expr, $hi:expr) => {
         let (lo, hi) = ($crate::$m!(VSET $lo), $crate::$m!(VSET $hi));
-        $crate::count!(q in ($r * $w) { $crate::count!(j in $v {
-            $t[q][j] = $crate::$m!(VMIN hi, $crate::$m!(VMAX lo, $t[q][j])); }); }); };
+        $crate::each!(y in $r { $crate::each!(i in $w { $crate::each!(j in $v {
+            $t[y * $w + i][j] = $crate::$m!(VMIN hi, $crate::$m!(VMAX lo, $t[y * $w + i][j])); }); }); }); };
     ($m:ident LEAKY $t:ident [$r:tt x $w:tt x $v:tt] $alpha:expr) => {
         let (zero, alpha) = ($crate::$m!(VZERO), $crate::$m!(VSET $alpha));
-        $crate::count!(q in ($r * $w) { $crate::count!(j in $v {
-            let x = $t[q][j];
-            $t[q][j] = $crate::$m!(VFMA alpha, $crate::$m!(VMIN zero, x), $crate::$m!(VMAX zero, x)); }); }); };
+        $crate::each!(y in $r { $crate::each!(i in $w { $crate::each!(j in $v {
+            let x = $t[y * $w + i][j];
+            $t[y * $w + i][j] = $crate::$m!(VFMA alpha, $crate::$m!(VMIN zero, x), $crate::$m!(VMAX zero, x)); }); }); }); };
     ($m:ident STORE $t:ident [$r:tt x $w:tt x $v:tt] -> $o:ident[$row:expr, $step:expr, $plane:expr]) => {
-        $crate::count!(y in $r { $crate::count!(i in $w {
+        $crate::each!(y in $r { $crate::each!(i in $w {
             let (t, o) = (&$t[y * $w + i], $o.wrapping_add(y * $row + i * $step));
-            $crate::count!(j in $v { $crate::$m!(VSTORE $crate::tile_default!($m AT o[$plane] j), 0, t[j]); });
+            $crate::each!(j in $v { $crate::$m!(VSTORE $crate::tile_default!($m AT o[$plane] j), 0, t[j]); });
         }); }); };
     ($m:ident STORE $t:ident [$w:tt x $v:tt; $n:ident] -> $o:ident[$row:expr]) => {
-        $crate::count!(i in $w {
+        $crate::each!(i in $w {
             let (t, o) = (&$t[i], $o.wrapping_add(i * $row));
-            $crate::count!(j in ($v - 1) { $crate::$m!(VSTORE o, j, t[j]); });
+            $crate::each!(j in $v { if j < $v - 1 { $crate::$m!(VSTORE o, j, t[j]); } });
             $crate::$m!(VSTORE_TAIL o.wrapping_add(($v - 1) * $crate::$m!(LANES)), $n, t[$v - 1]);
         }); };
     // Rows whose lanes hold `i32` bits until DEQUANT or SCALE makes floats of them.
     ($m:ident PAIR $t:ident [$w:tt x $v:tt]) => {};
     ($m:ident OUTER $t:ident [$w:tt x $v:tt] += $a:ident * $b:ident) => {
-        $crate::count!(j in $v {
+        $crate::each!(j in $v {
             let b = $crate::$m!(VLOAD $b, j);
-            $crate::count!(i in $w { $t[i][j] = $crate::$m!(VIMLA $crate::$m!(VSPLAT $a, i), b, $t[i][j]); });
+            $crate::each!(i in $w { $t[i][j] = $crate::$m!(VIMLA $crate::$m!(VSPLAT $a, i), b, $t[i][j]); });
         }); };
     ($m:ident DEQUANT $t:ident [$w:tt x $v:tt] <- $scale:ident, $shift:ident) => {
-        $crate::count!(j in $v {
+        $crate::each!(j in $v {
             let (scale, shift) = ($crate::$m!(VLOAD $scale, j), $crate::$m!(VLOAD $shift, j));
-            $crate::count!(i in $w { $t[i][j] = $crate::$m!(VADD
+            $crate::each!(i in $w { $t[i][j] = $crate::$m!(VADD
                 $crate::$m!(VMUL $crate::$m!(VITOF $t[i][j]), scale), shift); });
         }); };
     ($m:ident SCALE $t:ident [$w:tt x $v:tt] <- $scale:ident) => {
-        $crate::count!(j in $v {
+        $crate::each!(j in $v {
             let scale = $crate::$m!(VLOAD $scale, j);
-            $crate::count!(i in $w { $t[i][j] = $crate::$m!(VMUL $crate::$m!(VITOF $t[i][j]), scale); });
+            $crate::each!(i in $w { $t[i][j] = $crate::$m!(VMUL $crate::$m!(VITOF $t[i][j]), scale); });
         }); };
     ($m:ident NARROW $t:ident [$w:tt x $v:tt] $lo:ident, $hi:ident, $zero:ident -> $o:ident[$step:expr, $plane:expr]) => {
         $crate::tile_default!($m WHOLE $t [$w x $v] $lo, $hi, $zero);
@@ -90,19 +97,21 @@ macro_rules! tile_default {
     ($m:ident WHOLE $t:ident [$w:tt x $v:tt] $lo:expr, $hi:expr, $zero:expr) => {
         let (lo, hi) = ($crate::$m!(VSET $lo), $crate::$m!(VSET $hi));
         let zero = $crate::$m!(VSET $zero);
-        $crate::count!(j in $v { $crate::count!(i in $w {
+        $crate::each!(j in $v { $crate::each!(i in $w {
             let x = $crate::$m!(VMIN hi, $crate::$m!(VMAX lo, $t[i][j]));
             $t[i][j] = $crate::$m!(VADD $crate::$m!(VROUND x), zero);
         }); }); };
     ($m:ident STORE8 $t:ident [$w:tt x $v:tt] -> $o:ident[$step:expr, $plane:expr]) => {
-        $crate::count!(i in $w {
+        $crate::each!(i in $w {
             let (t, o) = (&$t[i], $o.wrapping_add(i * $step));
-            $crate::count!(j in $v { $crate::$m!(VSTORE8 $crate::tile_default!($m AT o[$plane] j), t[j]); });
+            $crate::each!(j in $v { $crate::$m!(VSTORE8 $crate::tile_default!($m AT o[$plane] j), t[j]); });
         }); };
     ($m:ident STORE8 $t:ident [$w:tt x $v:tt; $n:ident] -> $o:ident[$step:expr]) => {
-        $crate::count!(i in $w {
+        $crate::each!(i in $w {
             let (t, o) = (&$t[i], $o.wrapping_add(i * $step));
-            $crate::count!(j in ($v - 1) { $crate::$m!(VSTORE8 o.wrapping_add(j * $crate::$m!(LANES)), t[j]); });
+            $crate::each!(j in $v {
+                if j < $v - 1 { $crate::$m!(VSTORE8 o.wrapping_add(j * $crate::$m!(LANES)), t[j]); }
+            });
             $crate::$m!(VSTORE8_TAIL o.wrapping_add(($v - 1) * $crate::$m!(LANES)), $n, t[$v - 1]);
         }); };
     ($m:ident LOAD_STRIDED $t:ident [1 x $w:tt x $v:tt] <- $a:ident[$step:expr]) => {
@@ -112,14 +121,24 @@ macro_rules! tile_default {
         let mut $s = <$crate::$m!(STEPS)>::new($n); };
     ($m:ident POINT $p:ident [$r:tt x $w:tt] <- $a:ident[$row:expr, $s:ident]) => {
         let mut $p = [[$a; ($w - 1) / <$crate::$m!(STEPS)>::GROUP + 1]; $r];
-        for (y, row) in $p.iter_mut().enumerate() { for (i, p) in row.iter_mut().enumerate() {
-            *p = $a.wrapping_add(y * $row + i * <$crate::$m!(STEPS)>::GROUP * $s.step());
-        } } };
+        $crate::tile_default!($m POINTERS y i in [$r x $w] {
+            $p[y][<$crate::$m!(STEPS)>::group(i)] = $a.wrapping_add(y * $row + i * $s.step()); }); };
+    // For the first pixel of every pointer. In the source, as a loop would give the pointers addresses.
+    ($m:ident POINTERS $y:ident $i:ident in [$r:tt x $w:tt] $body:block) => {
+        $crate::each!($y in $r { $crate::each!($i in $w {
+            if <$crate::$m!(STEPS)>::leads($i) $body
+        }); }); };
+    ($m:ident HOLD $p:ident [$r:tt x $w:tt]) => {
+        $crate::tile_default!($m POINTERS y i in [$r x $w] {
+            let p = &mut $p[y][<$crate::$m!(STEPS)>::group(i)];
+            *p = <$crate::$m!(STEPS)>::hold_pointer(*p); }); };
     ($m:ident ADVANCE $p:ident [$r:tt x $w:tt] by $n:expr) => {
-        for row in &mut $p { for p in row { *p = p.wrapping_add($n); } } };
+        $crate::tile_default!($m POINTERS y i in [$r x $w] {
+            let p = &mut $p[y][<$crate::$m!(STEPS)>::group(i)];
+            *p = p.wrapping_add($n); }); };
     ($m:ident COMPUTE conv $t:ident [$r:tt x $w:tt x $v:tt x $u:tt] += $p:ident[$s:ident] * $b:ident if $mask:expr) => {
         $s.hold();
-        for row in &mut $p { for p in row { *p = <$crate::$m!(STEPS)>::hold_pointer(*p); } }
+        $crate::tile_default!($m HOLD $p [$r x $w]);
         $crate::each!(k in $u {
             let mut w = [$crate::$m!(VZERO); $v];
             $crate::each!(j in $v {
@@ -139,7 +158,7 @@ macro_rules! tile_default {
     // As `conv`, of vectors that are not a stream: nothing is prefetched.
     ($m:ident COMPUTE near $t:ident [1 x $w:tt x $v:tt] += $p:ident[$s:ident] * $b:ident if $mask:expr) => {
         $s.hold();
-        for row in &mut $p { for p in row { *p = <$crate::$m!(STEPS)>::hold_pointer(*p); } }
+        $crate::tile_default!($m HOLD $p [1 x $w]);
         let mut w = [$crate::$m!(VZERO); $v];
         $crate::each!(j in $v { w[j] = $crate::$m!(VLOAD $b, j); });
         $crate::each!(i in $w {
@@ -156,7 +175,7 @@ macro_rules! tile_default {
     ($m:ident DRAIN_BY $n:tt $t:ident [$r:tt x $w:tt x $v:tt] += $p:ident[$s:ident, $next:expr] * $b:ident[$b_row:expr],
      $y:ident $i:ident $one:ident => $body:block) => {
         $s.hold();
-        for row in &mut $p { for p in row { *p = <$crate::$m!(STEPS)>::hold_pointer(*p); } }
+        $crate::tile_default!($m HOLD $p [$r x $w]);
         let mut w = [[$crate::$m!(VZERO); $v]; $n];
         $crate::each!(k in $n { $crate::each!(j in $v {
             w[k][j] = $crate::$m!(VLOAD $b.wrapping_add(k * $b_row), j); }); });

@@ -1,11 +1,11 @@
-//! Unrolling, in the source and by the compiler.
+//! Unrolling, in the source.
 
 /// Writes a block `N` times, `N` a literal from 1 to 24: `each!(i in 3 { f(i); })` is
 /// `{ let i = 0; f(i); } { let i = 1; f(i); } { let i = 2; f(i); }`.
 ///
-/// A tile must be unrolled in the source: the compiler keeps a large `for` loop, and with it the
-/// tile in memory. This does it with declarative macros only, which is several times faster to
-/// compile than a procedural one.
+/// What has to do with a tile must be unrolled in the source: the compiler keeps a `for` loop that is large, or
+/// any if it is to save bytes (`opt-level` 2, "s" and "z"), and with it the tile in memory. This does it with
+/// declarative macros only, which is several times faster to compile than a procedural one.
 #[macro_export]
 macro_rules! each {
     ($i:ident in $n:tt $body:tt) => { $crate::each!($n $i $body) };
@@ -34,21 +34,4 @@ macro_rules! each {
     (22 $i:ident $body:tt) => { $crate::each!(@ $i $body 0usize 1usize 2usize 3usize 4usize 5usize 6usize 7usize 8usize 9usize 10usize 11usize 12usize 13usize 14usize 15usize 16usize 17usize 18usize 19usize 20usize 21usize) };
     (23 $i:ident $body:tt) => { $crate::each!(@ $i $body 0usize 1usize 2usize 3usize 4usize 5usize 6usize 7usize 8usize 9usize 10usize 11usize 12usize 13usize 14usize 15usize 16usize 17usize 18usize 19usize 20usize 21usize 22usize) };
     (24 $i:ident $body:tt) => { $crate::each!(@ $i $body 0usize 1usize 2usize 3usize 4usize 5usize 6usize 7usize 8usize 9usize 10usize 11usize 12usize 13usize 14usize 15usize 16usize 17usize 18usize 19usize 20usize 21usize 22usize 23usize) };
-}
-
-/// A loop over `0..n`, `n` a constant: `count!(i in 3 { f(i); })`.
-///
-/// For what a tile does once: the compiler unrolls these short bodies, and type-checks them once
-/// rather than per vector, which is most of the build time of a kernel. If it ever did not, the tile
-/// would have an address, and `cargo xtask asm` would find it in memory. In the reduction use
-/// [`each!`](crate::each!).
-#[macro_export]
-macro_rules! count {
-    ($i:ident in $n:tt $body:block) => {{
-        let mut $i = 0usize;
-        while $i < $n {
-            $body
-            $i += 1;
-        }
-    }};
 }

@@ -71,6 +71,7 @@
 //! | verb | effect |
 //! |---|---|
 //! | `DEF t [R x W x V]` | declares the tile, all zero |
+//! | `ZEROS [VTYPE; n]` | vectors beside a tile, all zero, as an array (of arrays) that stays in registers at any level of optimisation, which `[x; n]` does not |
 //! | `ZERO t [R x W x V]` | all zero again |
 //! | `FILL t [R x W x V] x` | all lanes of all pixels `x` |
 //! | `BIAS t [R x W x V] <- b` | each pixel becomes the `V` vectors at `b` |

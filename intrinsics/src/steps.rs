@@ -31,6 +31,12 @@ impl One {
         i
     }
 
+    /// Whether pixel `i` is the first that its pointer serves.
+    #[inline(always)]
+    pub fn leads(_i: usize) -> bool {
+        true
+    }
+
     /// Byte offset of pixel `i` from its pointer.
     #[inline(always)]
     pub fn at(&self, _i: usize) -> usize {
@@ -75,6 +81,12 @@ impl Apart {
     #[inline(always)]
     pub fn group(i: usize) -> usize {
         One::group(i)
+    }
+
+    /// Whether pixel `i` is the first that its pointer serves.
+    #[inline(always)]
+    pub fn leads(i: usize) -> bool {
+        One::leads(i)
     }
 
     /// Byte offset of pixel `i` from its pointer.
@@ -138,6 +150,12 @@ impl Nine {
         i / Self::GROUP
     }
 
+    /// Whether pixel `i` is the first that its pointer serves.
+    #[inline(always)]
+    pub fn leads(i: usize) -> bool {
+        i.is_multiple_of(Self::GROUP)
+    }
+
     /// Byte offset of pixel `i` from its pointer.
     #[inline(always)]
     pub fn at(&self, i: usize) -> usize {
@@ -158,16 +176,19 @@ impl Nine {
     /// Makes the distances unknown to the optimiser. Emits no instruction.
     #[inline(always)]
     pub fn hold(&mut self) {
-        for x in &mut self.odd {
+        let hide = |mut x: usize| {
             // SAFETY: an empty instruction sequence that leaves the register as it is.
             unsafe {
                 core::arch::asm!(
                     "/* {0} */",
-                    inout(reg) * x,
+                    inout(reg) x,
                     options(pure, nomem, nostack, preserves_flags)
                 );
             }
-        }
+            x
+        };
+        let [one, three, five, seven] = self.odd;
+        self.odd = [hide(one), hide(three), hide(five), hide(seven)];
     }
 
     /// Makes a pointer unknown to the optimiser. Emits no instruction.

@@ -10,7 +10,7 @@
 #[macro_export]
 macro_rules! tile_i8mm_i8 {
     (DEF $t:ident [1 x $w:tt x $v:tt]) => {
-        let mut $t = [[$crate::tile_neon_f32!(VZERO); $v]; usize::next_multiple_of($w, 2)]; };
+        let mut $t = $crate::tile_neon_f32!(ZEROS [[$crate::tile_neon_f32!(VTYPE); $v]; usize::next_multiple_of($w, 2)]); };
     // SAFETY: works on registers only, of a CPU that has the instruction.
     (VFMA $a:expr, $b:expr, $c:expr) => {{
         let mut c = $c;
@@ -18,8 +18,8 @@ macro_rules! tile_i8mm_i8 {
             in(vreg) $a, options(pure, nomem, nostack, preserves_flags)) };
         c }};
     (COMPUTE conv $t:ident [1 x $w:tt x $v:tt x 4] += $p:ident[$s:ident] * $b:ident if $mask:expr) => {
-        for p in &mut $p[0] { *p = <$crate::tile_neon_f32!(STEPS)>::hold_pointer(*p); }
-        let mut x = [[$crate::tile_neon_f32!(VZERO); 2]; $w];
+        $crate::tile_default!(tile_neon_f32 HOLD $p [1 x $w]);
+        let mut x = $crate::tile_neon_f32!(ZEROS [[$crate::tile_neon_f32!(VTYPE); 2]; $w]);
         $crate::each!(i in $w { if i % 2 == 0 {
             let a = $crate::tile_neon_f32!(VLOAD $p[0][i], 0);
             let b = $crate::tile_neon_f32!(VLOAD $p[0][if i + 1 < $w { i + 1 } else { i }], 0);

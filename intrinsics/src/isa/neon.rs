@@ -97,8 +97,8 @@ macro_rules! tile_neon_f32 {
     (COMPUTE $($verb:tt)*) => { $crate::tile_neon_f32!(COMPUTE_OF tile_neon_f32 $($verb)*) };
     // Of a row that has a multiplication by lane.
     (COMPUTE_OF $m:ident conv $t:ident [$r:tt x $w:tt x $v:tt x 4] += $p:ident[$s:ident] * $b:ident if $mask:expr) => {
-        for row in &mut $p { for p in row { *p = <$crate::tile_neon_f32!(STEPS)>::hold_pointer(*p); } }
-        let mut x = [[$crate::tile_neon_f32!(VZERO); $w]; $r];
+        $crate::tile_default!(tile_neon_f32 HOLD $p [$r x $w]);
+        let mut x = $crate::tile_neon_f32!(ZEROS [[$crate::tile_neon_f32!(VTYPE); $w]; $r]);
         $crate::each!(y in $r { $crate::each!(i in $w { if $mask & (1 << (y * $w + i)) != 0 {
             x[y][i] = $crate::tile_neon_f32!(VLOAD $p[y][i], 0); } }); });
         $crate::tile_neon_f32!(BY_LANE $m 0, $t [$r x $w x $v] x, $b if $mask);

@@ -64,7 +64,7 @@ macro_rules! decode_functions {
                 let (k, mut row) = (a.k.wrapping_add(g * a.group), 0);
                 $(while a.rows - row >= $sg {
                     let q = a.q.wrapping_add(row * a.q_row);
-                    let mut t = [[tile!(VZERO); $sv]; $sgu];
+                    let mut t = tile!(ZEROS [[tile!(VTYPE); $sv]; $sgu]);
                     score_steps! { t, q, a.q_row, a.size, [$sg $su $sv] KIND, k, a.ahead, |p, j| cached!(KIND, p, j) }
                     score_store! { t, a.s.wrapping_add(row * a.s_row + g * GROUP), a.s_row, [$sg $su $sv] }
                     row += $sg;
@@ -81,11 +81,11 @@ macro_rules! decode_functions {
             for g in 0..a.groups {
                 let (k, mut row) = (a.k.wrapping_add(g * a.group), 0);
                 $(while a.rows - row >= $sg {
-                    let mut t = [[tile!(VZERO); $sv]; $sgu];
+                    let mut t = tile!(ZEROS [[tile!(VTYPE); $sv]; $sgu]);
                     for at in (0..a.size).step_by(RUN) {
                         let run = k.wrapping_add(at / RUN * KEY_RUN);
                         let (q, bytes) = (a.q.wrapping_add(row * a.q_row + at), run.wrapping_add(2 * GROUP));
-                        let mut x = [[tile!(VZERO); $sv]; $sgu];
+                        let mut x = tile!(ZEROS [[tile!(VTYPE); $sv]; $sgu]);
                         score_steps! { x, q, a.q_row, (a.size - at).min(RUN), [$sg $su $sv] KIND, bytes, a.ahead,
                             |p, j| tile!(VLOAD8 p.wrapping_add(j * L), mask, zero) }
                         each!(j in $sv {
@@ -114,7 +114,7 @@ macro_rules! decode_functions {
                         done = $vv * L;
                         let p = a.p.wrapping_add(row * a.p_row + g * VALUES);
                         let o = a.o.wrapping_add(row * a.size + panel + column);
-                        let mut t = [[tile!(VZERO); $vv]; $vg];
+                        let mut t = tile!(ZEROS [[tile!(VTYPE); $vv]; $vg]);
                         each!(i in $vg { each!(j in $vv { t[i][j] = tile!(VLOAD o.wrapping_add(i * a.size), j); }); });
                         for key in keys[0]..keys[1] {
                             let v = v.wrapping_add((key * width + column) * bytes);
@@ -155,7 +155,7 @@ macro_rules! decode_functions {
                                 tile!(VSTORE w.wrapping_add(i * VALUES), j, tile!(VMUL scale, tile!(VLOAD p, j)));
                             });
                         }
-                        let mut t = [[tile!(VZERO); $qv]; $qg];
+                        let mut t = tile!(ZEROS [[tile!(VTYPE); $qv]; $qg]);
                         each!(i in $qg { each!(j in $qv { t[i][j] = tile!(VLOAD o.wrapping_add(i * a.size), j); }); });
                         for key in keys[0]..keys[1] {
                             let v = v.wrapping_add(2 * VALUES + key * RUN + column);

@@ -67,7 +67,7 @@ macro_rules! store_row {
             /// As many rows as a vector has lanes: of each element a vector of positions.
             $(#[target_feature(enable = $f)])*
             unsafe fn keys<const KIND: u8>(s: &Store) {
-                let mut t = [[tile!(VZERO); 1]; L];
+                let mut t = tile!(ZEROS [[tile!(VTYPE); 1]; L]);
                 for at in (0..s.size).step_by(L) {
                     let n = (s.size - at).min(L);
                     each!(i in $l { t[i][0] = tile!(VLOAD_TAIL s.k.wrapping_add(i * s.steps[0] + at), n); });

@@ -131,7 +131,7 @@ macro_rules! weigh_functions {
                         tile!(VSTORE p, i, most);
                     }
                     // Lane by lane the maxima of a vector's worth of rows.
-                    let mut t = [[tile!(VZERO); 1]; L];
+                    let mut t = tile!(ZEROS [[tile!(VTYPE); 1]; L]);
                     let p = lanes.as_ptr();
                     each!(i in $l { t[i][0] = tile!(VLOAD p, i); });
                     tile!(TRANSPOSE t);

@@ -354,7 +354,7 @@ macro_rules! first_kernel {
                         for tap in &g.copies.taps {
                             for c in 0..s.c {
                                 let a = a.wrapping_add(c * plane + k * filter_step + tap);
-                                let mut pixels = [tile!(VZERO); $v];
+                                let mut pixels = tile!(ZEROS [tile!(VTYPE); $v]);
                                 each!(j in $v { pixels[j] = tile!(VLOAD a, j); });
                                 each!(i in 8 {
                                     let w = tile!(VSPLAT b, i);

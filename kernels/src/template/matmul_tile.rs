@@ -175,12 +175,15 @@ macro_rules! matmul_kernel {
             tile!(STEP a_row <- args.a_row);
             tile!(DEF t [1 x $w x $v]);
             if args.first && args.row_bias {
-                tilewright_intrinsics::count!(i in $w { t[i] = [tile!(VSPLAT bias, i); $v]; });
+                tilewright_intrinsics::each!(i in $w {
+                    let bias = tile!(VSPLAT bias, i);
+                    tilewright_intrinsics::each!(j in $v { t[i][j] = bias; });
+                });
             } else if args.first {
                 tile!(BIAS t [1 x $w x $v] <- bias);
             } else {
                 // By the time it is added, the output is in the L1 cache.
-                tilewright_intrinsics::count!(i in $w { tilewright_intrinsics::count!(j in $v {
+                tilewright_intrinsics::each!(i in $w { tilewright_intrinsics::each!(j in $v {
                     if j * LANES % 16 == 0 { tile!(VPREFETCH o, (i * o_row + j * LANES / 16 * o_plane)); }
                 }); });
             }
@@ -201,7 +204,7 @@ macro_rules! matmul_kernel {
                 while k > keep {
                     // What follows a packed panel is asked for, as in the loop above; of another
                     // one, what is read now.
-                    tilewright_intrinsics::count!(j in $v {
+                    tilewright_intrinsics::each!(j in $v {
                         if j * LANES % 16 == 0 { tile!(VPREFETCH b, (ahead + j * LANES)); }
                     });
                     tile!(COMPUTE near t [1 x $w x $v] += p[a_row] * b if ALL);
@@ -255,7 +258,7 @@ macro_rules! row_kernel {
                 while k >= $s {
                     tilewright_intrinsics::each!(i in $s {
                         if stream {
-                            tilewright_intrinsics::count!(j in $v {
+                            tilewright_intrinsics::each!(j in $v {
                                 if j * LANES % 16 == 0 { tile!(VPREFETCH b, (AHEAD + j * LANES)); }
                             });
                         }
@@ -278,7 +281,7 @@ macro_rules! row_kernel {
             }); });
             if args.first && args.row_bias {
                 let bias = tile!(VSPLAT bias, 0);
-                tilewright_intrinsics::count!(j in $v { t[0][j] = tile!(VADD t[0][j], bias); });
+                tilewright_intrinsics::each!(j in $v { t[0][j] = tile!(VADD t[0][j], bias); });
             } else if args.first {
                 tile!(ADD t [1 x 1 x $v] += bias[0, 0, 16]);
             } else {

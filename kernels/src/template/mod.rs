@@ -36,6 +36,7 @@ pub mod block;
 pub mod cells;
 #[cfg(test)]
 mod cells_tests;
+mod cells_tile;
 #[cfg(any(feature = "alloc", test))]
 pub mod conv;
 #[cfg(any(feature = "alloc", test))]

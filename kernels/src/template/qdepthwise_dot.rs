@@ -73,7 +73,7 @@ macro_rules! dot_row {
                     }
                 }
                 let mut o = args.y.wrapping_add(args.rows.start * y_row + (run.first + i * $w) * C_BLOCK);
-                let mut x = [[tile!(VZERO); WORDS + 1]; 3];
+                let mut x = tile!(ZEROS [[tile!(VTYPE); WORDS + 1]; 3]);
                 let mut kept = 0usize;
                 for y in args.rows.clone() {
                     let top = (y * s.stride[0]) as isize - s.pads[0] as isize;

@@ -155,7 +155,7 @@ macro_rules! winograd_kernels {
     ($name:ident, $m:tt, $a:tt, $filter:ident, $tile:ident, $isa:ident, $isa_name:ident, [$($f:tt)*]) => {
         pub(super) mod $name {
             use super::*;
-            use tilewright_intrinsics::{count, each, $tile as tile};
+            use tilewright_intrinsics::{each, $tile as tile};
 
             pub(in super::super) const KERNELS: WinogradKernels = WinogradKernels {
                 info: KernelInfo {
@@ -176,12 +176,12 @@ macro_rules! winograd_kernels {
                         let x = x.wrapping_add(at.image * g.x_image + block * g.x_plane).wrapping_offset(from.offset);
                         let v = v.wrapping_add(block * g.v_plane + t * C_BLOCK);
                         if from.whole {
-                            count!(part in (C_BLOCK / tile!(LANES)) {
+                            for part in 0..C_BLOCK / tile!(LANES) {
                                 let x = x.wrapping_add(part * tile!(LANES));
                                 let v = v.wrapping_add(part * tile!(LANES));
-                                let mut w = [[tile!(VZERO); $a]; $a];
+                                let mut w = tile!(ZEROS [[tile!(VTYPE); $a]; $a]);
                                 each!(j in $a {
-                                    let mut d = [tile!(VZERO); $a];
+                                    let mut d = tile!(ZEROS [tile!(VTYPE); $a]);
                                     each!(i in $a { d[i] = tile!(VLOAD x.wrapping_add(i * row + j * C_BLOCK), 0); });
                                     let d = data!($m $tile d);
                                     each!(i in $a { w[i][j] = d[i]; });
@@ -190,14 +190,14 @@ macro_rules! winograd_kernels {
                                     let d = data!($m $tile w[i]);
                                     each!(j in $a { tile!(VSTORE v.wrapping_add((i * $a + j) * g.v_step), 0, d[j]); });
                                 });
-                            });
+                            }
                         } else {
-                            count!(part in (C_BLOCK / tile!(LANES)) {
+                            for part in 0..C_BLOCK / tile!(LANES) {
                                 let x = x.wrapping_add(part * tile!(LANES));
                                 let v = v.wrapping_add(part * tile!(LANES));
-                                let mut w = [[tile!(VZERO); $a]; $a];
+                                let mut w = tile!(ZEROS [[tile!(VTYPE); $a]; $a]);
                                 each!(j in $a { if from.cols & (1 << j) != 0 {
-                                    let mut d = [tile!(VZERO); $a];
+                                    let mut d = tile!(ZEROS [tile!(VTYPE); $a]);
                                     each!(i in $a { if from.rows & (1 << i) != 0 {
                                         d[i] = tile!(VLOAD x.wrapping_add(i * row + j * C_BLOCK), 0);
                                     } });
@@ -208,7 +208,7 @@ macro_rules! winograd_kernels {
                                     let d = data!($m $tile w[i]);
                                     each!(j in $a { tile!(VSTORE v.wrapping_add((i * $a + j) * g.v_step), 0, d[j]); });
                                 });
-                            });
+                            }
                         }
                         g.advance(&mut at);
                     }
@@ -224,13 +224,13 @@ macro_rules! winograd_kernels {
                         let out = at.image * g.y_image + plane * g.y_plane
                             + ((at.y * g.w_out) + at.x) * $m * C_BLOCK;
                         let (rows, cols) = ($m.min(g.h_out - at.y * $m), $m.min(g.w_out - at.x * $m));
-                        count!(part in (C_BLOCK / tile!(LANES)) {
+                        for part in 0..C_BLOCK / tile!(LANES) {
                             let lane = part * tile!(LANES);
                             let m = args.m.wrapping_add((n * args.planes + plane) * C_BLOCK + lane);
                             let bias = args.bias.wrapping_add(plane * C_BLOCK + lane);
-                            let mut w = [[tile!(VZERO); $a]; $m];
+                            let mut w = tile!(ZEROS [[tile!(VTYPE); $a]; $m]);
                             each!(j in $a {
-                                let mut d = [tile!(VZERO); $a];
+                                let mut d = tile!(ZEROS [tile!(VTYPE); $a]);
                                 each!(i in $a { d[i] = tile!(VLOAD m.wrapping_add((i * $a + j) * g.m_step), 0); });
                                 let d = inverse!($m $tile d);
                                 each!(i in $m { w[i][j] = d[i]; });
@@ -263,7 +263,7 @@ macro_rules! winograd_kernels {
                                     tile!(VSTORE o.wrapping_add(i * row + j * C_BLOCK), 0, t[i * $m + j][0]);
                                 } }); });
                             }
-                        });
+                        }
                         g.advance(&mut at);
                     }
                 }

@@ -110,7 +110,7 @@ macro_rules! block_gather {
                 for quad in 0..order.count.div_ceil(4) {
                     let at = (4 * quad).min(order.count - 4);
                     let p = from.wrapping_add(order.first + 4 * at);
-                    let mut t = [[tile!(VZERO); 1]; 4];
+                    let mut t = tile!(ZEROS [[tile!(VTYPE); 1]; 4]);
                     each!(i in 4 { t[i][0] = tile!(VQUADS p.wrapping_add(i * far), 4 * far); });
                     tile!(QUADS t [1]);
                     each!(i in 4 {

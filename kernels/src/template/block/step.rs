@@ -12,13 +12,13 @@
 /// | `f32`, `f16`, `bf16` | a vector of floats |
 macro_rules! block_step {
     (q8_0 [$v:tt x $c:tt] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
-        let mut s = [tile!(VZERO); $v];
+        let mut s = tile!(ZEROS [tile!(VTYPE); $v]);
         block_step! { first s [$v x $c] <- $w }
         block_step! { ahead $w[0], $far }
         tile!(START a [$v x $c] <- $x, 9);
         each!(g in 8 {
             let at = (2 + 4 * g) * LANES;
-            let mut b = [tile!(VZERO); $v];
+            let mut b = tile!(ZEROS [tile!(VTYPE); $v]);
             each!(j in $v { b[j] = tile!(VWORDS $w[j].wrapping_add(at)); });
             block_step! { ahead $w[0].wrapping_add(at), $far }
             block_step! { packed VDOT a [$v x $c] += b * $x, g }
@@ -26,17 +26,18 @@ macro_rules! block_step {
         block_step! { last s [$v x $c] <- $w }
         block_step! { scaled $f [$v x $c] += a * s * $x }
         $x = $x.wrapping_add(10 * $c);
-        for w in &mut $w { *w = w.wrapping_add(34 * LANES); }
+        each!(j in $v { $w[j] = $w[j].wrapping_add(34 * LANES); });
     };
     (q4_0 [$v:tt x $c:tt] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
-        let mut s = [tile!(VZERO); $v];
+        let mut s = tile!(ZEROS [tile!(VTYPE); $v]);
         block_step! { first s [$v x $c] <- $w }
         block_step! { ahead $w[0], $far }
         tile!(START a [$v x $c] <- $x, 9);
         let low = tile!(VSETU 0x0f0f_0f0f);
         each!(g in 4 {
             let at = LANES * (2 + 4 * g);
-            let (mut b, mut h) = ([tile!(VZERO); $v], [tile!(VZERO); $v]);
+            let mut b = tile!(ZEROS [tile!(VTYPE); $v]);
+            let mut h = tile!(ZEROS [tile!(VTYPE); $v]);
             each!(j in $v {
                 let word = tile!(VWORDS $w[j].wrapping_add(at));
                 (b[j], h[j]) = (tile!(VAND word, low), tile!(VAND tile!(VSHR word, 4), low));
@@ -54,7 +55,7 @@ macro_rules! block_step {
         block_step! { last s [$v x $c] <- $w }
         block_step! { scaled $f [$v x $c] += a * s * $x }
         $x = $x.wrapping_add(10 * $c);
-        for w in &mut $w { *w = w.wrapping_add(18 * LANES); }
+        each!(j in $v { $w[j] = $w[j].wrapping_add(18 * LANES); });
     };
     (g32 [$v:tt x $c:tt] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
         tile!(START a [$v x $c] <- $x, 9);
@@ -64,7 +65,7 @@ macro_rules! block_step {
         block_step! { floats s [$v] <- $w, 0 }
         block_step! { scaled $f [$v x $c] += a * s * $x }
         $x = $x.wrapping_add(10 * $c);
-        for w in &mut $w { *w = w.wrapping_add(36 * LANES); }
+        each!(j in $v { $w[j] = $w[j].wrapping_add(36 * LANES); });
     };
     (g32m [$v:tt x $c:tt] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
         tile!(DEF a [1 x $c x $v]);
@@ -76,7 +77,7 @@ macro_rules! block_step {
         block_step! { floats s [$v] <- $w, 1 }
         block_step! { minima $f [$v x $c] += s * $x, 9 }
         $x = $x.wrapping_add(10 * $c);
-        for w in &mut $w { *w = w.wrapping_add(40 * LANES); }
+        each!(j in $v { $w[j] = $w[j].wrapping_add(40 * LANES); });
     };
     (g16 [$v:tt x $c:tt] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
         each!(h in 2 {
@@ -88,12 +89,12 @@ macro_rules! block_step {
             block_step! { fence [$v x $c] }
         });
         $x = $x.wrapping_add(11 * $c);
-        for w in &mut $w { *w = w.wrapping_add(40 * LANES); }
+        each!(j in $v { $w[j] = $w[j].wrapping_add(40 * LANES); });
     };
     (g16m [$v:tt x $c:tt] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
         each!(h in 2 {
             // Before the sums, where there are registers for them: then neither is moved.
-            let mut s = [tile!(VZERO); $v];
+            let mut s = tile!(ZEROS [tile!(VTYPE); $v]);
             if LANES > 8 { each!(j in $v { s[j] = tile!(VWORDS $w[j].wrapping_add(4 * LANES * h)); }); }
             tile!(DEF a [1 x $c x $v]);
             block_step! { words VDOTU (4 * h), 16, a [$v x $c] += $w * $x ahead $far }
@@ -107,7 +108,7 @@ macro_rules! block_step {
             block_step! { fence [$v x $c] }
         });
         $x = $x.wrapping_add(11 * $c);
-        for w in &mut $w { *w = w.wrapping_add(48 * LANES); }
+        each!(j in $v { $w[j] = $w[j].wrapping_add(48 * LANES); });
     };
     (q4_1 [1 x 1] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
         let p = $w[0];
@@ -181,11 +182,11 @@ macro_rules! block_step {
         let p = $w[0];
         let (four, two) = (tile!(VSETU 0x0f0f_0f0f), tile!(VSETU 0x0303_0303));
         each!(i in 5 { block_step! { ahead p.wrapping_add(4 * i * LANES), $far } });
-        let mut sums = [tile!(VZERO); 2];
+        let mut sums = tile!(ZEROS [tile!(VTYPE); 2]);
         block_step! { times 4, part {
             let (h, s) = (part / 2, part % 2);
             let (words, x) = (p.wrapping_add((20 + 16 * part) * LANES), $x.wrapping_add(44 * h));
-            let mut a = [tile!(VZERO); 4];
+            let mut a = tile!(ZEROS [tile!(VTYPE); 4]);
             each!(g in 4 {
                 let p = words.wrapping_add(4 * g * LANES);
                 let word = tile!(VWORDS p);
@@ -218,7 +219,7 @@ macro_rules! block_step {
         block_step! { times 2, s { each!(h in 2 {
             let (words, x) = (p.wrapping_add((46 + 16 * (2 * h + s)) * LANES), $x.wrapping_add(44 * h));
             let upper = p.wrapping_add((14 + 16 * s) * LANES);
-            let mut a = [tile!(VZERO); 4];
+            let mut a = tile!(ZEROS [tile!(VTYPE); 4]);
             each!(k in 4 { a[k] = tile!(VSPLAT x.wrapping_add(s), (11 * k + 9)); });
             each!(g in 4 {
                 let bits = tile!(VSHR tile!(VWORDS upper.wrapping_add(4 * g * LANES)), (4 * h as u32));
@@ -251,7 +252,7 @@ macro_rules! block_step {
         block_step! { times 4, part {
             let (h, s) = (part / 2, part % 2);
             let (words, x) = (p.wrapping_add((18 + 48 * part) * LANES), $x.wrapping_add(44 * h));
-            let mut a = [tile!(VZERO); 4];
+            let mut a = tile!(ZEROS [tile!(VTYPE); 4]);
             each!(k in 4 { a[k] = tile!(VSPLAT x.wrapping_add(s), (11 * k + 9)); });
             each!(g in 4 {
                 let p = words.wrapping_add(12 * g * LANES);
@@ -280,11 +281,11 @@ macro_rules! block_step {
     (f16 $($rest:tt)*) => { block_step! { float half 2, $($rest)* } };
     (bf16 $($rest:tt)*) => { block_step! { float brain 2, $($rest)* } };
     (float $load:ident $size:tt, [$v:tt x $c:tt] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
-        let mut b = [tile!(VZERO); $v];
+        let mut b = tile!(ZEROS [tile!(VTYPE); $v]);
         each!(j in $v { b[j] = block_step! { load $load $w[j] }; });
         tile!(DOTS VFMA $f [$v x $c] += b * $x, 0);
         $x = $x.wrapping_add($c);
-        for w in &mut $w { *w = w.wrapping_add($size * LANES); }
+        each!(j in $v { $w[j] = $w[j].wrapping_add($size * LANES); });
     };
 
     // The parts of those above.
@@ -317,12 +318,12 @@ macro_rules! block_step {
     (of_six $f:ident += $p:ident * $x:ident, $at:tt, $quarter:ident ahead $far:tt) => {
         let low = tile!(VSETU 0x0f0f_0f0f);
         each!(i in 4 { block_step! { ahead $p.wrapping_add(4 * i * LANES), $far } });
-        let mut sums = [tile!(VZERO); 2];
+        let mut sums = tile!(ZEROS [tile!(VTYPE); 2]);
         block_step! { times 2, h {
             let (words, x) = ($p.wrapping_add(($at + 64 * h) * LANES), $x.wrapping_add(40 * h));
             let (scales, minima) = block_step! { six_bits $p.wrapping_add(4 * LANES), h };
             each!(q in 2 {
-                let mut a = [tile!(VZERO); 2];
+                let mut a = tile!(ZEROS [tile!(VTYPE); 2]);
                 each!(g in 8 {
                     let p = words.wrapping_add((32 * q + 4 * g) * LANES);
                     let word = tile!(VWORDS p);
@@ -401,14 +402,14 @@ macro_rules! block_step {
         if LANES <= 8 { each!(j in $v { $s[j] = block_step! { half $w[j] }; }); }
     };
     (floats $s:ident [$v:tt] <- $w:ident, $at:expr) => {
-        let mut $s = [tile!(VZERO); $v];
+        let mut $s = tile!(ZEROS [tile!(VTYPE); $v]);
         each!(j in $v { $s[j] = tile!(VWORDS $w[j].wrapping_add(4 * LANES * $at)); });
     };
     // Four words from `first` on, behind a header of so many bytes of each row.
     (words $verb:ident $first:expr, $header:tt, $a:ident [$v:tt x $c:tt] += $w:ident * $x:ident ahead $far:tt) => {
         each!(g in 4 {
             let at = ($header + 4 * ($first + g)) * LANES;
-            let mut b = [tile!(VZERO); $v];
+            let mut b = tile!(ZEROS [tile!(VTYPE); $v]);
             each!(j in $v { b[j] = tile!(VWORDS $w[j].wrapping_add(at)); });
             block_step! { ahead $w[0].wrapping_add(at), $far }
             tile!(DOTS $verb $a [$v x $c] += b * $x, ($first + g));

@@ -1,0 +1,321 @@
+//! The kernels of [`super::cells`].
+
+use super::cells::{CellForm, GROUP, STEP, inverse, scale};
+use crate::detect::follows_streams;
+use crate::{Dtype, Isa};
+
+/// Some rows, at most [`GROUP`].
+pub(super) struct PackArgs {
+    pub(super) x: *const f32,
+    /// Elements between two rows.
+    pub(super) stride: usize,
+    pub(super) rows: usize,
+    pub(super) k: usize,
+    pub(super) padded: usize,
+    /// The first row's cell of the first column.
+    pub(super) out: *mut u8,
+    /// Bytes between two columns.
+    pub(super) column: usize,
+    /// Whether there is a whole group of rows, at whole lines, which go past the caches.
+    pub(super) past_caches: bool,
+    pub(super) scales: *mut f32,
+}
+
+/// # Safety
+///
+/// The CPU has the instructions; the rows are readable, their cells and scales writable.
+pub(super) type PackFn = unsafe fn(&PackArgs);
+
+/// Adds what elements become, and its sizes, to a sum per element of a row of the result. Gives, for integers,
+/// squares of what rounding changes, and of the elements. Apart from what packs, so that each is there once, not for
+/// every size of cells: only constant weights are summed, when they are loaded.
+///
+/// # Safety
+///
+/// As for [`PackFn`], after it; the sums are writable.
+pub(super) type SumFn = unsafe fn(&PackArgs, *mut f32, *mut f32) -> [f64; 2];
+
+#[derive(Debug)]
+pub(super) struct CellsKernel {
+    pub(super) name: &'static str,
+    /// For cells of 8, 16, 32 and 64 bytes.
+    pub(super) halves: [PackFn; 4],
+    /// For cells of 8, 16 and 32 bytes.
+    pub(super) bytes: [PackFn; 3],
+    /// For cells of 8 and 16 bytes, of which there are none of 8.
+    pub(super) nibbles: [PackFn; 2],
+    /// Of halves, and of integers.
+    pub(super) sums: [SumFn; 2],
+}
+
+/// Bytes of a line of caches. A column of a group has one at least.
+pub(super) const LINE: usize = 64;
+
+/// Elements as they are converted, and what columns get of them from a group of rows.
+#[repr(align(64))]
+struct Lines<const BYTES: usize>([u8; BYTES]);
+
+/// [`CellForm`] as a parameter of kernels.
+const F16: u8 = 0;
+const I8: u8 = 1;
+const I4: u8 = 2;
+
+macro_rules! cells_row {
+    ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, [$($f:tt)*], lanes $l:tt, $($rest:tt)*) => {
+        mod $id {
+            use super::*;
+            use tilewright_intrinsics::$tile as tile;
+
+            const L: usize = $l;
+
+            pub(super) const KERNEL: CellsKernel = CellsKernel {
+                name: concat!("cells_", stringify!($isa_name)),
+                halves: [pack::<8, F16>, pack::<16, F16>, pack::<32, F16>, pack::<64, F16>],
+                bytes: [pack::<8, I8>, pack::<16, I8>, pack::<32, I8>],
+                nibbles: [pack::<8, I4>, pack::<16, I4>],
+                sums: [sum::<F16>, sum::<I8>],
+            };
+
+            /// The size of the largest of `k` elements; not a number if one is not finite. Meanwhile half as many
+            /// elements are fetched from `next` on.
+            $(#[target_feature(enable = $f)])*
+            unsafe fn largest(x: *const f32, k: usize, next: *const f32) -> f32 {
+                let zero = tile!(VZERO);
+                let (mut most, mut bad) = ([zero; 2], [zero; 2]);
+                let pairs = k / (2 * L);
+                for i in 0..pairs {
+                    if (i * 2 * L).is_multiple_of(STEP) {
+                        tile!(VPREFETCH next, i * L);
+                    }
+                    for j in 0..2 {
+                        let v = tile!(VLOAD x, 2 * i + j);
+                        most[j] = tile!(VMAX tile!(VABS v), most[j]);
+                        // What is not finite, times 0, is not a number.
+                        bad[j] = tile!(VFMA v, zero, bad[j]);
+                    }
+                }
+                for at in (pairs * 2 * L..k).step_by(L) {
+                    let v = tile!(VLOAD_TAIL x.wrapping_add(at), L.min(k - at));
+                    most[0] = tile!(VMAX tile!(VABS v), most[0]);
+                    bad[0] = tile!(VFMA v, zero, bad[0]);
+                }
+                let (mut sizes, mut nothing) = ([0.0f32; L], [0.0f32; L]);
+                let (s, n) = (sizes.as_mut_ptr(), nothing.as_mut_ptr());
+                tile!(VSTORE s, 0, tile!(VMAX most[0], most[1]));
+                tile!(VSTORE n, 0, tile!(VADD bad[0], bad[1]));
+                let most = sizes.iter().fold(0.0f32, |most, x| if *x > most { *x } else { most });
+                if nothing.iter().all(|x| *x == 0.0) { most } else { f32::NAN }
+            }
+
+            /// Converts [`STEP`] elements to cells `apart` bytes apart.
+            $(#[target_feature(enable = $f)])*
+            unsafe fn convert<const CELL: usize, const FORM: u8>(
+                x: *const f32,
+                factor: f32,
+                to: *mut u8,
+                apart: usize,
+            ) {
+                let factors = tile!(VSET factor);
+                for j in 0..STEP / L {
+                    let to = to.wrapping_add(place::<CELL, FORM>(j, apart));
+                    let v = tile!(VMUL tile!(VLOAD x, j), factors);
+                    if FORM != F16 {
+                        // The factor takes no element past the greatest integer by as much as half a step.
+                        tile!(VSTORE8 to, tile!(VROUND v));
+                    } else {
+                        let to = to.cast::<u16>();
+                        tile!(VSTORE16 to, v);
+                    }
+                }
+            }
+
+            /// The [`STEP`] elements of a row from `at` on: itself, or a copy in `rest` whose end is zeros.
+            fn step(x: *const f32, at: usize, k: usize, rest: &mut [f32; STEP]) -> *const f32 {
+                if at + STEP <= k {
+                    return x.wrapping_add(at);
+                }
+                let n = k.saturating_sub(at);
+                rest.fill(0.0);
+                // SAFETY: so many elements of the row are there.
+                unsafe { rest.as_mut_ptr().copy_from_nonoverlapping(x.wrapping_add(at), n) };
+                rest.as_ptr()
+            }
+
+            $(#[target_feature(enable = $f)])*
+            unsafe fn sum<const FORM: u8>(
+                a: &PackArgs,
+                sums: *mut f32,
+                sizes: *mut f32,
+            ) -> [f64; 2] {
+                let [mut changed, mut squares] = [[tile!(VZERO); STEP / L]; 2];
+                let mut rest = [0.0f32; STEP];
+                let mut line = [0u16; STEP];
+                let line = line.as_mut_ptr();
+                for at in (0..a.padded).step_by(STEP) {
+                    let [mut added, mut sized] = [[tile!(VZERO); STEP / L]; 2];
+                    for r in 0..a.rows {
+                        let x = step(a.x.wrapping_add(r * a.stride), at, a.k, &mut rest);
+                        // SAFETY: there is a scale for each row.
+                        let scale = unsafe { *a.scales.add(r) };
+                        let (factors, less) = (tile!(VSET inverse(scale)), tile!(VSET -scale));
+                        for j in 0..STEP / L {
+                            let given = tile!(VLOAD x, j);
+                            let v = tile!(VMUL given, factors);
+                            let v = if FORM == F16 {
+                                let half = line.wrapping_add(j * L);
+                                tile!(VSTORE16 half, v);
+                                tile!(VLOAD16 half)
+                            } else {
+                                let v = tile!(VROUND v);
+                                let lost = tile!(VFMA v, less, given);
+                                changed[j] = tile!(VFMA lost, lost, changed[j]);
+                                squares[j] = tile!(VFMA given, given, squares[j]);
+                                v
+                            };
+                            added[j] = tile!(VADD added[j], v);
+                            sized[j] = tile!(VADD sized[j], tile!(VABS v));
+                        }
+                    }
+                    for j in 0..STEP / L {
+                        for (to, more) in [(sums, added[j]), (sizes, sized[j])] {
+                            let to = to.wrapping_add(at + j * L);
+                            tile!(VSTORE to, 0, tile!(VADD tile!(VLOAD to, 0), more));
+                        }
+                    }
+                }
+                let total = |parts: [tile!(VTYPE); STEP / L]| {
+                    let mut lanes = [0.0f32; STEP];
+                    let to = lanes.as_mut_ptr();
+                    for (j, part) in parts.into_iter().enumerate() {
+                        tile!(VSTORE to, j, part);
+                    }
+                    lanes.iter().map(|x| f64::from(*x)).sum::<f64>()
+                };
+                [total(changed), total(squares)]
+            }
+
+            /// Where the elements of vector `j` go in cells that are `apart` bytes apart.
+            const fn place<const CELL: usize, const FORM: u8>(j: usize, apart: usize) -> usize {
+                let at = j * VECTOR[FORM as usize];
+                at / CELL * apart + at % CELL
+            }
+
+            /// Sends columns of a group, `bytes` of each row, past the caches, `apart` bytes apart. Nothing from null.
+            $(#[target_feature(enable = $f)])*
+            unsafe fn send<const CELL: usize>(
+                (from, to): (*const u8, *mut u8),
+                bytes: usize,
+                apart: usize,
+            ) {
+                let columns = if from.is_null() { 0 } else { bytes / CELL };
+                for c in 0..columns {
+                    let from = from.wrapping_add(c * GROUP * CELL).cast::<f32>();
+                    let to = to.wrapping_add(c * apart).cast::<f32>();
+                    for j in 0..GROUP * CELL / (4 * L) {
+                        tile!(VSTREAM to, j, tile!(VLOAD from, j));
+                    }
+                }
+            }
+
+            /// Bytes that a vector becomes, of each form before nibbles are put together.
+            const VECTOR: [usize; 3] = [2 * L, L, L];
+
+            $(#[target_feature(enable = $f)])*
+            unsafe fn pack<const CELL: usize, const FORM: u8>(a: &PackArgs) {
+                let form = match FORM {
+                    F16 => CellForm::F16,
+                    I8 => CellForm::I8,
+                    _ => CellForm::I4,
+                };
+                let bytes = form.bytes(STEP);
+                // Whether each vector's elements are of one cell: smaller cells are cut out of a line.
+                let whole = FORM != I4 && CELL.is_multiple_of(VECTOR[FORM as usize]);
+                let mut factors = [0.0f32; GROUP];
+                // Rows are read twice, from memory and from the L2 cache. So that memory is never idle, half of the next
+                // rows is fetched while the largest elements of these are looked for, in ascending order, the other
+                // half while these are written. Where the machine does so by itself, that would cost bytes a fifth.
+                let ahead = if a.rows == GROUP && !follows_streams() { GROUP } else { 0 };
+                let group = a.x.wrapping_add(ahead * a.stride);
+                for r in 0..a.rows {
+                    let next = group.wrapping_add(r / 2 * a.stride + r % 2 * (a.k / 2));
+                    let x = a.x.wrapping_add(r * a.stride);
+                    // SAFETY: a row of the caller's.
+                    let most = unsafe { largest(x, a.k, next) };
+                    let (scale, factor) = if most.is_nan() { (most, 0.0) } else { scale(form, most) };
+                    factors[r] = factor;
+                    // SAFETY: the caller has a place for each row.
+                    unsafe { *a.scales.add(r) = scale };
+                }
+                // Columns of two steps in turn: lines are sent off when the stores that made them are done.
+                let (mut line, mut columns) = (Lines([0; 2 * STEP]), Lines([0; 4 * STEP * GROUP]));
+                let (line, columns) = (line.0.as_mut_ptr(), columns.0.as_mut_ptr());
+                let mut made: (*const u8, *mut u8) = (core::ptr::null(), core::ptr::null_mut());
+                let mut rest = [0.0f32; STEP];
+                // Without a bound that the loop over rows could be unrolled by.
+                let factors = factors.as_ptr();
+                let (mut next, mut column) = (group.wrapping_add(GROUP / 2 * a.stride), 0);
+                for at in (0..a.padded).step_by(STEP) {
+                    let out = a.out.wrapping_add(form.bytes(at) / CELL * a.column);
+                    let lines = columns.wrapping_add(at / STEP % 2 * 2 * STEP * GROUP);
+                    let (to, apart) =
+                        if a.past_caches { (lines, GROUP * CELL) } else { (out, a.column) };
+                    for r in 0..a.rows {
+                        tile!(VPREFETCH next, column + r * (STEP / 2));
+                        let x = step(a.x.wrapping_add(r * a.stride), at, a.k, &mut rest);
+                        let to = to.wrapping_add(r * CELL);
+                        let (to_cells, cells_apart) = if whole { (to, apart) } else { (line, CELL) };
+                        // SAFETY: there is a factor for each row; the elements are there; the line has room for
+                        // what they become, and so have the cells of this row.
+                        unsafe { convert::<CELL, FORM>(x, *factors.add(r), to_cells, cells_apart) };
+                        if FORM == I4 {
+                            for i in 0..STEP / 2 {
+                                // SAFETY: the line has 32 bytes; each is read before it is written.
+                                unsafe {
+                                    let [low, high] = [*line.add(2 * i), *line.add(2 * i + 1)];
+                                    *line.add(i) = low & 15 | high << 4;
+                                }
+                            }
+                        }
+                        for c in 0..if whole { 0 } else { bytes / CELL } {
+                            // SAFETY: the cells of this row, in columns that exist.
+                            unsafe {
+                                let cell = line.add(c * CELL).cast::<[u8; CELL]>().read();
+                                to.add(c * apart).cast::<[u8; CELL]>().write(cell);
+                            }
+                        }
+                    }
+                    column += STEP / 2 * GROUP;
+                    if column >= a.k {
+                        column -= a.k;
+                        next = next.wrapping_add(a.stride);
+                    }
+                    if a.past_caches {
+                        // SAFETY: what was made is whole columns, and lines of the result's.
+                        unsafe { send::<CELL>(made, bytes, a.column) };
+                        made = (lines, out);
+                    }
+                }
+                if a.past_caches {
+                    // SAFETY: as above.
+                    unsafe { send::<CELL>(made, bytes, a.column) };
+                    tile!(VSTREAMED);
+                }
+            }
+        }
+    };
+}
+tilewright_intrinsics::for_each_tile!(cells_row);
+
+/// The kernels of an instruction set.
+pub(super) fn kernel(isa: Isa) -> &'static CellsKernel {
+    let isa = isa.serving(Dtype::F32);
+    macro_rules! row {
+        ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
+            if isa == Isa::$isa {
+                return &$id::KERNEL;
+            }
+        };
+    }
+    tilewright_intrinsics::for_each_tile!(row);
+    &scalar_f32::KERNEL
+}
