@@ -24,19 +24,28 @@ pub(crate) struct Model {
     pub(crate) target: &'static str,
     /// `None` is the target's baseline, which is what is shipped.
     pub(crate) cpu: Option<&'static str>,
+    /// How much the compiler optimises: 3 as in release builds, 2 as in packages and small C libraries.
+    level: &'static str,
+}
+
+impl Model {
+    const fn of(name: &'static str, target: &'static str, cpu: Option<&'static str>) -> Self {
+        Self { name, target, cpu, level: "3" }
+    }
 }
 
 const X86: &str = "x86_64-unknown-linux-gnu";
 const ARM: &str = "aarch64-unknown-linux-gnu";
-const MODELS: [Model; 8] = [
-    Model { name: "x86-64", target: X86, cpu: None },
-    Model { name: "x86-64-v3", target: X86, cpu: Some("x86-64-v3") },
-    Model { name: "x86-64-v4", target: X86, cpu: Some("x86-64-v4") },
-    Model { name: "aarch64", target: ARM, cpu: None },
-    Model { name: "cortex-a55", target: ARM, cpu: Some("cortex-a55") },
-    Model { name: "cortex-a76", target: ARM, cpu: Some("cortex-a76") },
-    Model { name: "neoverse-n1", target: ARM, cpu: Some("neoverse-n1") },
-    Model { name: "apple-m1", target: ARM, cpu: Some("apple-m1") },
+const MODELS: [Model; 9] = [
+    Model::of("x86-64", X86, None),
+    Model::of("x86-64-v3", X86, Some("x86-64-v3")),
+    Model::of("x86-64-v4", X86, Some("x86-64-v4")),
+    Model::of("aarch64", ARM, None),
+    Model::of("cortex-a55", ARM, Some("cortex-a55")),
+    Model::of("cortex-a76", ARM, Some("cortex-a76")),
+    Model::of("neoverse-n1", ARM, Some("neoverse-n1")),
+    Model::of("apple-m1", ARM, Some("apple-m1")),
+    Model { name: "x86-64-packaged", target: X86, cpu: None, level: "2" },
 ];
 
 /// The model that stands for the baseline of a target, or, without a baseline among the models, for
@@ -114,6 +123,7 @@ pub(crate) fn assembly(model: &Model) -> Result<String, String> {
     let dir = target_dir().join("asm").join(model.name);
     let deps = dir.join(model.target).join("release/deps");
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", model.level);
     cargo.args([
         "rustc",
         "--quiet",

@@ -101,7 +101,8 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         cargo_run(&["test", "--quiet", "--release", "-p", "tilewright-kernels", "--bench", "*"])
     })?;
     // Of other models, which `cargo xtask asm` builds too, only the order of instructions differs.
-    step("instructions", &mut || asm::run(&["x86-64", "aarch64"].map(String::from)))?;
+    let models = ["x86-64", "aarch64", "x86-64-packaged"].map(String::from);
+    step("instructions", &mut || asm::run(&models))?;
     let mut skipped = Vec::new();
     for leg in LEGS {
         step(leg.name, &mut || {

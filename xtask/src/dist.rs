@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use crate::legs::has_program;
-use crate::{cargo, finish, target_dir};
+use crate::{cargo, finish, frames, target_dir};
 
 /// Where it lies: the Debian package names its files from there, wherever Cargo builds.
 const FOLDER: &str = "target/dist";
@@ -85,6 +85,7 @@ fn program(features: &[&str]) -> Result<(), String> {
         if links_with(FOLD) {
             build.arg(FOLD);
         }
+        frames::link_without(&mut build)?;
     }
     finish(&mut build)
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{cargo, finish, target_dir};
+use crate::{cargo, finish, frames, target_dir};
 
 const USAGE: &str = "\
 usage: cargo xtask install --prefix DIR [--features LIST] [--target TRIPLE] [--kernels] [--small]
@@ -13,9 +13,6 @@ usage: cargo xtask install --prefix DIR [--features LIST] [--target TRIPLE] [--k
   TRIPLE   static library only, with the linker, objcopy and ar of that target
   --kernels   also libtilewright-kernels.a, with nothing of the standard library and without models
   --small     fewer bytes: plans are made more slowly, and kernels run as fast as ever";
-
-/// Part of the name of the section with the code that prints the frames of a panic.
-const FRAMES_OF_PANICS: &str = "16DisplayBacktrace";
 
 /// What is installed, and where.
 #[derive(Clone, Debug)]
@@ -129,6 +126,9 @@ impl Install {
             None => {
                 let soname = format!("link-arg=-Wl,-soname,libtilewright.so.{major}");
                 build.args(["--crate-type", "staticlib,cdylib", "--", "-C", &soname]);
+                if self.small && cfg!(target_os = "linux") {
+                    frames::link_without(&mut build)?;
+                }
             }
         }
         if self.small {
@@ -159,15 +159,8 @@ impl Install {
         let names = ["--wildcard", "--keep-global-symbol=tw_*"];
         let mut copy = tool("objcopy");
         copy.args(bitcode).args(names);
-        if self.small {
-            let listed = tool("objdump").args(["-h", "-w"]).arg(&object).output();
-            let listed = listed.map_err(|e| format!("objdump: {e}"))?;
-            let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-            self.without_backtraces(&mut copy, &listed, to)?;
-        }
-        finish(copy.arg(&object))?;
-        // There if it was needed.
-        let _ = fs::remove_file(to.with_extension("code"));
+        let code = if self.small { self.returns() } else { &[] };
+        frames::copy_without(copy, tool("objdump"), &object, code)?;
         if to.exists() {
             fs::remove_file(to).map_err(|e| format!("{}: {e}", to.display()))?;
         }
@@ -175,43 +168,13 @@ impl Install {
         fs::remove_file(&object).map_err(|e| format!("{}: {e}", object.display()))
     }
 
-    /// Makes the function of the standard library that prints the frames of a panic return at once. The
-    /// library never has it called, as its calls print nothing, but a linker cannot know that, and with it come
-    /// readers of debug information: 200 KB. Sections that it alone refers to are then dropped.
-    ///
-    /// `listed` are the sections of the object, as `objdump` lists them.
-    fn without_backtraces(
-        &self,
-        copy: &mut Command,
-        listed: &str,
-        to: &Path,
-    ) -> Result<(), String> {
-        let arm = self
-            .target
-            .as_deref()
-            .map_or(cfg!(target_arch = "aarch64"), |t| t.starts_with("aarch64"));
-        // `Ok(())` in the register of results, and a return.
-        let code: &[u8] = match () {
-            () if arm => &[0x00, 0x00, 0x80, 0x52, 0xc0, 0x03, 0x5f, 0xd6],
-            () if self.target.is_none() && cfg!(target_arch = "x86_64") => &[0x31, 0xc0, 0xc3],
-            () => return Ok(()),
-        };
-        for line in listed.lines().filter(|line| line.contains(FRAMES_OF_PANICS)) {
-            let mut words = line.split_whitespace().skip(1);
-            let (Some(section), Some(bytes)) = (words.next(), words.next()) else { continue };
-            let bytes = usize::from_str_radix(bytes, 16).unwrap_or(0);
-            if !section.starts_with(".text") || bytes < code.len() {
-                continue;
-            }
-            // As long as it was, for what is said elsewhere of how to unwind it.
-            let mut body = code.to_vec();
-            body.resize(bytes, 0);
-            let file = to.with_extension("code");
-            fs::write(&file, body).map_err(|e| format!("{}: {e}", file.display()))?;
-            copy.arg("--update-section").arg(format!("{section}={}", file.display()));
-            copy.arg(format!("--remove-relocations={section}"));
+    /// What returns success, for the processor that the library is for; nothing if that is another.
+    fn returns(&self) -> &'static [u8] {
+        match self.target.as_deref() {
+            None => frames::RETURNS,
+            Some(target) if target.starts_with("aarch64") => frames::RETURNS_ON_ARM,
+            Some(_) => &[],
         }
-        Ok(())
     }
 
     fn folder(&self, name: &str) -> Result<PathBuf, String> {

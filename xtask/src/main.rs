@@ -6,6 +6,7 @@ mod book;
 mod capi;
 mod ci;
 mod dist;
+mod frames;
 mod install;
 mod legs;
 mod plain;
@@ -33,11 +34,21 @@ usage: cargo xtask <command>
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
+    let result = if frames::links() { frames::link(&args) } else { command(&args) };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn command(args: &[String]) -> Result<(), String> {
     // Commands name files from the root of the workspace, wherever they are started.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    let result = std::env::set_current_dir(&root)
-        .map_err(|e| format!("{}: {e}", root.display()))
-        .and_then(|()| match args.split_first() {
+    std::env::set_current_dir(&root).map_err(|e| format!("{}: {e}", root.display())).and_then(
+        |()| match args.split_first() {
             Some((command, rest)) => match command.as_str() {
                 "ci" => ci::run(rest),
                 "tidy" => tidy::run(rest),
@@ -51,14 +62,8 @@ fn main() -> ExitCode {
                 _ => Err(USAGE.into()),
             },
             None => Err(USAGE.into()),
-        });
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(message) => {
-            eprintln!("{message}");
-            ExitCode::FAILURE
-        }
-    }
+        },
+    )
 }
 
 /// Cargo, the one that runs us.
