@@ -174,3 +174,19 @@ fn wrong_parameters_are_named() {
     assert!(plan.pack_weights(Bytes::I8(&[-2; 2304]), &[127], &mut w).is_err());
     invalid(&QconvParams { terms: 4, ..p.clone() }, "terms");
 }
+
+#[test]
+fn each_of_two_channels_has_its_zero_point() {
+    let p = QconvParams::new(ConvParams::new([1, 16, 1, 1], 2, [1, 1]), Dtype::U8, 0);
+    for isa in Isa::available() {
+        let plan = QconvPlan::new(isa, &p).unwrap();
+        let packed = |second: i8, zeros: &[i32]| {
+            let weights: Vec<i8> = [-2, second].iter().flat_map(|w| [*w; 16]).collect();
+            let mut packed = vec![0; plan.weights_len()];
+            plan.pack_weights(Bytes::I8(&weights), zeros, &mut packed).unwrap();
+            packed
+        };
+        // Those of the first channel would not fit the other's.
+        assert_eq!(packed(-1, &[0, 127]), packed(-128, &[]), "{isa}");
+    }
+}

@@ -161,6 +161,8 @@ fn wrong_parameters_are_errors() {
     assert!(plan.pack(&[1.0, 0.0], &[], &mut p).is_err());
     assert!(plan.pack(&[1.0, f32::NAN], &[], &mut p).is_err());
     assert!(plan.pack(&[1.0, 2.0], &[1, 256], &mut p).is_err());
+    assert!(plan.pack(&[1.0, 2.0], &[1], &mut p).is_err());
+    assert!(plan.pack(&[1.0, 2.0], &[], &mut p).is_ok());
     assert!(plan.compute(Bytes::I8(&[0; 10]), &p, &mut [0.0; 10]).is_err());
     assert!(plan.compute(Bytes::U8(&[0; 9]), &p, &mut [0.0; 10]).is_err());
     let add = QaddParams { len: 4, dtype: Dtype::I8, scales: [1.0; 3], zero_points: [0; 3] };

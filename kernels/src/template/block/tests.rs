@@ -244,6 +244,10 @@ fn bad_sizes_are_errors() {
     let plan = new(1, 2, 32).unwrap();
     let mut packed = vec![0; plan.packed_bytes()];
     assert!(plan.pack(0..3, &[0; 64], &mut packed).is_err());
+    let (last, rows) = (plan.panels(), [0; 128]);
+    assert!(plan.pack(last..last + 1, &rows, &mut packed).is_err());
+    assert!(plan.pack(last..last, &rows, &mut packed).is_ok());
+    assert!(plan.pack(core::ops::Range { start: 1, end: 0 }, &rows, &mut packed).is_err());
     assert!(plan.pack(0..2, &[0; 35], &mut packed).is_err());
     assert!(plan.row(&packed, 2, &mut [0.0; 32]).is_err());
     assert!(plan.row(&packed, 0, &mut [0.0; 31]).is_err());
