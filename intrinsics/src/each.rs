@@ -3,9 +3,9 @@
 /// Writes a block `N` times, `N` a literal from 1 to 24: `each!(i in 3 { f(i); })` is
 /// `{ let i = 0; f(i); } { let i = 1; f(i); } { let i = 2; f(i); }`.
 ///
-/// What has to do with a tile must be unrolled in the source: the compiler keeps a `for` loop that is large, or
-/// any if it is to save bytes (`opt-level` 2, "s" and "z"), and with it the tile in memory. This does it with
-/// declarative macros only, which is several times faster to compile than a procedural one.
+/// What has to do with a tile must be unrolled in the source: the compiler keeps a large `for` loop, at `opt-level`
+/// 2 one over a few vectors, and any where it is to save bytes ("s", "z"), and with the loop the tile in memory. This
+/// does it with declarative macros only, which is several times faster to compile than a procedural one.
 #[macro_export]
 macro_rules! each {
     ($i:ident in $n:tt $body:tt) => { $crate::each!($n $i $body) };

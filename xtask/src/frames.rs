@@ -4,7 +4,7 @@
 //! use: the C library prints nothing, and packages of the program have no debug information.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::finish;
@@ -27,26 +27,30 @@ pub(crate) const RETURNS: &[u8] = if cfg!(target_arch = "x86_64") {
 /// Set where this program is run as a linker.
 const LINKS: &str = "XTASK_LINKS";
 
-/// Finishes `copy`, of `object` to itself, in which the function that prints the frames of a panic returns at once, by
-/// `code`. The linker then drops what it alone refers to.
+/// Has `copy`, an `objcopy` of `object` to itself, make the function that prints the frames of a panic return at once,
+/// by `code`: the linker then drops what it alone refers to. `objdump` finds it; whether it is there. The code is read
+/// from a file, which [`body`] names, when the copy is made.
 ///
 /// # Errors
 /// The command that failed.
-pub(crate) fn copy_without(
-    mut copy: Command,
-    mut objdump: Command,
+pub(crate) fn leave_out(
+    copy: &mut Command,
+    objdump: &mut Command,
     object: &Path,
     code: &[u8],
-) -> Result<(), String> {
+) -> Result<bool, String> {
+    if code.is_empty() {
+        return Ok(false);
+    }
     let listed = objdump.args(["-h", "-w"]).arg(object).output();
     let listed = listed.map_err(|e| format!("objdump: {e}"))?.stdout;
-    let body = object.with_extension("code");
+    let (body, mut found) = (body(object), false);
     for line in String::from_utf8_lossy(&listed).lines() {
         let mut words = line.split_whitespace().skip(1);
         let (Some(section), Some(bytes)) = (words.next(), words.next()) else { continue };
         let bytes = usize::from_str_radix(bytes, 16).unwrap_or(0);
         let prints = section.starts_with(".text") && section.contains(FRAMES_OF_PANICS);
-        if !prints || code.is_empty() || bytes < code.len() {
+        if !prints || bytes < code.len() {
             continue;
         }
         // As long as it was, for what is said elsewhere of how to unwind it.
@@ -55,11 +59,14 @@ pub(crate) fn copy_without(
         fs::write(&body, padded).map_err(|e| format!("{}: {e}", body.display()))?;
         copy.arg("--update-section").arg(format!("{section}={}", body.display()));
         copy.arg(format!("--remove-relocations={section}"));
+        found = true;
     }
-    finish(copy.arg(object))?;
-    // There if it was needed.
-    let _ = fs::remove_file(body);
-    Ok(())
+    Ok(found)
+}
+
+/// The file with the code for an object, to be removed after the copy.
+pub(crate) fn body(object: &Path) -> PathBuf {
+    object.with_extension("code")
 }
 
 /// Has Cargo link what `build`, a `cargo rustc` whose last arguments go to rustc, makes without them.
@@ -85,7 +92,11 @@ pub(crate) fn link(arguments: &[String]) -> Result<(), String> {
     for object in
         arguments.iter().map(Path::new).filter(|a| a.extension().is_some_and(|e| e == "o"))
     {
-        copy_without(Command::new("objcopy"), Command::new("objdump"), object, RETURNS)?;
+        let mut copy = Command::new("objcopy");
+        if leave_out(&mut copy, &mut Command::new("objdump"), object, RETURNS)? {
+            finish(copy.arg(object))?;
+            let _ = fs::remove_file(body(object));
+        }
     }
     finish(Command::new("cc").args(arguments))
 }

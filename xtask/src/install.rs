@@ -12,7 +12,7 @@ usage: cargo xtask install --prefix DIR [--features LIST] [--target TRIPLE] [--k
            instruction set, no ops-all for networks of usual operators (docs/c.md has the list)
   TRIPLE   static library only, with the linker, objcopy and ar of that target
   --kernels   also libtilewright-kernels.a, with nothing of the standard library and without models
-  --small     fewer bytes: plans are made more slowly, and kernels run as fast as ever";
+  --small     fewer bytes: plans are made more slowly, and kernels run within a percent as fast";
 
 /// What is installed, and where.
 #[derive(Clone, Debug)]
@@ -160,7 +160,10 @@ impl Install {
         let mut copy = tool("objcopy");
         copy.args(bitcode).args(names);
         let code = if self.small { self.returns() } else { &[] };
-        frames::copy_without(copy, tool("objdump"), &object, code)?;
+        frames::leave_out(&mut copy, &mut tool("objdump"), &object, code)?;
+        finish(copy.arg(&object))?;
+        // There if it was needed.
+        let _ = fs::remove_file(frames::body(&object));
         if to.exists() {
             fs::remove_file(to).map_err(|e| format!("{}: {e}", to.display()))?;
         }

@@ -34,7 +34,7 @@ usage: cargo xtask <command>
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let result = if frames::links() { frames::link(&args) } else { command(&args) };
+    let result = if frames::links() { frames::link(&args) } else { run(&args) };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
@@ -44,26 +44,24 @@ fn main() -> ExitCode {
     }
 }
 
-fn command(args: &[String]) -> Result<(), String> {
+/// The command that `args` name.
+fn run(args: &[String]) -> Result<(), String> {
     // Commands name files from the root of the workspace, wherever they are started.
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
-    std::env::set_current_dir(&root).map_err(|e| format!("{}: {e}", root.display())).and_then(
-        |()| match args.split_first() {
-            Some((command, rest)) => match command.as_str() {
-                "ci" => ci::run(rest),
-                "tidy" => tidy::run(rest),
-                "asm" => asm::run(rest),
-                "port" => port::run(rest),
-                "capi" => capi::run(rest),
-                "install" => install::run(rest),
-                "bench" => bench::run(rest),
-                "book" => book::run(rest),
-                "dist" => dist::run(rest),
-                _ => Err(USAGE.into()),
-            },
-            None => Err(USAGE.into()),
-        },
-    )
+    std::env::set_current_dir(&root).map_err(|e| format!("{}: {e}", root.display()))?;
+    let Some((command, rest)) = args.split_first() else { return Err(USAGE.into()) };
+    match command.as_str() {
+        "ci" => ci::run(rest),
+        "tidy" => tidy::run(rest),
+        "asm" => asm::run(rest),
+        "port" => port::run(rest),
+        "capi" => capi::run(rest),
+        "install" => install::run(rest),
+        "bench" => bench::run(rest),
+        "book" => book::run(rest),
+        "dist" => dist::run(rest),
+        _ => Err(USAGE.into()),
+    }
 }
 
 /// Cargo, the one that runs us.

@@ -5,13 +5,16 @@
 //! number of its own first. Eight rows are written at a time, so that what a column gets is whole cache lines, which
 //! large results send past the caches: read before they are written, those lines would cost as much again.
 
-use super::cells_tile::{CellsKernel, LINE, PackArgs, PackFn, SumFn, kernel};
+use super::cells_tile::{CellsKernel, PackArgs, PackFn, SumFn, kernel};
 use crate::error::{check_len, checked_len};
 use crate::{Isa, KernelError};
 use core::ops::Range;
 
 /// Rows of a unit.
 pub(super) const GROUP: usize = 8;
+
+/// Bytes of a line of caches. A column of a group has one at least.
+const LINE: usize = 64;
 
 /// Elements that are converted at a time: `k` is filled up with zeros to a multiple of it.
 pub(super) const STEP: usize = 32;

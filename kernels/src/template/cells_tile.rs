@@ -26,13 +26,14 @@ pub(super) struct PackArgs {
 /// The CPU has the instructions; the rows are readable, their cells and scales writable.
 pub(super) type PackFn = unsafe fn(&PackArgs);
 
-/// Adds what elements become, and its sizes, to a sum per element of a row of the result. Gives, for integers,
-/// squares of what rounding changes, and of the elements. Apart from what packs, so that each is there once, not for
-/// every size of cells: only constant weights are summed, when they are loaded.
+/// Adds what elements become to the sums (the first pointer), and their sizes to those of sizes (the second), one per
+/// element of a row of the result. Gives, for integers, squares of what rounding changes, and of the elements. Apart
+/// from what packs, so that each is there once, not for every size of cells: only constant weights are summed, when
+/// they are loaded.
 ///
 /// # Safety
 ///
-/// As for [`PackFn`], after it; the sums are writable.
+/// As for [`PackFn`], which has written the scales; `padded` sums and as many sizes are readable and writable.
 pub(super) type SumFn = unsafe fn(&PackArgs, *mut f32, *mut f32) -> [f64; 2];
 
 #[derive(Debug)]
@@ -47,9 +48,6 @@ pub(super) struct CellsKernel {
     /// Of halves, and of integers.
     pub(super) sums: [SumFn; 2],
 }
-
-/// Bytes of a line of caches. A column of a group has one at least.
-pub(super) const LINE: usize = 64;
 
 /// Elements as they are converted, and what columns get of them from a group of rows.
 #[repr(align(64))]
@@ -129,8 +127,11 @@ macro_rules! cells_row {
                 }
             }
 
-            /// The [`STEP`] elements of a row from `at` on: itself, or a copy in `rest` whose end is zeros.
-            fn step(x: *const f32, at: usize, k: usize, rest: &mut [f32; STEP]) -> *const f32 {
+            /// The [`STEP`] elements of a row from `at` on: there, or a copy in `rest` whose end is zeros.
+            ///
+            /// # Safety
+            /// `x` is readable for `k` elements.
+            unsafe fn step(x: *const f32, at: usize, k: usize, rest: &mut [f32; STEP]) -> *const f32 {
                 if at + STEP <= k {
                     return x.wrapping_add(at);
                 }
@@ -141,6 +142,7 @@ macro_rules! cells_row {
                 rest.as_ptr()
             }
 
+            /// A [`SumFn`].
             $(#[target_feature(enable = $f)])*
             unsafe fn sum<const FORM: u8>(
                 a: &PackArgs,
@@ -154,9 +156,9 @@ macro_rules! cells_row {
                 for at in (0..a.padded).step_by(STEP) {
                     let [mut added, mut sized] = [[tile!(VZERO); STEP / L]; 2];
                     for r in 0..a.rows {
-                        let x = step(a.x.wrapping_add(r * a.stride), at, a.k, &mut rest);
-                        // SAFETY: there is a scale for each row.
-                        let scale = unsafe { *a.scales.add(r) };
+                        let x = a.x.wrapping_add(r * a.stride);
+                        // SAFETY: a row of the caller's, and there is a scale for each.
+                        let (x, scale) = unsafe { (step(x, at, a.k, &mut rest), *a.scales.add(r)) };
                         let (factors, less) = (tile!(VSET inverse(scale)), tile!(VSET -scale));
                         for j in 0..STEP / L {
                             let given = tile!(VLOAD x, j);
@@ -261,7 +263,9 @@ macro_rules! cells_row {
                         if a.past_caches { (lines, GROUP * CELL) } else { (out, a.column) };
                     for r in 0..a.rows {
                         tile!(VPREFETCH next, column + r * (STEP / 2));
-                        let x = step(a.x.wrapping_add(r * a.stride), at, a.k, &mut rest);
+                        let x = a.x.wrapping_add(r * a.stride);
+                        // SAFETY: a row of the caller's.
+                        let x = unsafe { step(x, at, a.k, &mut rest) };
                         let to = to.wrapping_add(r * CELL);
                         let (to_cells, cells_apart) = if whole { (to, apart) } else { (line, CELL) };
                         // SAFETY: there is a factor for each row; the elements are there; the line has room for
