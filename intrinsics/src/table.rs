@@ -36,13 +36,13 @@ macro_rules! instruction_sets {
     ($then:path $(, $($args:tt)*)?) => { $then! { $($($args)*)?
         /// Portable code.
         Scalar = scalar over Scalar, if all(), [] {
-            scalar_f32: tile_scalar_f32, f32, lanes 1, c_vec 16, unroll 4,
+            scalar_f32: tile_scalar_f32, f32, lanes 1, c_vec 16, unroll 1,
             conv [[1 1 16] [1 2 16]],
             matmul [[2 16]], row [[1 16] [1 4] [1 1]];
             scalar_i8: tile_scalar_i8, i8, lanes 1, word U8x4, unroll 1, dot [[1 16] [2 16] [1 4] [1 1]];
-            scalar_block: tile_scalar_block, block, lanes 1, tiles [[1 1] [1 4] [2 4]],
-            direct [[1 1] [1 4] [2 4]], floats [[1 1] [1 4] [2 4]], ahead [0 0 0 0];
-            scalar_f16: tile_scalar_f32, f16, lanes 1, word F32x1, unroll 4, dot [[1 16] [2 16] [1 4] [1 1]];
+            scalar_block: tile_scalar_block, block, lanes 1, tiles [[1 1] [1 4]],
+            direct [[1 1] [1 4]], floats [[1 1] [1 4]], ahead [0 0 0 0];
+            scalar_f16: tile_scalar_f32, f16, lanes 1, word F32x1, unroll 1, dot [[1 16] [1 4] [1 1]];
         }
         /// Cortex-M4 and M7 with a floating-point unit. The feature says that the machine is one.
         CortexM = cortex_m over Scalar, if all(feature = "cortex-m", target_arch = "arm"), [] {
@@ -132,9 +132,9 @@ macro_rules! instruction_sets {
                     [2 1] [3 1] [4 1] [6 1] [8 1] [12 1]],
             row [[2 8] [4 4] [4 2] [8 1]];
             avx512_i8: tile_avx512_i8, i8, lanes 16, word S16x2, unroll 2,
-            dot [[1 4] [2 4] [1 2] [2 2] [4 2] [6 2] [8 2] [12 2] [13 2] [1 1] [4 1] [12 1]];
+            dot [[1 4] [2 4] [1 2] [2 2] [4 2] [8 2] [12 2] [1 1] [4 1] [12 1]];
             avx512_f16: tile_avx512_f32, f16, lanes 16, word F32x1, unroll 2,
-            dot [[1 8] [1 4] [2 4] [4 4] [1 2] [2 2] [4 2] [6 2] [8 2] [11 2] [12 2] [13 2] [1 1] [4 1] [12 1]];
+            dot [[1 8] [1 4] [2 4] [4 4] [1 2] [2 2] [4 2] [8 2] [12 2] [1 1] [4 1] [12 1]];
         }
         /// AVX-512 VNNI: dot products of bytes.
         Avx512Vnni = avx512vnni over Avx512, if all(feature = "avx512vnni", target_arch = "x86_64"),

@@ -92,4 +92,11 @@ impl Activation {
             _ => None,
         }
     }
+
+    /// The same, if it is one of a few instructions: where kernels are many and small, a leaky one is left to a pass
+    /// of its own.
+    #[cfg(any(feature = "alloc", test))]
+    pub(crate) fn short_in_tile(self) -> Option<TileActivation> {
+        self.in_tile().filter(|activation| !matches!(activation, TileActivation::Leaky { .. }))
+    }
 }

@@ -59,6 +59,8 @@ const I8: u8 = 1;
 const I4: u8 = 2;
 
 macro_rules! cells_row {
+    // Memory is as fast by half as wide vectors.
+    ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes 16, $($rest:tt)*) => {};
     ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, [$($f:tt)*], lanes $l:tt, $($rest:tt)*) => {
         mod $id {
             use super::*;
@@ -310,16 +312,17 @@ macro_rules! cells_row {
 }
 tilewright_intrinsics::for_each_tile!(cells_row);
 
-/// The kernels of an instruction set.
+/// The kernels of an instruction set, or of the nearest of its bases.
 pub(super) fn kernel(isa: Isa) -> &'static CellsKernel {
-    let isa = isa.serving(Dtype::F32);
+    let served = isa.serving(Dtype::F32);
     macro_rules! row {
+        ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes 16, $($rest:tt)*) => {};
         ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
-            if isa == Isa::$isa {
+            if served == Isa::$isa {
                 return &$id::KERNEL;
             }
         };
     }
     tilewright_intrinsics::for_each_tile!(row);
-    &scalar_f32::KERNEL
+    served.base().map_or(&scalar_f32::KERNEL, kernel)
 }

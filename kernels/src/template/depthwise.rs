@@ -6,7 +6,6 @@
 use super::unary::{self, UnaryKernel};
 use super::window::{ByteWindow, Window, WindowArgs, WindowKernel, WindowSizes};
 use super::window_kernel::*;
-use crate::epilogue::TileActivation;
 use crate::error::check_len;
 use crate::{C_BLOCK, Dtype, Epilogue, Isa, KernelError, KernelInfo};
 use core::ops::Range;
@@ -80,10 +79,8 @@ impl DepthwisePlan {
         let sizes = WindowSizes::from(p);
         let kernels = kernels(isa);
         let mut window = Window::new(OP, sizes, false, kernels.len())?;
-        let after = match p.epilogue.activation.in_tile() {
-            None | Some(TileActivation::Leaky { .. }) => {
-                unary::activation_kernel(isa, p.epilogue.activation)
-            }
+        let after = match p.epilogue.activation.short_in_tile() {
+            None => unary::activation_kernel(isa, p.epilogue.activation),
             Some(activation) => {
                 window.activation = activation;
                 None

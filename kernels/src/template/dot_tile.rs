@@ -131,6 +131,7 @@ macro_rules! dot_row {
             mod $id {
                 use super::*;
                 $(dot_kernel! { [<tile_ $w x $v>], $tile, $feat, $word, $w, $v, $u })*
+                dot_rare! { $tile, $feat, $word }
                 dot_words! { $feat $word }
                 pub(super) const ROW: DotRow = DotRow {
                     lanes: $lanes,
@@ -245,58 +246,48 @@ macro_rules! dot_drain {
     ($word:ident $($rest:tt)*) => {};
 }
 
-/// What follows the reduction: by kind of word.
+/// What follows the reduction: by kind of word. What is rare goes through memory, by code that all tiles share, and
+/// that is as long as that of one of them.
 macro_rules! dot_finish {
     (F32x1 $($rest:tt)*) => { dot_finish! { float $($rest)* } };
     (F16x2Halves $($rest:tt)*) => { dot_finish! { float $($rest)* } };
     (Bf16x2 $($rest:tt)*) => { dot_finish! { float $($rest)* } };
     (float $tile:ident $t:ident [$w:tt x $v:tt] $args:ident) => {
-        if $args.finish == Finish::Added {
-            let (o, o_step) = ($args.o.cast::<f32>().cast_const(), $args.o_step);
-            tile!(ADD $t [1 x $w x $v] += o[0, o_step, $args.o_plane]);
-            dot_finish! { store $tile $t [$w x $v] $args }
-            return;
-        }
-        let (Finish::Float(activation) | Finish::F16(activation) | Finish::Bf16(activation)) = $args.finish
-            else { return };
-        dot_finish! { activate $tile $t [$w x $v] activation }
-        if let Finish::Float(_) = $args.finish {
-            dot_finish! { store $tile $t [$w x $v] $args }
-            return;
-        }
-        let mut buffer = [0.0f32; $w * $v * LANES];
-        let all = buffer.as_mut_ptr();
-        tile!(STORE $t [1 x $w x $v] -> all[0, $v * LANES, 16]);
-        let columns = ($v - 1) * LANES + $args.tail;
-        for (i, row) in buffer.chunks_exact($v * LANES).enumerate() {
-            let o = $args.o.cast::<u16>().wrapping_add(i * $args.o_step);
-            // SAFETY: the outputs of pixel `i` are writable and aligned, and used by no other thread.
-            let out = unsafe { core::slice::from_raw_parts_mut(o, columns) };
-            if let Finish::F16(_) = $args.finish {
-                for (o, x) in out.iter_mut().zip(row) { *o = soft::f16_from_f32(*x); }
-            } else {
-                for (o, x) in out.iter_mut().zip(row) { *o = soft::bf16_from_f32(*x); }
+        let (o, o_step) = ($args.o.cast::<f32>(), $args.o_step);
+        match $args.finish {
+            _ if $args.tail != LANES => dot_finish! { rare $t [$w x $v] $args },
+            Finish::Float(TileActivation::Leaky { .. }) => dot_finish! { rare $t [$w x $v] $args },
+            Finish::Float(activation) => dot_finish! { activate $tile $t [$w x $v] activation },
+            Finish::Added => {
+                let o = o.cast_const();
+                tile!(ADD $t [1 x $w x $v] += o[0, o_step, $args.o_plane]);
             }
+            _ => dot_finish! { rare $t [$w x $v] $args },
         }
+        tile!(STORE $t [1 x $w x $v] -> o[0, o_step, $args.o_plane]);
     };
     (activate $tile:ident $t:ident [$w:tt x $v:tt] $activation:expr) => {
         match $activation {
             TileActivation::None => {}
             TileActivation::Relu => { tile!(RELU $t [1 x $w x $v]); }
             TileActivation::Clamp { lo, hi } => { tile!(CLAMP $t [1 x $w x $v] lo, hi); }
-            TileActivation::Leaky { alpha } => { tile!(LEAKY $t [1 x $w x $v] alpha); }
+            // Went another way.
+            TileActivation::Leaky { .. } => {}
         }
     };
-    (store $tile:ident $t:ident [$w:tt x $v:tt] $args:ident) => {
-        let (o, o_step, tail) = ($args.o.cast::<f32>(), $args.o_step, $args.tail);
-        if tail == LANES {
-            tile!(STORE $t [1 x $w x $v] -> o[0, o_step, $args.o_plane]);
-        } else {
-            tile!(STORE $t [$w x $v; tail] -> o[o_step]);
-        }
-    };
+    (rare $t:ident [$w:tt x $v:tt] $args:ident) => {{
+        let mut sums = [0.0f32; $w * $v * LANES];
+        let all = sums.as_mut_ptr();
+        tile!(STORE $t [1 x $w x $v] -> all[0, $v * LANES, 16]);
+        // SAFETY: the caller's duties, for the sums of this tile.
+        unsafe { rare(&sums, $v, $args) };
+        return;
+    }};
     // Integers.
     ($word:ident $tile:ident $t:ident [$w:tt x $v:tt] $args:ident) => {
+        if $args.tail != LANES || matches!($args.finish, Finish::Float(TileActivation::Leaky { .. })) {
+            dot_finish! { rare $t [$w x $v] $args }
+        }
         let (scale, shift) = ($args.scale, $args.shift);
         if !$args.offset.is_null() {
             let (offset, row_sums) = ($args.offset, $args.row_sums);
@@ -304,13 +295,9 @@ macro_rules! dot_finish {
         }
         match $args.finish {
             Finish::Bytes { lo, hi, zero } => {
-                let (o, o_step, tail) = ($args.o, $args.o_step, $args.tail);
+                let (o, o_step) = ($args.o, $args.o_step);
                 tile!(SCALE $t [$w x $v] <- scale);
-                if tail == LANES {
-                    tile!(NARROW $t [$w x $v] lo, hi, zero -> o[o_step, $args.o_plane]);
-                } else {
-                    tile!(NARROW $t [$w x $v; tail] lo, hi, zero -> o[o_step]);
-                }
+                tile!(NARROW $t [$w x $v] lo, hi, zero -> o[o_step, $args.o_plane]);
                 return;
             }
             Finish::Float(activation) => {
@@ -319,7 +306,90 @@ macro_rules! dot_finish {
             }
             _ => {}
         }
-        dot_finish! { store $tile $t [$w x $v] $args }
+        let (o, o_step) = ($args.o.cast::<f32>(), $args.o_step);
+        tile!(STORE $t [1 x $w x $v] -> o[0, o_step, $args.o_plane]);
+    };
+}
+
+/// The end of any tile, from memory: its sums, rows of `v` vectors.
+macro_rules! dot_rare {
+    ($tile:ident, [$($f:tt)*], $word:ident) => {
+        $(#[target_feature(enable = $f)])*
+        #[inline(never)]
+        unsafe fn rare(sums: &[f32], v: usize, args: &DotArgs<'_>) {
+            use tilewright_intrinsics::$tile as tile;
+            const LANES: usize = tile!(LANES);
+            for (i, sums) in sums.chunks_exact(v * LANES).enumerate() {
+                for (j, x) in sums.chunks_exact(LANES).enumerate() {
+                    let n = if j + 1 < v { LANES } else { args.tail };
+                    let x = x.as_ptr();
+                    tile!(DEF t [1 x 1 x 1]);
+                    tile!(LOAD t [1 x 1 x 1] <- x[0, 0, 16]);
+                    // Whole planes, or a row of a matrix, whose planes are 16 apart.
+                    let out = i * args.o_step + j * LANES / 16 * args.o_plane + j * LANES % 16;
+                    let o = args.o.wrapping_add(out * args.finish.size());
+                    dot_rare! { $word t i j n o args }
+                }
+            }
+        }
+    };
+    (F32x1 $($rest:tt)*) => { dot_rare! { float $($rest)* } };
+    (F16x2Halves $($rest:tt)*) => { dot_rare! { float $($rest)* } };
+    (Bf16x2 $($rest:tt)*) => { dot_rare! { float $($rest)* } };
+    (float $t:ident $i:ident $j:ident $n:ident $o:ident $args:ident) => {
+        let (row, floats) = (0usize, $o.cast::<f32>());
+        match $args.finish {
+            Finish::Float(activation) | Finish::F16(activation) | Finish::Bf16(activation) =>
+                dot_rare! { activate $t activation },
+            _ => {
+                let o = floats.cast_const();
+                tile!(ADD $t [1 x 1; $n] += o[row, 16]);
+            }
+        }
+        if $args.finish.size() == 4 {
+            tile!(STORE $t [1 x 1; $n] -> floats[row]);
+            continue;
+        }
+        let lanes: [f32; LANES] = tile!(LANES_OF $t[0][0]);
+        // SAFETY: the outputs are writable and aligned, and used by no other thread.
+        let out = unsafe { core::slice::from_raw_parts_mut($o.cast::<u16>(), $n) };
+        if let Finish::F16(_) = $args.finish {
+            for (o, x) in out.iter_mut().zip(lanes) { *o = soft::f16_from_f32(x); }
+        } else {
+            for (o, x) in out.iter_mut().zip(lanes) { *o = soft::bf16_from_f32(x); }
+        }
+    };
+    (activate $t:ident $activation:expr) => {
+        match $activation {
+            TileActivation::None => {}
+            TileActivation::Relu => { tile!(RELU $t [1 x 1 x 1]); }
+            TileActivation::Clamp { lo, hi } => { tile!(CLAMP $t [1 x 1 x 1] lo, hi); }
+            TileActivation::Leaky { alpha } => { tile!(LEAKY $t [1 x 1 x 1] alpha); }
+        }
+    };
+    // Integers.
+    ($word:ident $t:ident $i:ident $j:ident $n:ident $o:ident $args:ident) => {
+        let column = $j * LANES;
+        let (scale, shift) = ($args.scale.wrapping_add(column), $args.shift.wrapping_add(column));
+        if !$args.offset.is_null() {
+            let (offset, row_sum) = ($args.offset.wrapping_add(column), $args.row_sums.wrapping_add($i));
+            tile!(OUTER $t [1 x 1] += row_sum * offset);
+        }
+        let step = 0usize;
+        match $args.finish {
+            Finish::Bytes { lo, hi, zero } => {
+                tile!(SCALE $t [1 x 1] <- scale);
+                tile!(NARROW $t [1 x 1; $n] lo, hi, zero -> $o[step]);
+                continue;
+            }
+            Finish::Float(activation) => {
+                tile!(DEQUANT $t [1 x 1] <- scale, shift);
+                dot_rare! { activate $t activation }
+            }
+            _ => {}
+        }
+        let o = $o.cast::<f32>();
+        tile!(STORE $t [1 x 1; $n] -> o[step]);
     };
 }
 

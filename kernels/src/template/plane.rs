@@ -141,12 +141,10 @@ impl PlanePlan {
         };
         let planes_per_unit = (UNIT / (h * w)).clamp(1, s.n * s.c);
 
-        let in_tile = epilogue.activation.in_tile();
-        let after = match in_tile {
-            Some(_) => None,
-            None => unary::activation_kernel(isa, epilogue.activation),
+        let (activation, after) = match epilogue.activation.short_in_tile() {
+            Some(activation) => (activation, None),
+            None => (TileActivation::None, unary::activation_kernel(isa, epilogue.activation)),
         };
-        let activation = in_tile.unwrap_or(TileActivation::None);
         let shape = PlaneShape { sizes, copies: copies.unwrap_or_default(), activation };
         Ok(Self { isa, kernel, shape, blocks, planes_per_unit, after, weighted, x_len, y_len })
     }

@@ -55,7 +55,6 @@ const AHEAD: usize = 512;
 const NONE: u8 = 0;
 const RELU: u8 = 1;
 const CLAMP: u8 = 2;
-const LEAKY: u8 = 3;
 
 macro_rules! direct_row {
     ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $l:tt, $($rest:tt)*) => {
@@ -118,10 +117,10 @@ macro_rules! dw3_kernel {
             // SAFETY: the duties are the caller's of this kernel.
             unsafe {
                 match g.activation {
-                    TileActivation::None => strips::<NONE>(g, args, [0.0; 2]),
                     TileActivation::Relu => strips::<RELU>(g, args, [0.0; 2]),
                     TileActivation::Clamp { lo, hi } => strips::<CLAMP>(g, args, [lo, hi]),
-                    TileActivation::Leaky { alpha } => strips::<LEAKY>(g, args, [alpha; 2]),
+                    // Plans leave a leaky one to a pass of its own.
+                    _ => strips::<NONE>(g, args, [0.0; 2]),
                 }
             }
         }
@@ -246,7 +245,6 @@ macro_rules! dw3_store {
         match ACTIVATION {
             RELU => { $tile!(RELU t [1 x 1 x $v]); }
             CLAMP => { $tile!(CLAMP t [1 x 1 x $v] $limits[0], $limits[1]); }
-            LEAKY => { $tile!(LEAKY t [1 x 1 x $v] $limits[0]); }
             _ => {}
         }
         if $v > 1 || $n == LANES {

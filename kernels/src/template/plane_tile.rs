@@ -169,10 +169,10 @@ macro_rules! plane_kernel {
                     tile!(FILL t [1 x $r x $v] start);
                     plane_reduce!($mode tile t $r $v, a g args row_step filter_step);
                     match g.activation {
-                        TileActivation::None => {}
                         TileActivation::Relu => { tile!(RELU t [1 x $r x $v]); }
                         TileActivation::Clamp { lo, hi } => { tile!(CLAMP t [1 x $r x $v] lo, hi); }
-                        TileActivation::Leaky { alpha } => { tile!(LEAKY t [1 x $r x $v] alpha); }
+                        // Plans leave a leaky one to a pass of its own.
+                        _ => {}
                     }
                     if w_out >= WIDE {
                         tile!(STORE t [1 x $r x $v] -> o[0, w_out, 16]);

@@ -43,12 +43,15 @@ pub(crate) use window_kernels;
 /// The widths of tiles: eight accumulators hide the latency of vector code; where a vector is one
 /// number, the compiler makes vectors of its own from fewer.
 macro_rules! window_widths {
-    (16 qdw $($args:tt)*) => { window_kernels! { widths qdw $($args)*, [1 2 3 4 5 6 7 8] } };
+    (1 $($args:tt)*) => { window_kernels! { widths $($args)*, [1 2] } };
+    (16 qdw $($args:tt)*) => { window_kernels! { widths qdw $($args)*, [1 2 3 4 5 6] } };
     // Bytes become floats in registers, of which there must be enough for the columns of a tile.
     ($lanes:tt qdw $($args:tt)*) => { window_kernels! { widths qdw $($args)*, [1 2 3 4] } };
     ($lanes:tt qmax $($args:tt)*) => { window_kernels! { widths qmax $($args)*, [1 2 3 4] } };
     ($lanes:tt qaccum $($args:tt)*) => { window_kernels! { widths qaccum $($args)*, [1 2 3 4] } };
-    (1 $($args:tt)*) => { window_kernels! { widths $($args)*, [1 2 3 4] } };
+    // Loads are the limit of these, and more pixels at once no help.
+    ($lanes:tt max $($args:tt)*) => { window_kernels! { widths max $($args)*, [1 2 3 4] } };
+    ($lanes:tt accum $($args:tt)*) => { window_kernels! { widths accum $($args)*, [1 2 3 4] } };
     ($lanes:tt $($args:tt)*) => { window_kernels! { widths $($args)*, [1 2 3 4 5 6 7 8] } };
 }
 pub(crate) use window_widths;
