@@ -3,8 +3,14 @@
 use core::fmt;
 use std::io::Cursor;
 
+use image::codecs::png::PngDecoder;
 use image::metadata::Orientation;
-use image::{DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits};
+use image::{DynamicImage, GrayImage, ImageDecoder, ImageFormat, Limits, RgbImage};
+use zune_jpeg::JpegDecoder;
+use zune_jpeg::errors::DecodeErrors;
+use zune_jpeg::zune_core::bytestream::ZCursor;
+use zune_jpeg::zune_core::colorspace::ColorSpace;
+use zune_jpeg::zune_core::options::DecoderOptions;
 
 use super::Picture;
 
@@ -48,22 +54,11 @@ impl core::error::Error for PictureError {}
 /// # Errors
 /// Every [`PictureError`]; sizes are checked before pixels are allocated.
 pub fn read(bytes: &[u8]) -> Result<Picture, PictureError> {
-    let format = match image::guess_format(bytes) {
-        Ok(format @ (ImageFormat::Png | ImageFormat::Jpeg)) => format,
+    let (mut decoded, orientation) = match image::guess_format(bytes) {
+        Ok(ImageFormat::Png) => png(bytes)?,
+        Ok(ImageFormat::Jpeg) => jpeg(bytes)?,
         _ => return Err(PictureError::InvalidFormat),
     };
-    if format == ImageFormat::Jpeg && !has_end(bytes) {
-        return Err(PictureError::InvalidData("the JPEG file ends before its end marker".into()));
-    }
-    let mut reader = ImageReader::with_format(Cursor::new(bytes), format);
-    let mut limits = Limits::default();
-    limits.max_image_width = Some(MAX_SIDE);
-    limits.max_image_height = Some(MAX_SIDE);
-    limits.max_alloc = Some(MAX_BYTES);
-    reader.limits(limits);
-    let mut decoder = reader.into_decoder().map_err(explain)?;
-    let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
-    let mut decoded = DynamicImage::from_decoder(decoder).map_err(explain)?;
     decoded.apply_orientation(orientation);
     let (width, height) = (decoded.width() as usize, decoded.height() as usize);
     let alpha = decoded.color().has_alpha();
@@ -73,6 +68,47 @@ pub fn read(bytes: &[u8]) -> Result<Picture, PictureError> {
         (_, true) => (4, decoded.into_rgba8().into_raw()),
     };
     Ok(Picture { width, height, channels, samples })
+}
+
+fn png(bytes: &[u8]) -> Result<(DynamicImage, Orientation), PictureError> {
+    let mut limits = Limits::default();
+    limits.max_image_width = Some(MAX_SIDE);
+    limits.max_image_height = Some(MAX_SIDE);
+    limits.max_alloc = Some(MAX_BYTES);
+    let mut decoder = PngDecoder::with_limits(Cursor::new(bytes), limits).map_err(explain)?;
+    let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
+    Ok((DynamicImage::from_decoder(decoder).map_err(explain)?, orientation))
+}
+
+/// By its decoder alone: `image` has it twice in a program, and reads the header three times.
+fn jpeg(bytes: &[u8]) -> Result<(DynamicImage, Orientation), PictureError> {
+    if !has_end(bytes) {
+        return Err(PictureError::InvalidData("the JPEG file ends before its end marker".into()));
+    }
+    // Its own limits have no error of their own.
+    let options = DecoderOptions::default().set_strict_mode(false);
+    let options = options.set_max_width(usize::MAX).set_max_height(usize::MAX);
+    let mut decoder = JpegDecoder::new_with_options(ZCursor::new(bytes), options);
+    let explain = |error: DecodeErrors| PictureError::InvalidData(one_line(&error));
+    decoder.decode_headers().map_err(explain)?;
+    let none = || PictureError::InvalidData("a JPEG file without a size or colours".into());
+    let (width, height) = decoder.dimensions().ok_or_else(none)?;
+    let grey = decoder.input_colorspace().ok_or_else(none)? == ColorSpace::Luma;
+    let bytes = width as u64 * height as u64 * if grey { 1 } else { 3 };
+    if width.max(height) > MAX_SIDE as usize || bytes > MAX_BYTES {
+        return Err(PictureError::UnsupportedSize(format!("{width} x {height} pixels")));
+    }
+    let colours = if grey { ColorSpace::Luma } else { ColorSpace::RGB };
+    decoder.set_options(decoder.options().jpeg_set_out_colorspace(colours));
+    let samples = decoder.decode().map_err(explain)?;
+    let (width, height) = (width as u32, height as u32);
+    let decoded = if grey {
+        GrayImage::from_raw(width, height, samples).map(DynamicImage::ImageLuma8)
+    } else {
+        RgbImage::from_raw(width, height, samples).map(DynamicImage::ImageRgb8)
+    };
+    let orientation = decoder.exif().and_then(|exif| Orientation::from_exif_chunk(exif));
+    Ok((decoded.ok_or_else(none)?, orientation.unwrap_or(Orientation::NoTransforms)))
 }
 
 /// Whether a JPEG file is there up to the marker that ends its picture: a decoder would fill what is
@@ -97,9 +133,13 @@ fn has_end(bytes: &[u8]) -> bool {
     false
 }
 
+/// Decoders put line breaks into some messages; a report is one line.
+fn one_line(error: &impl fmt::Display) -> String {
+    error.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
 fn explain(error: image::ImageError) -> PictureError {
-    // Decoders put line breaks into some messages; a report is one line.
-    let text = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = one_line(&error);
     match error {
         image::ImageError::Limits(_) => PictureError::UnsupportedSize(text),
         _ => PictureError::InvalidData(text),

@@ -9,7 +9,7 @@
 use core::ops::Range;
 
 use regex_automata::Input;
-use regex_automata::meta::{Cache, Regex};
+use regex_automata::hybrid::regex::{Cache, Regex};
 
 use super::TokenizerError;
 
@@ -252,8 +252,8 @@ impl Splitter {
         let row = row.ok_or_else(|| TokenizerError::UnsupportedPre(name.to_owned()))?;
         let regex = |stage: &Stage| {
             let regex = match stage {
-                Pattern(pattern) => Regex::builder().build(pattern),
-                Words(pattern) => Regex::builder().build_many(&[*pattern, r"\s+"]),
+                Pattern(pattern) => Regex::new(pattern),
+                Words(pattern) => Regex::new_many(&[*pattern, r"\s+"]),
             };
             regex.map_err(|e| TokenizerError::Tables(e.to_string()))
         };
@@ -312,7 +312,9 @@ impl Iterator for Matches<'_> {
 
     fn next(&mut self) -> Option<Range<usize>> {
         let input = Input::new(self.text).range(self.at..);
-        let found = self.regex.search_with(self.cache, &input)?;
+        // An error is that the search gave up: at a byte of a pattern that looks at what is a word, or after a number
+        // of times that the cache was cleared. There are no such patterns, and no such number is set.
+        let found = self.regex.try_search(self.cache, &input).ok()??;
         let mut range = found.range();
         if found.pattern().as_usize() == WHITE && range.end < self.text.len() {
             // Something else follows, and may begin with the last of these characters.

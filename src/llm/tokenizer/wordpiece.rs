@@ -3,7 +3,8 @@
 
 use core::fmt;
 
-use regex_automata::meta::Regex;
+use regex_automata::util::syntax;
+use regex_syntax::hir::{Class, ClassUnicode, HirKind};
 use unicode_normalization::UnicodeNormalization;
 
 use super::TokenizerError;
@@ -17,8 +18,8 @@ pub(super) struct WordPiece {
     lowercase: bool,
     strip_accents: bool,
     /// Characters that are left out; those that are words of their own.
-    classes: [Regex; 2],
-    mark: Regex,
+    classes: [ClassUnicode; 2],
+    mark: ClassUnicode,
 }
 
 impl fmt::Debug for WordPiece {
@@ -40,8 +41,6 @@ impl WordPiece {
                 trie.insert(text, id as u32);
             }
         }
-        let class =
-            |pattern: &str| Regex::new(pattern).map_err(|e| TokenizerError::Tables(e.to_string()));
         let lowercase = vocabulary.lowercase.unwrap_or(true);
         // The ranges of Chinese characters are those of BERT's own program.
         let words = concat!(
@@ -75,8 +74,6 @@ impl WordPiece {
 
     /// One character, normalised but for case.
     fn take(&self, c: char, word: &mut String, out: &mut Vec<u32>) {
-        let mut buffer = [0; 4];
-        let text = &*c.encode_utf8(&mut buffer);
         if c.is_ascii_alphanumeric() {
             word.push(if self.lowercase { c.to_ascii_lowercase() } else { c });
             return;
@@ -86,10 +83,10 @@ impl WordPiece {
             return;
         }
         let [left_out, alone] = &self.classes;
-        if left_out.is_match(text) || (self.strip_accents && self.mark.is_match(text)) {
+        if contains(left_out, c) || (self.strip_accents && contains(&self.mark, c)) {
             return;
         }
-        let alone = alone.is_match(text);
+        let alone = contains(alone, c);
         if alone {
             self.finish(word, out);
         }
@@ -121,4 +118,20 @@ impl WordPiece {
         }
         word.clear();
     }
+}
+
+/// The characters that a class of regular expressions contains.
+fn class(pattern: &str) -> Result<ClassUnicode, TokenizerError> {
+    let parsed = syntax::parse(pattern).map_err(|e| TokenizerError::Tables(e.to_string()))?;
+    match parsed.into_kind() {
+        HirKind::Class(Class::Unicode(class)) => Ok(class),
+        _ => Err(TokenizerError::Tables(format!("{pattern} is not a class of characters"))),
+    }
+}
+
+/// Whether a class, whose ranges ascend, contains a character.
+fn contains(class: &ClassUnicode, c: char) -> bool {
+    let ranges = class.ranges();
+    let after = ranges.partition_point(|range| range.start() <= c);
+    after.checked_sub(1).and_then(|i| ranges.get(i)).is_some_and(|range| c <= range.end())
 }
