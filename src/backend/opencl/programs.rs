@@ -17,17 +17,18 @@ use super::{Log, OpenClError};
 pub(super) struct Family {
     /// The name of the file, the last one of several.
     pub(super) file: &'static str,
-    source: &'static str,
+    /// It and those before it, each of which is in the program once.
+    sources: &'static [&'static str],
 }
 
 macro_rules! families {
     ($($name:ident = $file:literal $(after $($before:literal),+)?;)*) => { $(
         pub(super) const $name: Family = Family {
             file: $file,
-            source: concat!(
+            sources: &[
                 $($(include_str!(concat!("cl/", $before)),)+)?
-                include_str!(concat!("cl/", $file))
-            ),
+                include_str!(concat!("cl/", $file)),
+            ],
         };
     )* };
 }
@@ -94,7 +95,7 @@ impl Programs {
             return Ok(program.clone());
         }
         let options = format!("-cl-std=CL1.2 {definitions} {}", self.compiler);
-        let source = format!("{COMMON}\n{}", family.source);
+        let source = format!("{COMMON}\n{}", family.sources.concat());
         let program = Arc::new(self.load_or_build(context, device, family, &source, &options)?);
         built.insert(key, program.clone());
         Ok(program)
