@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::legs::has_program;
@@ -74,6 +74,7 @@ fn program(features: &[&str]) -> Result<(), String> {
     let mut build = cargo();
     build.args(["rustc", "--profile", PROFILE, "--quiet", "--package", "tilewright"]);
     build.args(["--bin", "tilewright"]).args(features).arg("--");
+    build.env("CARGO_ENCODED_RUSTFLAGS", without_folders().join("\u{1f}"));
     if cfg!(target_os = "linux") {
         let script = std::path::absolute("xtask/dist/no-unwinding.ld");
         let script = script.map_err(|e| format!("dist: {e}"))?;
@@ -88,6 +89,20 @@ fn program(features: &[&str]) -> Result<(), String> {
         frames::link_without(&mut build)?;
     }
     finish(&mut build)
+}
+
+/// The flags of the environment, and such as leave out where crates lie on this machine: a panic names the place of
+/// its source, and 10 KB of the program said whose folder that was in.
+fn without_folders() -> Vec<String> {
+    let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+    let mut flags: Vec<String> = flags.split_whitespace().map(str::to_owned).collect();
+    let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo")));
+    let sources = home.and_then(|home| fs::read_dir(home.join("registry/src")).ok());
+    for folder in sources.into_iter().flatten().flatten().map(|entry| entry.path()) {
+        flags.push(format!("--remap-path-prefix={}/=", folder.display()));
+    }
+    flags
 }
 
 /// Whether the list of addresses to change when the program is loaded is made short. Older C libraries
