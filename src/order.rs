@@ -4,6 +4,7 @@
 use core::cmp::Ordering;
 
 /// Sorts indices of anything; equal ones stay in their order.
+#[inline(never)]
 pub(crate) fn sort_indices(
     indices: &mut [usize],
     compare: &mut dyn FnMut(usize, usize) -> Ordering,

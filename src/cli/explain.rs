@@ -314,9 +314,10 @@ fn advice(plan: &PlanInfo, rows: &[Row<'_>]) -> Vec<String> {
     let mut found: Vec<(f64, String)> = Vec::new();
     let (us, n) = sum(&|r| r.kernel == "reference");
     if n > 0 {
-        let types: std::collections::BTreeSet<&str> =
+        let mut types: Vec<&str> =
             rows.iter().filter(|r| r.kernel == "reference").map(|r| r.op).collect();
-        let types: Vec<&str> = types.into_iter().collect();
+        types.sort_unstable();
+        types.dedup();
         let text = format!(
             "{n} operations without a kernel take {:.0} % of the time ({}): f32 forms of them, or \
              operators with kernels, would be faster",

@@ -94,7 +94,9 @@ fn json<'a>(name: &'a str, gguf: &'a Gguf) -> Result<Json<'a>, Failure> {
     let values = |prefix: &str| {
         let entry =
             |(key, value): (&'a str, &Value)| Some((key.strip_prefix(prefix)?, json_value(value)));
-        metadata.iter().filter_map(entry).collect()
+        let mut values = BTreeMap::new();
+        values.extend(metadata.iter().filter_map(entry));
+        values
     };
     let tensor = |t: &'a GgufTensor| JsonTensor {
         name: &t.name,
@@ -102,6 +104,8 @@ fn json<'a>(name: &'a str, gguf: &'a Gguf) -> Result<Json<'a>, Failure> {
         shape: t.dims.iter().rev().copied().collect(),
         bytes: t.data.len(),
     };
+    let mut kinds = BTreeMap::new();
+    kinds.extend(types(gguf).into_iter().map(|(dtype, t)| (dtype.name(), t)));
     Ok(Json {
         model: name,
         inputs: json!([{"name": "tokens", "dtype": "i32", "shape": ["n"]}]),
@@ -116,7 +120,7 @@ fn json<'a>(name: &'a str, gguf: &'a Gguf) -> Result<Json<'a>, Failure> {
         architecture,
         hyperparameters: architecture.map_or_else(BTreeMap::new, |a| values(&format!("{a}."))),
         metadata: values(""),
-        types: types(gguf).into_iter().map(|(dtype, t)| (dtype.name(), t)).collect(),
+        types: kinds,
         tensors: gguf.tensors().iter().map(tensor).collect(),
     })
 }

@@ -1,6 +1,5 @@
 //! Loading networks, and what they run on.
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
@@ -54,9 +53,8 @@ impl Network {
         let beside = path.map(|p| p.with_extension("task.json")).filter(|p| p.is_file());
         let entries = entries.or(beside.as_deref());
         let more = side_file::entries(entries, labels)?;
-        let metadata = model.metadata().iter().chain(&more);
-        let metadata: BTreeMap<String, String> =
-            metadata.map(|(k, v)| (k.clone(), v.clone())).collect();
+        let mut metadata = model.metadata().clone();
+        metadata.extend(more.iter().map(|(k, v)| (k.clone(), v.clone())));
         let only_labels =
             keys::ALL.iter().all(|k| metadata.contains_key(*k) == (*k == keys::LABELS));
         let task = match Task::from_metadata(&metadata) {

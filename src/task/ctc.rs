@@ -149,7 +149,8 @@ impl Ctc {
                 }
             }
             beams = next.beams;
-            beams.sort_by(|a, b| b.total().total_cmp(&a.total()).then(a.node.cmp(&b.node)));
+            beams
+                .sort_unstable_by(|a, b| b.total().total_cmp(&a.total()).then(a.node.cmp(&b.node)));
             beams.truncate(width);
         }
         self.decoded(&tree.classes(beams[0].node), log_probs)

@@ -80,7 +80,9 @@ pub(crate) fn bench(args: &BenchArgs, path: &Path) -> Result<(), Failure> {
     progress.finish_and_clear();
     let median = |count: usize, times: &[Duration]| {
         let time = times.get(times.len() / 2).copied();
-        time.map(|t| (count.to_string(), rate(count, t))).into_iter().collect()
+        let mut rates = BTreeMap::new();
+        rates.extend(time.map(|t| (count.to_string(), rate(count, t))));
+        rates
     };
     let result = Json {
         model: &ready.name,

@@ -52,7 +52,8 @@ pub fn unique(x: &Tensor, axis: Option<usize>, sorted: bool) -> Result<Unique, G
         Ok(groups(extent, compare))
     })?;
     if !sorted {
-        let met: BTreeMap<usize, usize> = first.iter().enumerate().map(|(g, &p)| (p, g)).collect();
+        let mut met = BTreeMap::new();
+        met.extend(first.iter().enumerate().map(|(g, &p)| (p, g)));
         let mut renamed = vec![0; first.len()];
         for (new, &old) in met.values().enumerate() {
             renamed[old] = new;

@@ -1,9 +1,8 @@
 //! Positions of extremes.
 
-use super::cast::Number;
 use super::elements::{around, expect_dtype};
 use super::{Operator, expect_operands};
-use crate::graph::{GraphError, Info, View, ViewMut, with_element};
+use crate::graph::{GraphError, Info, View, ViewMut};
 use crate::tensor::DType;
 
 /// The index of the largest or smallest element along an axis, which becomes an extent of 1, as
@@ -55,19 +54,37 @@ impl Operator for ArgReduce {
         if dst.bytes.is_empty() {
             return Ok(());
         }
-        with_element!(src[0].dtype, OP, T => {
-            let (x, y) = (src[0].slice::<T>(OP)?, dst.slice::<i64>(OP)?);
-            let halves = T::FLOAT && size_of::<T>() < size_of::<f32>();
-            for (x, y) in x.chunks_exact(extent * inner).zip(y.chunks_exact_mut(inner)) {
-                if halves {
-                    // Halves are compared as what they are converted to.
-                    self.lanes(x, y, T::to_float);
-                } else {
-                    self.lanes(x, y, |x| x);
+        let (x, dtype) = (src[0].bytes, src[0].dtype);
+        let y = dst.slice::<i64>(OP)?;
+        // With the sign flipped, unsigned integers are in the order of signed ones, whose code is theirs then.
+        let unsigned = matches!(dtype, DType::U8 | DType::U16 | DType::U32 | DType::U64);
+        macro_rules! planes {
+            ($type:ty, $as_number:expr) => {
+                for (x, y) in bytemuck::cast_slice::<u8, $type>(x)
+                    .chunks_exact(extent * inner)
+                    .zip(y.chunks_exact_mut(inner))
+                {
+                    self.lanes(x, y, $as_number);
                 }
-            }
-            Ok(())
-        })
+            };
+            (integers $type:ty) => {{
+                let flip = if unsigned { <$type>::MIN } else { 0 };
+                planes!($type, |x: $type| x ^ flip)
+            }};
+        }
+        match dtype {
+            DType::F32 => planes!(f32, |x| x),
+            DType::F64 => planes!(f64, |x| x),
+            // Halves are compared as what they are converted to.
+            DType::F16 => planes!(half::f16, half::f16::to_f32),
+            DType::BF16 => planes!(half::bf16, half::bf16::to_f32),
+            DType::I8 | DType::U8 => planes!(integers i8),
+            DType::I16 | DType::U16 => planes!(integers i16),
+            DType::I32 | DType::U32 => planes!(integers i32),
+            DType::I64 | DType::U64 => planes!(integers i64),
+            dtype => return Err(GraphError::UnsupportedDType { op: OP, dtype }),
+        }
+        Ok(())
     }
 }
 
@@ -172,6 +189,25 @@ mod tests {
         let empty = cx.constant(Tensor::from_slice::<f32>(&[2, 0], &[]).unwrap()).unwrap();
         let op = |axis| ArgReduce { axis, smallest: false, last: false };
         assert!(cx.op(op(1), &[empty]).is_err() && cx.op(op(2), &[empty]).is_err());
+    }
+
+    #[test]
+    fn integers_at_the_ends_of_their_types() {
+        fn of<T: crate::tensor::Element + bytemuck::Pod>(values: &[T], smallest: bool) -> i64 {
+            let mut cx = Context::new();
+            let x = cx.constant(Tensor::from_slice(&[values.len()], values).unwrap()).unwrap();
+            let y = cx.op(ArgReduce { axis: 0, smallest, last: false }, &[x]).unwrap();
+            cx.constant_value(y).unwrap().as_slice::<i64>().unwrap()[0]
+        }
+        macro_rules! of_type {
+            ($($type:ty)*) => { $(
+                let half = <$type>::MAX / 2;
+                let values = [1, half, half + 1, <$type>::MAX, <$type>::MIN, 0];
+                assert_eq!(of::<$type>(&values, false), 3);
+                assert_eq!(of::<$type>(&values, true), 4);
+            )* };
+        }
+        of_type!(i8 u8 i16 u16 i32 u32 i64 u64);
     }
 
     #[test]

@@ -99,7 +99,8 @@ impl<R: Runner> Driver<'_, '_, R> {
             return Err(missing("a loop that does not end"));
         }
         let captures = body.captures.iter();
-        let mut live: Live = captures.filter_map(|v| Some((*v, around.get(v)?.clone()))).collect();
+        let mut live = Live::new();
+        live.extend(captures.filter_map(|v| Some((*v, around.get(v)?.clone()))));
         live.extend(body.inputs.iter().copied().zip(inputs));
         self.finish(body, live, body.all.clone())
     }

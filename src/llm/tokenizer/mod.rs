@@ -381,7 +381,8 @@ fn special_ids(vocabulary: &Vocabulary<'_>, found: &[Option<u32>]) -> SpecialIds
 
 /// Tokens that end what is generated. `found`: the tokens of [`ENDS`].
 fn ends(vocabulary: &Vocabulary<'_>, found: &[Option<u32>], ids: &SpecialIds) -> BTreeSet<u32> {
-    let mut ends: BTreeSet<u32> = found.iter().flatten().copied().collect();
+    let mut ends = BTreeSet::new();
+    ends.extend(found.iter().flatten());
     ends.extend([ids.eos, ids.eot, vocabulary.eom].into_iter().flatten());
     // Where calls and returns have tokens of their own, <|end|> only ends a part.
     let of = |text| ENDS.iter().position(|t| *t == text).and_then(|at| found[at]);
