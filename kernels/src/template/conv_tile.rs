@@ -113,7 +113,6 @@ macro_rules! conv_row {
             mod $id {
                 use super::*;
                 $(conv_kernel! { [<tile_ $r x $w x $v>], $tile, $feat, $r, $w, $v, $u })*
-                leaky! { $tile, $feat }
                 pub(super) const KERNELS: &[ConvKernel] = &[$(ConvKernel {
                     info: KernelInfo {
                         name: concat!("conv_f32_", $r, "x", $w, "x", $crate::template::c_ob!($lanes $v), "_u", $u,
@@ -231,36 +230,9 @@ macro_rules! conv_kernel {
                 TileActivation::None => {}
                 TileActivation::Relu => { tile!(RELU t [$r x $w x $v]); }
                 TileActivation::Clamp { lo, hi } => { tile!(CLAMP t [$r x $w x $v] lo, hi); }
-                TileActivation::Leaky { .. } => {}
+                TileActivation::Leaky { alpha } => { tile!(LEAKY t [$r x $w x $v] alpha); }
             }
             tile!(STORE t [$r x $w x $v] -> o[g.o_row, g.o_step, g.o_plane]);
-            if let TileActivation::Leaky { alpha } = activation {
-                // SAFETY: these are the outputs just written.
-                unsafe { leaky(o, [$r, $w, $v], g, alpha) };
-            }
-        }
-    };
-}
-
-/// The one activation that all tiles share, of outputs where they lie: it is rare, and long.
-macro_rules! leaky {
-    ($tile:ident, [$($f:tt)*]) => {
-        $(#[target_feature(enable = $f)])*
-        #[inline(never)]
-        unsafe fn leaky(o: *mut f32, [rows, width, vectors]: [usize; 3], g: &TileShape, alpha: f32) {
-            use tilewright_intrinsics::$tile as tile;
-            for y in 0..rows {
-                for i in 0..width {
-                    let o = o.wrapping_add(y * g.o_row + i * g.o_step);
-                    for at in (0..vectors).map(|j| j * tile!(LANES)) {
-                        let o = o.wrapping_add(at / 16 * g.o_plane + at % 16);
-                        tile!(DEF t [1 x 1 x 1]);
-                        tile!(LOAD t [1 x 1 x 1] <- o[0, 0, 16]);
-                        tile!(LEAKY t [1 x 1 x 1] alpha);
-                        tile!(STORE t [1 x 1 x 1] -> o[0, 0, 16]);
-                    }
-                }
-            }
         }
     };
 }

@@ -93,7 +93,6 @@ macro_rules! matmul_row {
                 use super::*;
                 $(matmul_kernel! { [<tiles_ $w x $v>] [<tile_ $w x $v>], $tile, $feat, $w, $v, $u })*
                 $(row_kernel! { [<all_sums_ $s x $rv>] [<sums_ $s x $rv>], $tile, $feat, $s, $rv })*
-                rare_tiles! { $tile, $feat }
                 pub(super) const KERNELS: &[MatmulKernel] = &[$(MatmulKernel {
                     info: KernelInfo {
                         name: concat!("matmul_f32_", $w, "x", $crate::template::c_ob!($lanes $v), "_u", $u,
@@ -220,6 +219,9 @@ macro_rules! matmul_kernel {
                 }
                 run = run.wrapping_add(args.a_step);
             }
+            if !args.first {
+                tile!(ADD t [$w x $v; tail] += o[o_row, o_plane]);
+            }
             finish_tile! { $tile, t, $w, $v, args, o, residual, [o_row, o_plane], tail }
         }
     };
@@ -282,76 +284,35 @@ macro_rules! row_kernel {
                 tilewright_intrinsics::each!(j in $v { t[0][j] = tile!(VADD t[0][j], bias); });
             } else if args.first {
                 tile!(ADD t [1 x 1 x $v] += bias[0, 0, 16]);
+            } else {
+                tile!(ADD t [1 x $v; tail] += o[o_row, o_plane]);
             }
             finish_tile! { $tile, t, 1, $v, args, o, residual, [o_row, o_plane], tail }
         }
     };
 }
 
-/// The sum with other blocks of K, the epilogue and STORE of `$w` rows. What is rare goes through memory, by code that
-/// all tiles share.
+/// The epilogue and STORE of `$w` rows.
 macro_rules! finish_tile {
     ($tile:ident, $t:ident, $w:tt, $v:tt, $args:ident, $o:ident, $residual:ident, [$o_row:ident, $o_plane:ident], $tail:ident) => {{
         use tilewright_intrinsics::$tile as tile;
-        let activation = if $args.last { $args.activation } else { TileActivation::None };
-        if $tail != LANES || matches!(activation, TileActivation::Leaky { .. }) {
-            let mut sums = [0.0f32; $w * $v * LANES];
-            let all = sums.as_mut_ptr();
-            tile!(STORE $t [1 x $w x $v] -> all[0, $v * LANES, 16]);
-            // SAFETY: the caller's duties, for this tile.
-            unsafe { rare(&sums, $v, $args, $o, $residual) };
-            return;
-        }
-        if !$args.first {
-            tile!(ADD $t [1 x $w x $v] += $o[0, $o_row, $o_plane]);
-        }
-        if $args.last && !$residual.is_null() {
-            tile!(ADD $t [1 x $w x $v] += $residual[0, $o_row, $o_plane]);
-        }
-        match activation {
-            TileActivation::Relu => { tile!(RELU $t [1 x $w x $v]); }
-            TileActivation::Clamp { lo, hi } => { tile!(CLAMP $t [1 x $w x $v] lo, hi); }
-            _ => {}
-        }
-        tile!(STORE $t [1 x $w x $v] -> $o[0, $o_row, $o_plane]);
-    }};
-}
-
-/// The end of any tile, from memory: its sums, rows of `v` vectors.
-macro_rules! rare_tiles {
-    ($tile:ident, [$($f:tt)*]) => {
-        $(#[target_feature(enable = $f)])*
-        #[inline(never)]
-        unsafe fn rare(sums: &[f32], v: usize, args: &TileArgs, o: *mut f32, residual: *const f32) {
-            use tilewright_intrinsics::$tile as tile;
-            const LANES: usize = tile!(LANES);
-            let row = 0usize;
-            for (i, sums) in sums.chunks_exact(v * LANES).enumerate() {
-                for (j, x) in sums.chunks_exact(LANES).enumerate() {
-                    let n = if j + 1 < v { LANES } else { args.tail };
-                    let at = i * args.o_row + j * LANES / 16 * args.o_plane + j * LANES % 16;
-                    let (x, o) = (x.as_ptr(), o.wrapping_add(at));
-                    tile!(DEF t [1 x 1 x 1]);
-                    tile!(LOAD t [1 x 1 x 1] <- x[0, 0, 16]);
-                    if !args.first {
-                        tile!(ADD t [1 x 1; n] += o[row, 16]);
-                    }
-                    if args.last && !residual.is_null() {
-                        let residual = residual.wrapping_add(at);
-                        tile!(ADD t [1 x 1; n] += residual[row, 16]);
-                    }
-                    match args.activation {
-                        _ if !args.last => {}
-                        TileActivation::None => {}
-                        TileActivation::Relu => { tile!(RELU t [1 x 1 x 1]); }
-                        TileActivation::Clamp { lo, hi } => { tile!(CLAMP t [1 x 1 x 1] lo, hi); }
-                        TileActivation::Leaky { alpha } => { tile!(LEAKY t [1 x 1 x 1] alpha); }
-                    }
-                    tile!(STORE t [1 x 1; n] -> o[row]);
-                }
+        if $args.last {
+            if !$residual.is_null() {
+                tile!(ADD $t [$w x $v; $tail] += $residual[$o_row, $o_plane]);
+            }
+            match $args.activation {
+                TileActivation::None => {}
+                TileActivation::Relu => { tile!(RELU $t [1 x $w x $v]); }
+                TileActivation::Clamp { lo, hi } => { tile!(CLAMP $t [1 x $w x $v] lo, hi); }
+                TileActivation::Leaky { alpha } => { tile!(LEAKY $t [1 x $w x $v] alpha); }
             }
         }
-    };
+        if $tail == LANES {
+            tile!(STORE $t [1 x $w x $v] -> $o[0, $o_row, $o_plane]);
+        } else {
+            tile!(STORE $t [$w x $v; $tail] -> $o[$o_row]);
+        }
+    }};
 }
 
 tilewright_intrinsics::for_each_tile!(matmul_row);
