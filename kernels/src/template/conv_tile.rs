@@ -130,6 +130,7 @@ macro_rules! conv_row {
 macro_rules! conv_kernel {
     ($name:ident, $tile:ident, [$($f:tt)*], $r:tt, $w:tt, $v:tt, $u:tt) => {
         $(#[target_feature(enable = $f)])*
+        #[allow(clippy::int_plus_one, reason = "an instruction set may unroll by 1")]
         unsafe fn $name(g: &TileShape, args: &TileArgs<'_>) {
             use tilewright_intrinsics::$tile as tile;
             const FIRST: u32 = column($r, $w);

@@ -144,6 +144,7 @@ macro_rules! matmul_kernel {
         tiles! { $name $one, [$($f)*] }
 
         $(#[target_feature(enable = $f)])*
+        #[allow(clippy::int_plus_one, reason = "an instruction set may unroll by 1")]
         #[inline(never)]
         unsafe fn $one(
             args: &TileArgs,
