@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::Error;
-use crate::backend::cpu::{Executor, Inputs, Plan, available_memory};
+use crate::backend::cpu::{Executor, Inputs, Plan};
 use crate::graph::{Context, Device, GraphError, Op, TensorId, passes};
 use crate::import::onnx::{After, ValueInfo};
-use crate::tensor::{DType, Tensor};
+use crate::tensor::{DType, Tensor, available_memory};
 use crate::tune::{TableError, Tuning};
 pub use model::Model;
 use moved::Moved;

@@ -7,8 +7,8 @@ use std::ffi::CString;
 use std::panic::catch_unwind;
 use std::sync::OnceLock;
 
-use tilewright::backend::cpu::available_memory;
 use tilewright::import::gguf::dtype;
+use tilewright::tensor::available_memory;
 
 use crate::abi::{self, Backend, BufferType, Device, Graph, MUL_MAT, NO_WORK, Props, Reg, Tensor};
 use crate::buffer::{alignment, alloc_buffer, buft_name, from_host_ptr, is_host, place};

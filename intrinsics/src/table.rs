@@ -8,7 +8,7 @@
 /// /// What it is, for the documentation of `Isa`.
 /// Isa = isa over Base, if cfg, ["target feature" ...] {
 ///     id: tile macro, dtype, lanes L, c_vec N, unroll U, conv [[R W V] ...], matmul [[W V] ...],
-///     row [[S V] ...];
+///     row [[S V] ...], rest [[S V] ...];
 /// }
 /// ```
 ///
@@ -23,7 +23,7 @@
 /// divisor of 16), `c_vec` the vectors of 16 channels; `conv` lists the tiles of the convolution
 /// (rows, pixels, vectors per pixel), `matmul` those of the matrix product (rows of A, vectors of
 /// columns), `row` those of its single rows (partial sums, vectors of columns; one for each width of
-/// `matmul`). Of one for another type, `dot` lists the tiles of dot products (pixels or rows of A,
+/// `matmul`), `rest` narrower ones with as many partial sums as a wide one, for what that leaves. Of one for another type, `dot` lists the tiles of dot products (pixels or rows of A,
 /// vectors), and `word` is what 32 bits of the operands hold, a variant of `dtype::Word`; `lanes` are
 /// words. That for `block` lists the tiles of block-quantised weights (vectors of rows, columns of
 /// activations): a single column, many columns of one panel and perhaps of two; first `tiles` of weights taken
@@ -38,7 +38,8 @@ macro_rules! instruction_sets {
         Scalar = scalar over Scalar, if all(), [] {
             scalar_f32: tile_scalar_f32, f32, lanes 1, c_vec 16, unroll 1,
             conv [[1 1 16] [1 2 16]],
-            matmul [[2 16]], row [[1 16] [1 4] [1 1]];
+            matmul [[2 16]], row [[1 16] [1 4] [1 1]],
+            rest [];
             scalar_i8: tile_scalar_i8, i8, lanes 1, word U8x4, unroll 1, dot [[1 16] [2 16] [1 4] [1 1]];
             scalar_block: tile_scalar_block, block, lanes 1, tiles [[1 1] [1 4]],
             direct [[1 1] [1 4]], floats [[1 1] [1 4]], ahead [0 0 0 0];
@@ -48,14 +49,16 @@ macro_rules! instruction_sets {
         CortexM = cortex_m over Scalar, if all(feature = "cortex-m", target_arch = "arm"), [] {
             cortex_m_f32: tile_cortex_m_f32, f32, lanes 1, c_vec 16, unroll 4,
             conv [[1 1 16]],
-            matmul [[2 4] [4 4]], row [[1 16] [1 4] [1 1]];
+            matmul [[2 4] [4 4]], row [[1 16] [1 4] [1 1]],
+            rest [];
             cortex_m_i8: tile_cortex_m_i8, i8, lanes 1, word S16x2, unroll 2, dot [[1 16] [1 4] [2 2] [1 1]];
         }
         /// NEON of AArch64.
         Neon = neon over Scalar, if all(feature = "neon", target_arch = "aarch64"), ["neon"] {
             neon_f32: tile_neon_f32, f32, lanes 4, c_vec 4, unroll 4,
             conv [[1 1 4] [1 2 4] [1 3 4] [1 4 4] [1 5 4] [2 1 4] [4 1 4] [2 2 4]],
-            matmul [[2 4] [3 4] [4 4] [5 4] [2 1] [3 1] [4 1] [5 1]], row [[2 8] [4 4] [4 1]];
+            matmul [[2 4] [3 4] [4 4] [5 4] [2 1] [3 1] [4 1] [5 1]], row [[2 8] [4 4] [4 1]],
+            rest [[2 4] [2 1]];
             neon_i8: tile_neon_i8, i8, lanes 4, word S16x2Halves, unroll 4,
             dot [[1 8] [1 4] [2 4] [3 4] [4 4] [1 1] [4 1]];
             neon_f16: tile_neon_f32, f16, lanes 4, word F32x1, unroll 4,
@@ -92,7 +95,8 @@ macro_rules! instruction_sets {
         Wasm = wasm over Scalar, if all(feature = "wasm-simd", target_arch = "wasm32"), ["simd128"] {
             wasm_f32: tile_wasm_f32, f32, lanes 4, c_vec 4, unroll 4,
             conv [[1 1 4] [1 2 4] [1 3 4] [2 1 4]],
-            matmul [[2 4] [3 4] [2 1] [4 1]], row [[1 8] [2 4] [4 1]];
+            matmul [[2 4] [3 4] [2 1] [4 1]], row [[1 8] [2 4] [4 1]],
+            rest [[1 4] [1 1] [2 1]];
             wasm_i8: tile_wasm_i8, i8, lanes 4, word S16x2, unroll 2, dot [[1 8] [1 4] [2 4] [3 4] [1 1] [4 1]];
             wasm_f16: tile_wasm_f32, f16, lanes 4, word F32x1, unroll 4, dot [[1 8] [1 4] [2 4] [3 4] [1 1] [4 1]];
         }
@@ -100,14 +104,16 @@ macro_rules! instruction_sets {
         WasmRelaxed = wasm_relaxed over Wasm, if all(feature = "wasm-relaxed", target_arch = "wasm32"), ["simd128" "relaxed-simd"] {
             wasm_relaxed_f32: tile_wasm_relaxed_f32, f32, lanes 4, c_vec 4, unroll 4,
             conv [[1 1 4] [1 2 4] [1 3 4] [2 1 4]],
-            matmul [[2 4] [3 4] [2 1] [4 1]], row [[1 8] [2 4] [4 1]];
+            matmul [[2 4] [3 4] [2 1] [4 1]], row [[1 8] [2 4] [4 1]],
+            rest [[1 4] [1 1] [2 1]];
         }
         /// AVX2 with FMA and F16C.
         Avx2 = avx2 over Scalar, if all(feature = "avx2", target_arch = "x86_64"), ["avx2" "fma" "f16c"] {
             avx2_f32: tile_avx2_f32, f32, lanes 8, c_vec 2, unroll 4,
             conv [[1 1 2] [1 2 2] [1 3 2] [1 4 2] [1 5 2] [1 6 2] [4 1 2] [2 2 2] [3 2 2] [2 3 2]],
             matmul [[2 4] [2 2] [3 2] [4 2] [5 2] [6 2] [2 1] [3 1] [4 1] [5 1] [6 1]],
-            row [[1 8] [2 4] [4 2] [8 1]];
+            row [[1 8] [2 4] [4 2] [8 1]],
+            rest [[1 4] [1 2] [1 1] [2 2] [2 1] [4 1]];
             avx2_i8: tile_avx2_i8, i8, lanes 8, word S16x2, unroll 2,
             dot [[1 4] [2 4] [1 2] [2 2] [3 2] [4 2] [5 2] [6 2] [1 1] [4 1]];
             avx2_f16: tile_avx2_f32, f16, lanes 8, word F32x1, unroll 4,
@@ -130,7 +136,8 @@ macro_rules! instruction_sets {
                   [1 1 1] [1 2 1] [1 3 1] [1 4 1] [1 5 1] [1 6 1] [1 7 1] [1 8 1] [1 12 1] [1 24 1]],
             matmul [[2 4] [3 4] [4 4] [2 2] [3 2] [4 2] [5 2] [6 2] [7 2] [8 2] [9 2] [11 2] [12 2] [13 2]
                     [2 1] [3 1] [4 1] [6 1] [8 1] [12 1]],
-            row [[2 8] [4 4] [4 2] [8 1]];
+            row [[2 8] [4 4] [4 2] [8 1]],
+            rest [[2 4] [2 2] [2 1] [4 1]];
             avx512_i8: tile_avx512_i8, i8, lanes 16, word S16x2, unroll 2,
             dot [[1 4] [2 4] [1 2] [2 2] [4 2] [8 2] [12 2] [1 1] [4 1] [12 1]];
             avx512_f16: tile_avx512_f32, f16, lanes 16, word F32x1, unroll 2,

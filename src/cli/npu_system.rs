@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
-use tilewright::backend::cpu::available_memory;
 use tilewright::backend::rknn::Options;
+use tilewright::tensor::available_memory;
 
 use crate::order::sort;
 

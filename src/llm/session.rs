@@ -11,10 +11,10 @@ use super::model::{Inner, Llm};
 use super::sampler::Candidate;
 use crate::Error;
 use crate::ProfileRow;
-use crate::backend::cpu::{Executor, Inputs, NodeInfo, Plan, available_memory};
+use crate::backend::cpu::{Executor, Inputs, NodeInfo, Plan};
 use crate::graph::kv_cache::KvCache;
 use crate::graph::ops::best::{self, Best};
-use crate::tensor::{DType, Tensor};
+use crate::tensor::{DType, Tensor, available_memory};
 use tilewright_kernels::Isa;
 
 /// Most tokens that are computed together.

@@ -14,7 +14,7 @@ pub use dtype::{DType, Element};
 pub(crate) use region::Regions;
 pub use shape::{MAX_DIMS, Shape, ShapeError, broadcast};
 pub(crate) use storage::Backing;
-pub use storage::{AlignedBytes, Storage};
+pub use storage::{AlignedBytes, Storage, available_memory};
 
 use core::fmt;
 use std::borrow::Cow;

@@ -321,3 +321,17 @@ mod tests {
         assert_eq!(&out, b"cde");
     }
 }
+
+/// Bytes of memory that this process could still take without pushing others out: what the system
+/// calls available, or what is left of its control group's limit. `None` where neither is known.
+pub fn available_memory() -> Option<usize> {
+    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<usize>().ok();
+    let system = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
+    });
+    let group = number("/sys/fs/cgroup/memory.max")
+        .zip(number("/sys/fs/cgroup/memory.current"))
+        .map(|(most, now)| most.saturating_sub(now));
+    system.into_iter().chain(group).min()
+}

@@ -12,7 +12,6 @@
 
 use super::layout::{self, LayoutKernels};
 use super::matmul_cut::{Tiling, candidates, exists, has_blocks, near};
-use super::matmul_tile::MatmulKernel;
 use super::unary::{UnaryKernel, post_kernel};
 use crate::epilogue::TileActivation;
 use crate::error::{check_len, checked_len};
@@ -45,7 +44,6 @@ const SHARED_PANELS: usize = 8;
 #[derive(Clone, Debug)]
 pub struct MatmulPlan {
     pub(crate) params: MatmulParams,
-    pub(crate) kernels: &'static [MatmulKernel],
     pub(crate) copies: LayoutKernels,
     pub(crate) tiling: Tiling,
     pub(crate) choice: Choice,
@@ -132,8 +130,7 @@ impl MatmulPlan {
         lens: [usize; 3],
     ) -> Result<Self, KernelError> {
         let [_, rows, columns] = choice.tile;
-        let kernels = kernels(isa);
-        let tiling = Tiling::new(p, kernels, [rows, columns]);
+        let tiling = Tiling::new(p, isa, [rows, columns]);
         let packed = tiling.panels.iter().map(|panel| panel.width).sum::<usize>() * p.k;
         let block = (choice.block / rows).max(1);
         // Panel by panel, if then A is packed once and comes from the L3 cache at worst.
@@ -150,7 +147,6 @@ impl MatmulPlan {
             && !p.a_transposed
             && post.is_none();
         Ok(Self {
-            kernels,
             copies: layout::kernels(isa),
             choice: *choice,
             block,
@@ -251,7 +247,7 @@ impl MatmulPlan {
     /// The microkernel that does most of the work.
     pub fn kernel_name(&self) -> &'static str {
         let pieces = self.tiling.pieces(&self.tiling.panels[0], self.tiling.count() / 2);
-        self.kernels[pieces[0].1].info.name
+        pieces[0].1.info.name
     }
 
     /// Packs the plain B.

@@ -3,10 +3,10 @@
 use super::conv_geometry::cut;
 use super::dot_division::{cost, near_cost};
 use super::matmul::{MatmulForm, MatmulParams};
-use super::matmul_tile::MatmulKernel;
+use super::matmul_tile::{MatmulKernel, kernels, rest};
 use crate::choice::sort_few;
 use crate::detect::has_dozen_ways;
-use crate::{Algorithm, C_BLOCK, Choice, KernelInfo};
+use crate::{Algorithm, C_BLOCK, Choice, Isa, KernelInfo};
 use alloc::{vec, vec::Vec};
 use core::ops::Range;
 
@@ -42,7 +42,7 @@ struct Pieces {
     /// Index of the first piece of each tile, then the number of pieces.
     first: Vec<usize>,
     /// First row and kernel.
-    list: Vec<(usize, usize)>,
+    list: Vec<(usize, &'static MatmulKernel)>,
     /// Per tile: how many from it on are each one piece of the same kernel, which computes several in
     /// one call. 0 for a tile of several pieces.
     alike: Vec<usize>,
@@ -50,7 +50,7 @@ struct Pieces {
 
 impl Tiling {
     /// Pieces of a tile: first row, kernel.
-    pub(crate) fn pieces(&self, panel: &Panel, tile: usize) -> &[(usize, usize)] {
+    pub(crate) fn pieces(&self, panel: &Panel, tile: usize) -> &[(usize, &'static MatmulKernel)] {
         let pieces = &self.pieces[panel.cut];
         &pieces.list[pieces.first[tile]..pieces.first[tile + 1]]
     }
@@ -72,11 +72,8 @@ impl Tiling {
     }
 
     /// Cuts a product into tiles of at most `rows` rows and, as far as they fit, `columns` columns.
-    pub(crate) fn new(
-        p: &MatmulParams,
-        kernels: &[MatmulKernel],
-        [rows, columns]: [usize; 2],
-    ) -> Self {
+    pub(crate) fn new(p: &MatmulParams, isa: Isa, [rows, columns]: [usize; 2]) -> Self {
+        let kernels = kernels(isa);
         let widths = widths(p, kernels);
         let panels = panels(p, kernels, &widths, columns);
         let (heights, _) = cut(p.m, &heights(kernels, columns, rows, cost));
@@ -97,7 +94,13 @@ impl Tiling {
                 let lengths = cuts[height].get_or_insert_with(|| cut(height, &of_width).0);
                 let mut row = tile[0];
                 for &length in &*lengths {
-                    pieces.list.push((row, find(kernels, length, width)));
+                    let sums = find(kernels, length, columns).info.unroll;
+                    let alike = |k: &&MatmulKernel| k.info.unroll == sums && k.info.c_ob == width;
+                    let kernel = match length {
+                        1 if width < columns => rest(isa).iter().find(alike),
+                        _ => None,
+                    };
+                    pieces.list.push((row, kernel.unwrap_or_else(|| find(kernels, length, width))));
                     row += length;
                 }
             }
@@ -110,7 +113,7 @@ impl Tiling {
                 }
                 let kernel = pieces.list[first].1;
                 pieces.alike[tile] = match pieces.list.get(first + 1) {
-                    Some(next) if next.1 == kernel => pieces.alike[tile + 1] + 1,
+                    Some(next) if core::ptr::eq(next.1, kernel) => pieces.alike[tile + 1] + 1,
                     _ => 1,
                 };
             }
@@ -122,9 +125,9 @@ impl Tiling {
 }
 
 /// The kernel of a tile size.
-fn find(kernels: &[MatmulKernel], rows: usize, columns: usize) -> usize {
-    let fits = |k: &MatmulKernel| k.info.w_ob == rows && k.info.c_ob == columns;
-    kernels.iter().position(fits).unwrap_or(0)
+fn find(kernels: &'static [MatmulKernel], rows: usize, columns: usize) -> &'static MatmulKernel {
+    let fits = |k: &&MatmulKernel| k.info.w_ob == rows && k.info.c_ob == columns;
+    kernels.iter().find(fits).unwrap_or(&kernels[0])
 }
 
 /// Whether kernels can write whole blocks of columns.

@@ -183,7 +183,7 @@ impl MatmulPlan {
             };
             // SAFETY: A has these rows, B this panel and those beside it, which have one width and follow
             // each other, as do their columns of C.
-            unsafe { (self.kernels[kernel].run)(&args) };
+            unsafe { (kernel.run)(&args) };
             panels.start += tiles;
         }
     }
@@ -460,7 +460,6 @@ impl MatmulPlan {
             if p.epilogue.residual {
                 args.residual = x.residual.wrapping_add(first * args.o_row + self.column(panel));
             }
-            let kernel = &self.kernels[kernel];
             // SAFETY: the rows and columns of the pieces exist in A, B and C, and `check` found the ISA.
             unsafe { (kernel.run)(args) };
             let Some(post) = self.post.as_ref().filter(|_| args.last) else { continue };

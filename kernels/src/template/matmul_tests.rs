@@ -273,6 +273,25 @@ fn specials(isa: Isa) {
     }
 }
 
+/// Equal columns of B have equal results for a single row, wherever they lie.
+fn equal_columns(isa: Isa) {
+    let k = 83;
+    for n in (1..300).step_by(7) {
+        let p = MatmulParams::new(1, k, n);
+        let mut numbers = Numbers::new(5);
+        let a = numbers.floats(k);
+        let b: Vec<f32> = numbers.floats(k).into_iter().flat_map(|x| vec![x; n]).collect();
+        for choice in MatmulPlan::candidates(isa, &p).unwrap() {
+            let plan = MatmulPlan::with_choice(isa, &p, &choice).unwrap();
+            let (mut packed, bias) = (vec![0.0; plan.weights_len()], vec![0.0; plan.bias_len()]);
+            plan.pack_weights(&b, &mut packed).unwrap();
+            let mut c = vec![0.0; n];
+            plan.compute(&a, &packed, &bias, None, &mut c).unwrap();
+            assert!(c.iter().all(|x| x == &c[0]), "{n} {choice}: {c:?}");
+        }
+    }
+}
+
 fn random_shapes(isa: Isa) {
     use proptest::prelude::*;
     let strategy = (
@@ -311,7 +330,7 @@ fn random_shapes(isa: Isa) {
 
 macro_rules! conformance {
     ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
-        conformance! { @ $id $isa sizes blocks strides_and_batches epilogues forms blocked specials random_shapes }
+        conformance! { @ $id $isa sizes blocks strides_and_batches epilogues forms blocked specials equal_columns random_shapes }
     };
     (@ $id:ident $isa:ident $($test:ident)*) => {
         mod $id {

@@ -87,12 +87,13 @@ pub(crate) struct MatmulKernel {
 
 macro_rules! matmul_row {
     ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $lanes:tt, c_vec $c_vec:tt,
-     unroll $u:tt, conv $conv:tt, matmul [$([$w:tt $v:tt])*], row [$([$s:tt $rv:tt])*] $($rest:tt)*) => {
+     unroll $u:tt, conv $conv:tt, matmul [$([$w:tt $v:tt])*], row [$([$s:tt $rv:tt])*], rest [$([$rest_s:tt $rest_v:tt])*]) => {
         paste::paste! {
             mod $id {
                 use super::*;
                 $(matmul_kernel! { [<tiles_ $w x $v>] [<tile_ $w x $v>], $tile, $feat, $w, $v, $u })*
                 $(row_kernel! { [<all_sums_ $s x $rv>] [<sums_ $s x $rv>], $tile, $feat, $s, $rv })*
+                $(row_kernel! { [<all_sums_ $rest_s x $rest_v>] [<sums_ $rest_s x $rest_v>], $tile, $feat, $rest_s, $rest_v })*
                 pub(super) const KERNELS: &[MatmulKernel] = &[$(MatmulKernel {
                     info: KernelInfo {
                         name: concat!("matmul_f32_", $w, "x", $crate::template::c_ob!($lanes $v), "_u", $u,
@@ -101,16 +102,24 @@ macro_rules! matmul_row {
                         rows: 1, w_ob: $w, c_vec: $v, c_ob: $v * $lanes, unroll: $u,
                     },
                     run: [<tiles_ $w x $v>],
-                },)* $(MatmulKernel {
-                    info: KernelInfo {
-                        name: concat!("matmul_f32_1x", $crate::template::c_ob!($lanes $rv), "_u", $s,
-                            "_", stringify!($isa_name)),
-                        op: "matmul", isa: Isa::$isa, dtype: Dtype::F32,
-                        rows: 1, w_ob: 1, c_vec: $rv, c_ob: $rv * $lanes, unroll: $s,
-                    },
-                    run: [<all_sums_ $s x $rv>],
-                },)*];
+                },)* $(single! { $isa $isa_name $lanes $s $rv [<all_sums_ $s x $rv>] },)*];
+                pub(super) const REST: &[MatmulKernel] =
+                    &[$(single! { $isa $isa_name $lanes $rest_s $rest_v [<all_sums_ $rest_s x $rest_v>] },)*];
             }
+        }
+    };
+}
+
+/// A kernel of a single row and what it is.
+macro_rules! single {
+    ($isa:ident $isa_name:ident $lanes:tt $s:tt $v:tt $run:ident) => {
+        MatmulKernel {
+            info: KernelInfo {
+                name: concat!("matmul_f32_1x", $crate::template::c_ob!($lanes $v), "_u", $s, "_", stringify!($isa_name)),
+                op: "matmul", isa: Isa::$isa, dtype: Dtype::F32,
+                rows: 1, w_ob: 1, c_vec: $v, c_ob: $v * $lanes, unroll: $s,
+            },
+            run: $run,
         }
     };
 }
@@ -320,14 +329,24 @@ tilewright_intrinsics::for_each_tile!(matmul_row);
 
 /// The microkernels of one instruction set.
 pub(crate) fn kernels(isa: Isa) -> &'static [MatmulKernel] {
+    lists(isa)[0]
+}
+
+/// Those for what is left of a single row, where a wider one has as many partial sums: all columns are summed up in
+/// one order then, so that equal ones have equal results.
+pub(super) fn rest(isa: Isa) -> &'static [MatmulKernel] {
+    lists(isa)[1]
+}
+
+fn lists(isa: Isa) -> [&'static [MatmulKernel]; 2] {
     let isa = isa.serving(Dtype::F32);
     macro_rules! row {
         ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
             if isa == Isa::$isa {
-                return $id::KERNELS;
+                return [$id::KERNELS, $id::REST];
             }
         };
     }
     tilewright_intrinsics::for_each_tile!(row);
-    &[]
+    [&[]; 2]
 }

@@ -1,7 +1,6 @@
-//! Offsets of intermediate tensors in one arena, and how much memory there is.
+//! Offsets of intermediate tensors in one arena.
 
 use core::cmp::Reverse;
-use std::fs;
 
 use crate::order::sort_indices;
 
@@ -120,20 +119,6 @@ fn in_order(spans: &[Span], order: &[usize]) -> Option<(Vec<usize>, usize)> {
         placed.insert(position, (span.first, span.last, at, next));
     }
     Some((offsets, size))
-}
-
-/// Bytes of memory that this process could still take without pushing others out: what the system
-/// calls available, or what is left of its control group's limit. `None` where neither is known.
-pub fn available() -> Option<usize> {
-    let number = |path: &str| fs::read_to_string(path).ok()?.trim().parse::<usize>().ok();
-    let system = fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
-        line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
-    });
-    let group = number("/sys/fs/cgroup/memory.max")
-        .zip(number("/sys/fs/cgroup/memory.current"))
-        .map(|(most, now)| most.saturating_sub(now));
-    system.into_iter().chain(group).min()
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ mod product;
 mod reference;
 mod trial;
 
-pub use memory::available as available_memory;
 #[cfg(feature = "opencl")]
 pub(crate) use memory::{Span, place};
 pub use plan::{NodeInfo, Plan};

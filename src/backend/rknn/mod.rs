@@ -174,7 +174,7 @@ impl Options {
     /// fits the address spaces.
     pub fn weight_budget(&self) -> usize {
         self.weight_bytes.unwrap_or_else(|| {
-            let free = super::cpu::available_memory().unwrap_or(1 << 30);
+            let free = crate::tensor::available_memory().unwrap_or(1 << 30);
             (free / 100 * BUDGET_PERCENT).min(BUDGET_MOST * self.domains)
         })
     }

@@ -147,6 +147,10 @@ impl Attrs {
         let mut out: Vec<(&'static str, Value)> = Vec::new();
         for a in &p.attribute {
             let name = a.name.as_deref().unwrap_or_default();
+            // Which inputs the memory of a result may be: never more than a hint, gone since opset 6.
+            if name == "consumed_inputs" && opset < 6 && row.domain.is_empty() {
+                continue;
+            }
             let declared = row.attrs.iter().find(|d| d.name == name && d.exists(opset));
             let Some(declared) = declared.filter(|_| !is_reference(a)) else {
                 let attribute = short(name);

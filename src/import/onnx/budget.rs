@@ -1,13 +1,18 @@
 //! How much may be computed while a graph is built.
 //!
 //! Results of constants are computed at once. That is meant for arithmetic with shapes and
-//! weights; a small file that asks for more than that is refused instead of filling the memory.
+//! weights, which may all be there as one number and a shape; a small file that asks for more than that is refused
+//! instead of filling the memory.
 
 use crate::graph::{Info, Op};
 use crate::import::NodeError;
+use crate::tensor::available_memory;
 
 /// Bytes that computed constants may have in all, on top of a multiple of the model's own.
-const BYTES: usize = 32 << 20;
+const BYTES: usize = 1 << 30;
+
+/// Bytes of one of them, from which on there must be twice as much memory.
+const LARGE: usize = 32 << 20;
 
 /// The multiple: four-bit integers become 32-bit floats, with some steps in between.
 const FACTOR: usize = 32;
@@ -89,6 +94,9 @@ impl Budget {
     fn take(&mut self, result: &Info, work: usize) -> Result<(), NodeError> {
         let left = result.stored_bytes().and_then(|bytes| {
             let bytes_left = self.bytes.checked_sub(bytes)?;
+            if bytes > LARGE && available_memory().is_some_and(|free| bytes > free / 2) {
+                return None;
+            }
             Some((bytes_left, self.work.checked_sub(bytes)?.checked_sub(work)?))
         });
         let Some((bytes, work)) = left else {

@@ -31,8 +31,7 @@ pub use flow::Runner;
 pub use model::{Dim, OnnxModel, ValueInfo};
 pub use stage::{After, Stage, StageKey};
 
-/// Oldest version of the ONNX operator set that is read. Most operators are supported from version
-/// 7 on.
+/// Oldest version of the ONNX operator set that is read.
 pub const OLDEST_OPSET: i64 = 1;
 
 /// Newest version of the ONNX operator set that is read.

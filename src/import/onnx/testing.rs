@@ -11,6 +11,7 @@ use crate::tensor::{DType, Tensor};
 
 /// An attribute's value.
 #[allow(clippy::large_enum_variant, reason = "a few of them in tests")]
+#[derive(Clone)]
 pub(super) enum A<'a> {
     I(i64),
     F(f32),

@@ -4,6 +4,7 @@ use tilewright_kernels::template::binary::BinaryOp;
 use tilewright_kernels::template::unary::UnaryOp;
 
 use super::{NodeCx, OpRow, Outputs};
+use crate::graph::TensorId;
 use crate::import::NodeError;
 use crate::import::onnx::attr::Attr;
 use crate::tensor::DType;
@@ -28,7 +29,7 @@ pub(super) const ROWS: &[OpRow] = &[
     OpRow::new("Log", ONE, &[], |cx| plain(cx, UnaryOp::Log)),
     OpRow::new("Mish", ONE, &[], |cx| plain(cx, UnaryOp::Mish)).since(18),
     OpRow::new("Neg", ONE, &[], |cx| plain(cx, UnaryOp::Neg)),
-    OpRow::new("PRelu", (2, 2), &[], prelu),
+    OpRow::new("PRelu", (2, 2), &[], prelu).since(7),
     OpRow::new("Reciprocal", ONE, &[], |cx| plain(cx, UnaryOp::Reciprocal)),
     OpRow::new("Relu", ONE, &[], |cx| plain(cx, UnaryOp::Relu)),
     OpRow::new("Round", ONE, &[], |cx| plain(cx, UnaryOp::Round)).since(11),
@@ -40,7 +41,7 @@ pub(super) const ROWS: &[OpRow] = &[
     OpRow::new("Sqrt", ONE, &[], |cx| plain(cx, UnaryOp::Sqrt)),
     OpRow::new("Swish", ONE, &[Attr::float("alpha")], swish).since(24),
     OpRow::new("Tanh", ONE, &[], |cx| plain(cx, UnaryOp::Tanh)),
-    OpRow::new("ThresholdedRelu", ONE, &[Attr::float("alpha")], thresholded_relu).since(10),
+    OpRow::new("ThresholdedRelu", ONE, &[Attr::float("alpha")], thresholded_relu),
 ];
 
 pub(super) fn plain(cx: &mut NodeCx<'_>, op: UnaryOp) -> Outputs {
@@ -97,9 +98,13 @@ fn swish(cx: &mut NodeCx<'_>) -> Outputs {
     Ok(vec![cx.binary(BinaryOp::Mul, x, gate)?])
 }
 
-/// `max(x, 0) + slope * min(x, 0)`; the slope broadcasts to `x`.
 fn prelu(cx: &mut NodeCx<'_>) -> Outputs {
     let (x, slope) = (cx.input(0)?, cx.input(1)?);
+    prelu_of(cx, x, slope)
+}
+
+/// `max(x, 0) + slope * min(x, 0)`; the slope broadcasts to `x`.
+pub(super) fn prelu_of(cx: &mut NodeCx<'_>, x: TensorId, slope: TensorId) -> Outputs {
     if cx.value(slope).is_some_and(|s| s.shape().elements() == 1)
         && cx.dtype(x) == DType::F32
         && let Some(alpha) = cx.float_input(1)?

@@ -5,25 +5,54 @@ use tilewright_kernels::template::binary::BinaryOp;
 use super::{MANY, NodeCx, OpRow, Outputs};
 use crate::graph::TensorId;
 use crate::import::NodeError;
+use crate::import::onnx::attr::Attr;
+use crate::import::onnx::build;
 use crate::tensor::DType;
 
 const TWO: (u8, u8) = (2, 2);
 const SOME: (u8, u8) = (1, MANY);
 
 pub(super) const ROWS: &[OpRow] = &[
-    OpRow::new("Add", TWO, &[], |cx| two(cx, BinaryOp::Add)),
-    OpRow::new("Div", TWO, &[], |cx| two(cx, BinaryOp::Div)),
+    OpRow::new("Add", TWO, OPERANDS, |cx| two(cx, BinaryOp::Add)),
+    OpRow::new("Div", TWO, OPERANDS, |cx| two(cx, BinaryOp::Div)),
     OpRow::new("Max", SOME, &[], |cx| fold(cx, BinaryOp::Max)),
     OpRow::new("Mean", SOME, &[], mean),
     OpRow::new("Min", SOME, &[], |cx| fold(cx, BinaryOp::Min)),
-    OpRow::new("Mul", TWO, &[], |cx| two(cx, BinaryOp::Mul)),
-    OpRow::new("Pow", TWO, &[], pow),
-    OpRow::new("Sub", TWO, &[], |cx| two(cx, BinaryOp::Sub)),
+    OpRow::new("Mul", TWO, OPERANDS, |cx| two(cx, BinaryOp::Mul)),
+    OpRow::new("Pow", TWO, OPERANDS, pow),
+    OpRow::new("Sub", TWO, OPERANDS, |cx| two(cx, BinaryOp::Sub)),
     OpRow::new("Sum", SOME, &[], |cx| fold(cx, BinaryOp::Add)),
 ];
 
-fn two(cx: &mut NodeCx<'_>, op: BinaryOp) -> Outputs {
+/// Attributes of functions of two tensors in old operator sets: see [`operands`].
+pub(super) const OPERANDS: &[Attr] = &[Attr::int("axis").until(6), Attr::int("broadcast").until(6)];
+
+/// The operands of a function of two tensors. Before opset 7 a node says whether the second is broadcast to
+/// the first, and at which axis of the first its own begin; without an axis they are the last.
+pub(super) fn operands(cx: &mut NodeCx<'_>) -> Result<(TensorId, TensorId), NodeError> {
     let (a, b) = (cx.input(0)?, cx.input(1)?);
+    let (whole, mut part) = (cx.dims(a), cx.dims(b));
+    if cx.opset() >= 7 || whole == part {
+        return Ok((a, b));
+    }
+    if !cx.flag("broadcast", false) {
+        let what = format!("{whole:?} and {part:?} differ, and `broadcast` is not set");
+        return Err(NodeError::invalid(what));
+    }
+    let end = match cx.has("axis") {
+        true => build::axis(cx.int("axis", 0), whole.len())? + part.len(),
+        false => whole.len(),
+    };
+    let Some(behind) = whole.len().checked_sub(end).filter(|_| part.len() <= whole.len()) else {
+        return Err(NodeError::invalid(format!("{part:?} does not broadcast to {whole:?}")));
+    };
+    part.resize(part.len() + behind, 1);
+    let b = cx.reshape(b, &part)?;
+    Ok((a, b))
+}
+
+fn two(cx: &mut NodeCx<'_>, op: BinaryOp) -> Outputs {
+    let (a, b) = operands(cx)?;
     Ok(vec![cx.binary(op, a, b)?])
 }
 
@@ -50,7 +79,7 @@ fn mean(cx: &mut NodeCx<'_>) -> Outputs {
 
 /// The exponent may have another type than the base, whose type the result has.
 fn pow(cx: &mut NodeCx<'_>) -> Outputs {
-    let (x, exponent) = (cx.input(0)?, cx.input(1)?);
+    let (x, exponent) = operands(cx)?;
     let dtype = cx.dtype(x);
     // Squares are what the operator is mostly used for.
     if dtype == DType::F32

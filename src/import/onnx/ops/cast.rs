@@ -20,7 +20,8 @@ pub(super) const ROWS: &[OpRow] = &[
             Attr::string("round_mode").since(24),
         ],
         cast,
-    ),
+    )
+    .since(6),
     OpRow::new(
         "CastLike",
         (2, 2),

@@ -19,11 +19,11 @@ const TWO: (u8, u8) = (2, 2);
 const CUMULATIVE: &[Attr] = &[Attr::int("exclusive"), Attr::int("reverse")];
 
 pub(super) const ROWS: &[OpRow] = &[
-    OpRow::new("Acos", ONE, &[], |cx| math(cx, MathOp::Acos)),
+    OpRow::new("Acos", ONE, &[], |cx| math(cx, MathOp::Acos)).since(7),
     OpRow::new("Acosh", ONE, &[], |cx| math(cx, MathOp::Acosh)).since(9),
-    OpRow::new("Asin", ONE, &[], |cx| math(cx, MathOp::Asin)),
+    OpRow::new("Asin", ONE, &[], |cx| math(cx, MathOp::Asin)).since(7),
     OpRow::new("Asinh", ONE, &[], |cx| math(cx, MathOp::Asinh)).since(9),
-    OpRow::new("Atan", ONE, &[], |cx| plain(cx, UnaryOp::Atan)),
+    OpRow::new("Atan", ONE, &[], |cx| plain(cx, UnaryOp::Atan)).since(7),
     OpRow::new("Atanh", ONE, &[], |cx| math(cx, MathOp::Atanh)).since(9),
     OpRow::new(
         "BitShift",
@@ -39,7 +39,7 @@ pub(super) const ROWS: &[OpRow] = &[
     OpRow::new("BitwiseNot", ONE, &[], bitwise_not).since(18),
     OpRow::new("BitwiseOr", TWO, &[], |cx| bits(cx, BitsOp::Or)).since(18),
     OpRow::new("BitwiseXor", TWO, &[], |cx| bits(cx, BitsOp::Xor)).since(18),
-    OpRow::new("Cos", ONE, &[], |cx| plain(cx, UnaryOp::Cos)),
+    OpRow::new("Cos", ONE, &[], |cx| plain(cx, UnaryOp::Cos)).since(7),
     OpRow::new("Cosh", ONE, &[], |cx| math(cx, MathOp::Cosh)).since(9),
     OpRow::new("CumProd", TWO, CUMULATIVE, |cx| accumulate(cx, true)).since(26).known(&[1]),
     OpRow::new("CumSum", TWO, CUMULATIVE, |cx| accumulate(cx, false)).since(11).known(&[1]),
@@ -63,10 +63,10 @@ pub(super) const ROWS: &[OpRow] = &[
         math(cx, MathOp::Shrink { lambda, bias })
     })
     .since(9),
-    OpRow::new("Sin", ONE, &[], |cx| plain(cx, UnaryOp::Sin)),
+    OpRow::new("Sin", ONE, &[], |cx| plain(cx, UnaryOp::Sin)).since(7),
     OpRow::new("Sinh", ONE, &[], |cx| math(cx, MathOp::Sinh)).since(9),
     OpRow::new("SwiGLU", TWO, &[Attr::float("alpha")], swiglu).since(28),
-    OpRow::new("Tan", ONE, &[], |cx| math(cx, MathOp::Tan)),
+    OpRow::new("Tan", ONE, &[], |cx| math(cx, MathOp::Tan)).since(7),
 ];
 
 fn math(cx: &mut NodeCx<'_>, op: MathOp) -> Outputs {

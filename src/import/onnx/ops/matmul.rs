@@ -12,7 +12,13 @@ pub(super) const ROWS: &[OpRow] = &[
     OpRow::new(
         "Gemm",
         (2, 3),
-        &[Attr::float("alpha"), Attr::float("beta"), Attr::int("transA"), Attr::int("transB")],
+        &[
+            Attr::float("alpha"),
+            Attr::float("beta"),
+            Attr::int("broadcast").until(6),
+            Attr::int("transA"),
+            Attr::int("transB"),
+        ],
         gemm,
     ),
     OpRow::new("MatMul", (2, 2), &[], matmul),

@@ -41,6 +41,7 @@ mod ml_svm;
 mod ml_trees;
 mod normalize;
 mod norms;
+mod old;
 mod pad;
 mod pool;
 mod quantize;
@@ -98,8 +99,7 @@ pub(super) struct OpRow {
 }
 
 impl OpRow {
-    /// An operator of all operator sets since the seventh, from which on operands broadcast as
-    /// they do today, with one output.
+    /// An operator of all operator sets, with one output.
     const fn new(
         name: &'static str,
         inputs: (u8, u8),
@@ -109,7 +109,7 @@ impl OpRow {
         Self {
             name,
             domain: "",
-            opsets: (7, u8::MAX),
+            opsets: (1, u8::MAX),
             inputs,
             outputs: (1, 1),
             computed_outputs: 1,
@@ -248,7 +248,7 @@ table! {
     "ops-int8" [quantize]
     "ops-more" [
         algebra attention contrib contrib_attention contrib_diffusion contrib_experts contrib_grouped
-        contrib_more contrib_quantized contrib_rotary conv_transpose depth indexing loss math ml ml_svm ml_trees norms random range recent
+        contrib_more contrib_quantized contrib_rotary conv_transpose depth indexing loss math ml ml_svm ml_trees norms old random range recent
         recurrent resize sampling select signal text windows
     ]
     "ops-control" [control dynamic sequence]

@@ -3,6 +3,7 @@
 use tilewright_kernels::template::binary::BinaryOp;
 use tilewright_kernels::template::unary::UnaryOp;
 
+use super::shape::IS_TEST;
 use super::{NodeCx, OpRow, Outputs, cast, norms, reduce};
 use crate::graph::TensorId;
 use crate::graph::ops::reduce::ReduceOp;
@@ -25,6 +26,7 @@ pub(super) const ROWS: &[OpRow] = &[
         (5, 5),
         &[
             Attr::float("epsilon"),
+            IS_TEST,
             Attr::float("momentum"),
             Attr::int("spatial").until(8).only(&[1]),
             TRAINING_MODE,

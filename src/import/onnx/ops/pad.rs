@@ -9,8 +9,12 @@ use crate::import::onnx::build;
 
 pub(super) const MODE: Attr = Attr::string("mode").one_of(&["constant", "reflect", "edge", "wrap"]);
 
+const VALUE: Attr = Attr::float("value");
+
 pub(super) const ROWS: &[OpRow] = &[
-    OpRow::new("Pad", (1, 1), &[MODE, Attr::ints("pads").required(), Attr::float("value")], pad)
+    OpRow::new("Pad", (1, 1), &[MODE, Attr::ints("paddings").required(), VALUE], pad).until(1),
+    OpRow::new("Pad", (1, 1), &[MODE, Attr::ints("pads").required(), VALUE], pad)
+        .since(2)
         .until(10),
     OpRow::new("Pad", (2, 3), &[MODE], pad).since(11).until(17).known(&[1]),
     OpRow::new("Pad", (2, 4), &[MODE], pad).since(18).known(&[1, 3]),
@@ -20,7 +24,8 @@ pub(super) const ROWS: &[OpRow] = &[
 pub(super) fn pad(cx: &mut NodeCx<'_>) -> Outputs {
     let x = cx.input(0)?;
     let dims = cx.dims(x);
-    let pads = cx.ints_attr_or_input("pads", 1)?.ok_or(NodeError::NoInput(1))?;
+    let name = if cx.opset() < 2 { "paddings" } else { "pads" };
+    let pads = cx.ints_attr_or_input(name, 1)?.ok_or(NodeError::NoInput(1))?;
     let axes = match cx.ints_input(3)? {
         Some(axes) => build::axes(&axes, dims.len())?,
         None => (0..dims.len()).collect(),

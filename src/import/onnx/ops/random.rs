@@ -36,7 +36,8 @@ pub(super) const ROWS: &[OpRow] = &[
             number => return Err(NodeError::unsupported(format!("type number {number}"))),
         };
         random(cx, Distribution::Classes, vec![rows, samples], dtype, Some(x))
-    }),
+    })
+    .since(7),
     OpRow::new("RandomNormal", NONE, &[DTYPE, MEAN, SCALE, SEED, SHAPE], |cx| {
         let (distribution, dims) = (bell(cx), shape(cx)?);
         made(cx, distribution, dims, None, None)

@@ -20,6 +20,9 @@ const DIRECTION: Attr = Attr::string("direction").one_of(DIRECTIONS);
 const HIDDEN: Attr = Attr::int("hidden_size");
 const LAYOUT: Attr = Attr::int("layout").since(14).only(&[0, 1]);
 
+/// Whether all steps are a result, which the outputs tell as well.
+const SEQUENCE: Attr = Attr::int("output_sequence").until(6);
+
 pub(super) const ROWS: &[OpRow] = &[
     OpRow::new(
         "GRU",
@@ -33,6 +36,7 @@ pub(super) const ROWS: &[OpRow] = &[
             HIDDEN,
             LAYOUT,
             Attr::int("linear_before_reset"),
+            SEQUENCE,
         ],
         |cx| {
             let reset_after = cx.flag("linear_before_reset", false);
@@ -43,16 +47,29 @@ pub(super) const ROWS: &[OpRow] = &[
     OpRow::new(
         "LSTM",
         (3, 8),
-        &[ALPHA, BETA, ACTIVATIONS, CLIP, DIRECTION, HIDDEN, Attr::int("input_forget"), LAYOUT],
+        &[
+            ALPHA,
+            BETA,
+            ACTIVATIONS,
+            CLIP,
+            DIRECTION,
+            HIDDEN,
+            Attr::int("input_forget"),
+            LAYOUT,
+            SEQUENCE,
+        ],
         |cx| {
             let coupled = cx.flag("input_forget", false);
             given(cx, Cell::Lstm { coupled }, &["Sigmoid", "Tanh", "Tanh"])
         },
     )
     .outputs(3, 3),
-    OpRow::new("RNN", (3, 6), &[ALPHA, BETA, ACTIVATIONS, CLIP, DIRECTION, HIDDEN, LAYOUT], |cx| {
-        given(cx, Cell::Rnn, &["Tanh"])
-    })
+    OpRow::new(
+        "RNN",
+        (3, 6),
+        &[ALPHA, BETA, ACTIVATIONS, CLIP, DIRECTION, HIDDEN, LAYOUT, SEQUENCE],
+        |cx| given(cx, Cell::Rnn, &["Tanh"]),
+    )
     .outputs(2, 2),
     contrib::row(
         "DynamicQuantizeLSTM",

@@ -13,7 +13,7 @@ use crate::import::onnx::attr::Attr;
 use crate::import::onnx::build;
 use crate::tensor::DType;
 
-const MODE: Attr = Attr::string("mode").one_of(&["nearest", "linear", "bilinear"]);
+pub(super) const MODE: Attr = Attr::string("mode").one_of(&["nearest", "linear", "bilinear"]);
 
 pub(super) const ROWS: &[OpRow] = &[
     OpRow::new("Resize", (2, 2), &[MODE], old).since(10).until(10).known(&[1]),
@@ -52,7 +52,9 @@ pub(super) const ROWS: &[OpRow] = &[
     )
     .since(11)
     .known(&[1, 2, 3]),
-    OpRow::new("Upsample", (1, 1), &[MODE, Attr::floats("scales").required()], old).until(8),
+    OpRow::new("Upsample", (1, 1), &[MODE, Attr::floats("scales").required()], old)
+        .since(7)
+        .until(8),
     OpRow::new("Upsample", (2, 2), &[MODE], old).since(9).known(&[1]),
 ];
 
@@ -84,11 +86,14 @@ struct Mode {
 
 /// `Upsample`, and `Resize` of opset 10: coordinates are divided by the scale, and rounded down
 /// when a picture grows, up when it shrinks.
-fn old(cx: &mut NodeCx<'_>) -> Outputs {
+pub(super) fn old(cx: &mut NodeCx<'_>) -> Outputs {
     let x = cx.input(0)?;
     let dims = cx.dims(x);
     let scales = match cx.floats("scales") {
         Some(scales) => scales,
+        None if cx.has("height_scale") => {
+            vec![1.0, 1.0, cx.float("height_scale", 1.0), cx.float("width_scale", 1.0)]
+        }
         None => cx.floats_input(1)?.ok_or(NodeError::NoInput(1))?,
     };
     if scales.len() != dims.len() {

@@ -1,5 +1,6 @@
 //! Selection of elements, comparison and logic.
 
+use super::arithmetic::{OPERANDS, operands};
 use super::{NodeCx, OpRow, Outputs};
 use crate::graph::ops::compare::{Compare, CompareOp};
 use crate::graph::ops::gather::Gather;
@@ -14,21 +15,21 @@ use crate::tensor::{DType, Tensor};
 const TWO: (u8, u8) = (2, 2);
 
 pub(super) const ROWS: &[OpRow] = &[
-    OpRow::new("And", TWO, &[], |cx| compare(cx, CompareOp::And)),
-    OpRow::new("Equal", TWO, &[], |cx| compare(cx, CompareOp::Equal)),
+    OpRow::new("And", TWO, OPERANDS, |cx| compare(cx, CompareOp::And)),
+    OpRow::new("Equal", TWO, OPERANDS, |cx| compare(cx, CompareOp::Equal)),
     OpRow::new("Gather", TWO, &[Attr::int("axis")], gather),
-    OpRow::new("Greater", TWO, &[], |cx| compare(cx, CompareOp::Greater)),
+    OpRow::new("Greater", TWO, OPERANDS, |cx| compare(cx, CompareOp::Greater)),
     OpRow::new("GreaterOrEqual", TWO, &[], |cx| compare(cx, CompareOp::GreaterOrEqual)).since(12),
-    OpRow::new("Less", TWO, &[], |cx| compare(cx, CompareOp::Less)),
+    OpRow::new("Less", TWO, OPERANDS, |cx| compare(cx, CompareOp::Less)),
     OpRow::new("LessOrEqual", TWO, &[], |cx| compare(cx, CompareOp::LessOrEqual)).since(12),
-    OpRow::new("Not", (1, 1), &[], not).since(1),
-    OpRow::new("Or", TWO, &[], |cx| compare(cx, CompareOp::Or)),
+    OpRow::new("Not", (1, 1), &[], not),
+    OpRow::new("Or", TWO, OPERANDS, |cx| compare(cx, CompareOp::Or)),
     OpRow::new("Where", (3, 3), &[], choose).since(9),
-    OpRow::new("Xor", TWO, &[], |cx| compare(cx, CompareOp::Xor)),
+    OpRow::new("Xor", TWO, OPERANDS, |cx| compare(cx, CompareOp::Xor)),
 ];
 
 fn compare(cx: &mut NodeCx<'_>, op: CompareOp) -> Outputs {
-    let (a, b) = (cx.input(0)?, cx.input(1)?);
+    let (a, b) = operands(cx)?;
     Ok(vec![cx.op(Compare { op }, &[a, b])?])
 }
 

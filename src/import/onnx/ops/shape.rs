@@ -1,7 +1,7 @@
 //! What changes shapes, moves elements or tells about shapes.
 
 use super::{NodeCx, OpRow, Outputs};
-use crate::graph::GraphError;
+use crate::graph::{GraphError, TensorId};
 use crate::import::NodeError;
 use crate::import::onnx::attr::Attr;
 use crate::import::onnx::build;
@@ -10,8 +10,12 @@ use crate::tensor::{DType, Tensor, broadcast};
 const ONE: (u8, u8) = (1, 1);
 const TWO: (u8, u8) = (2, 2);
 
+/// Up to opset 6 nodes that compute something else in training say that this is not training. Without it, too, the
+/// outputs tell: one is that of inference.
+pub(super) const IS_TEST: Attr = Attr::int("is_test").until(6);
+
 pub(super) const ROWS: &[OpRow] = &[
-    OpRow::new("Dropout", ONE, &[Attr::float("ratio")], dropout).until(11).outputs(2, 2),
+    OpRow::new("Dropout", ONE, &[IS_TEST, Attr::float("ratio")], dropout).until(11).outputs(2, 2),
     // The inputs are a ratio and a flag, which is off outside of training.
     OpRow::new("Dropout", (1, 3), &[Attr::int("seed")], dropout)
         .since(12)
@@ -20,12 +24,13 @@ pub(super) const ROWS: &[OpRow] = &[
     OpRow::new("Expand", TWO, &[], expand).since(8).known(&[1]),
     OpRow::new("Flatten", ONE, &[Attr::int("axis")], flatten),
     OpRow::new("Identity", ONE, &[], identity),
-    OpRow::new("Reshape", TWO, &[Attr::int("allowzero").since(14)], reshape).known(&[1]),
+    OpRow::new("Reshape", ONE, &[Attr::ints("shape")], reshape).until(4),
+    OpRow::new("Reshape", TWO, &[Attr::int("allowzero").since(14)], reshape).since(5).known(&[1]),
     OpRow::new("Shape", ONE, &[Attr::int("start").since(15), Attr::int("end").since(15)], shape),
     OpRow::new("Size", ONE, &[], size),
     OpRow::new("Squeeze", ONE, &[Attr::ints("axes")], squeeze).until(12),
     OpRow::new("Squeeze", (1, 2), &[], squeeze).since(13).known(&[1]),
-    OpRow::new("Tile", TWO, &[], tile).known(&[1]),
+    OpRow::new("Tile", TWO, &[], tile).since(6).known(&[1]),
     OpRow::new("Transpose", ONE, &[Attr::ints("perm")], transpose),
     OpRow::new("Unsqueeze", ONE, &[Attr::ints("axes").required()], unsqueeze).until(12),
     OpRow::new("Unsqueeze", TWO, &[], unsqueeze).since(13).known(&[1]),
@@ -42,7 +47,7 @@ pub(super) fn identity(cx: &mut NodeCx<'_>) -> Outputs {
 fn reshape(cx: &mut NodeCx<'_>) -> Outputs {
     let x = cx.input(0)?;
     let dims = cx.dims(x);
-    let wanted = cx.ints_input(1)?.ok_or(NodeError::NoInput(1))?;
+    let wanted = cx.ints_attr_or_input("shape", 1)?.ok_or(NodeError::NoInput(1))?;
     let allow_zero = cx.flag("allowzero", false);
     let invalid =
         |what: &str| Err(NodeError::invalid(format!("{what} when {dims:?} becomes {wanted:?}")));
@@ -151,9 +156,18 @@ fn expand(cx: &mut NodeCx<'_>) -> Outputs {
 
 /// Repeats the whole tensor along each axis.
 fn tile(cx: &mut NodeCx<'_>) -> Outputs {
-    let mut y = cx.input(0)?;
-    let mut dims = cx.dims(y);
+    let x = cx.input(0)?;
     let repeats = cx.ints_input(1)?.ok_or(NodeError::NoInput(1))?;
+    Ok(vec![repeated(cx, x, &repeats)?])
+}
+
+/// Each axis as often as `repeats` says.
+pub(super) fn repeated(
+    cx: &mut NodeCx<'_>,
+    mut y: TensorId,
+    repeats: &[i64],
+) -> Result<TensorId, NodeError> {
+    let mut dims = cx.dims(y);
     if repeats.len() != dims.len() {
         let what = format!("repeats {repeats:?} must have one number per extent of {dims:?}");
         return Err(NodeError::invalid(what));
@@ -173,7 +187,7 @@ fn tile(cx: &mut NodeCx<'_>) -> Outputs {
         }
         y = cx.reshape(wide, &dims)?;
     }
-    Ok(vec![y])
+    Ok(y)
 }
 
 fn shape(cx: &mut NodeCx<'_>) -> Outputs {

@@ -7,7 +7,12 @@ use crate::import::onnx::attr::Attr;
 use crate::import::onnx::build;
 
 pub(super) const ROWS: &[OpRow] = &[
-    OpRow::new("Concat", (1, MANY), &[Attr::int("axis").required()], concat),
+    OpRow::new(
+        "Concat",
+        (1, MANY),
+        &[Attr::int("axis").since(4).required(), Attr::int("axis").until(3)],
+        concat,
+    ),
     OpRow::new(
         "Slice",
         (1, 1),
@@ -16,7 +21,12 @@ pub(super) const ROWS: &[OpRow] = &[
     )
     .until(9),
     OpRow::new("Slice", (3, 5), &[], slice).since(10).known(&[1, 2, 3, 4]),
+    OpRow::new("Split", (1, 2), &[Attr::int("axis"), Attr::ints("split")], split)
+        .until(1)
+        .outputs(MANY, MANY)
+        .known(&[1]),
     OpRow::new("Split", (1, 1), &[Attr::int("axis"), Attr::ints("split")], split)
+        .since(2)
         .until(12)
         .outputs(MANY, MANY),
     OpRow::new("Split", (1, 2), &[Attr::int("axis"), Attr::int("num_outputs").since(18)], split)
@@ -28,7 +38,7 @@ pub(super) const ROWS: &[OpRow] = &[
 fn concat(cx: &mut NodeCx<'_>) -> Outputs {
     let inputs = cx.inputs()?;
     let &first = inputs.first().ok_or(NodeError::NoInput(0))?;
-    let axis = build::axis(cx.int("axis", 0), cx.rank(first))?;
+    let axis = build::axis(cx.int("axis", 1), cx.rank(first))?;
     if inputs.len() == 1 {
         return Ok(vec![first]);
     }
@@ -57,7 +67,7 @@ fn clamped(start: i64, end: i64, step: i64, extent: usize) -> (i64, usize) {
     (start, usize::try_from(count).unwrap_or(0))
 }
 
-fn slice(cx: &mut NodeCx<'_>) -> Outputs {
+pub(super) fn slice(cx: &mut NodeCx<'_>) -> Outputs {
     let x = cx.input(0)?;
     let rank = cx.rank(x);
     let starts = cx.ints_attr_or_input("starts", 1)?.ok_or(NodeError::NoInput(1))?;

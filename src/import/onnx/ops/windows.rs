@@ -45,13 +45,18 @@ pub(super) const ROWS: &[OpRow] = &[
         deform_conv,
     )
     .since(19),
-    OpRow::new("GlobalLpPool", (1, 1), &[Attr::int("p")], |cx| {
-        let x = cx.input(0)?;
-        let size = cx.dims(x).get(2..).unwrap_or_default().to_vec();
-        let kind = norm(cx)?;
-        let windows = placed(cx, &size, size.clone(), false)?;
-        Ok(vec![cx.op(PoolNd { kind, windows }, &[x])?])
-    }),
+    OpRow::new(
+        "GlobalLpPool",
+        (1, 1),
+        &[Attr::int("p").since(2), Attr::float("p").until(1)],
+        |cx| {
+            let x = cx.input(0)?;
+            let size = cx.dims(x).get(2..).unwrap_or_default().to_vec();
+            let kind = norm(cx)?;
+            let windows = placed(cx, &size, size.clone(), false)?;
+            Ok(vec![cx.op(PoolNd { kind, windows }, &[x])?])
+        },
+    ),
     OpRow::new(
         "LpPool",
         (1, 1),
@@ -60,7 +65,8 @@ pub(super) const ROWS: &[OpRow] = &[
             Attr::int("ceil_mode").since(18),
             Attr::ints("dilations").since(18),
             Attr::ints("kernel_shape").required(),
-            Attr::int("p"),
+            Attr::int("p").since(2),
+            Attr::float("p").until(1),
             Attr::ints("pads"),
             Attr::ints("strides"),
         ],
@@ -84,9 +90,15 @@ fn too_large() -> NodeError {
 }
 
 fn norm(cx: &NodeCx<'_>) -> Result<PoolNdKind, NodeError> {
-    match u32::try_from(cx.int("p", 2)) {
+    // A float in the first operator set.
+    #[allow(clippy::cast_possible_truncation, reason = "what does not fit is not equal")]
+    let p = match cx.float("p", 2.0) {
+        p if (p as i64) as f32 == p => cx.int("p", p as i64),
+        p => return Err(NodeError::unsupported(format!("p {p}, which is no integer"))),
+    };
+    match u32::try_from(p) {
         Ok(p) if p > 0 => Ok(PoolNdKind::Norm { p }),
-        _ => Err(NodeError::invalid(format!("p {} must be positive", cx.int("p", 2)))),
+        _ => Err(NodeError::invalid(format!("p {p} must be positive"))),
     }
 }
 

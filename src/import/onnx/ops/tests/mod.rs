@@ -10,6 +10,7 @@ mod indices;
 mod movement;
 mod norms;
 mod numbers;
+mod old;
 mod pictures;
 mod recurrent;
 mod reductions;
