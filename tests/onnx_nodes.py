@@ -5,8 +5,8 @@
     cargo build --release
     python tests/onnx_nodes.py target/release/tilewright [--markdown docs/operators.md]
 
-Every node test that the installed package `onnx` carries becomes a model and its inputs in a
-temporary folder; the program runs it in a process of its own, and the outputs are compared with the
+Every node test that the installed package `onnx` carries, and every model in its folders of test data, becomes
+a model and its inputs in a temporary folder; the program runs it in a process of its own, and the outputs are compared with the
 test's, within the test's tolerances. A test ends as one of
 
     pass          type, shape and values are right
@@ -16,7 +16,7 @@ test's, within the test's tolerances. A test ends as one of
     CRASH         the program dies, panics or does not end
 
 Exit status 0: nothing is wrong, crashes or errs, at least 96 % of the tests at opset 25 or lower
-whose tensors .npy files can hold pass, and each operator of ONNX is supported or left out for a
+whose tensors .npy files can hold pass, all models do, and each operator of ONNX is supported or left out for a
 reason.
 """
 
@@ -30,11 +30,17 @@ import re
 import subprocess
 import sys
 import tempfile
+import types
 import warnings
 
 import numpy as np
 import onnx
 import onnx.backend.test.case.node as node_cases
+import onnx.backend.test.runner
+
+# Folders of models in the package: written for operator set 6 and before by the exporter of torch, and the networks of
+# its zoo with weights that are all the same.
+FOLDERS = ("simple", "pytorch-converted", "pytorch-operator", "light")
 
 FLOOR = 0.96
 NEWEST = 25
@@ -74,17 +80,17 @@ HOLDS = {"bool", "float16", "float32", "float64"} | {
 
 
 class Case:
-    """One test: its operator and what the package gives."""
+    """One test: its operator and what the package gives; of a model the folder that it is in."""
 
-    def __init__(self, test, operator):
-        self.test, self.operator, self.name = test, operator, test.name
+    def __init__(self, test, operator, folder=None):
+        self.test, self.operator, self.name, self.folder = test, operator, test.name, folder
         opsets = {o.domain: o.version for o in test.model.opset_import}
         self.opset = opsets.get("", opsets.get("ai.onnx", 0))
         self.excluded = self.exclusion(opsets)
         self.result, self.message = None, ""
         self.data = [(flat(inputs), flat(outputs)) for inputs, outputs in test.data_sets]
         self.model = test.model
-        if self.runs and len(self.data) == 1:
+        if self.runs and any(isinstance(v, list) for sets in test.data_sets for values in sets for v in values):
             self.model = of_tensors(test.model, *test.data_sets[0])
 
     def exclusion(self, opsets):
@@ -109,7 +115,7 @@ class Case:
     @property
     def counts(self):
         """Whether the test counts towards the floor."""
-        return self.excluded is None
+        return self.excluded is None and self.folder is None
 
     @property
     def runs(self):
@@ -176,6 +182,43 @@ def collect():
         tests = node_cases.collect_testcases()
     cases = [Case(t, operators.get(t.name, t.model.graph.node[0].op_type)) for t in tests]
     return sorted(cases, key=lambda c: c.name)
+
+
+def models():
+    """The models in the folders of the package, with their data."""
+    root = pathlib.Path(onnx.__file__).parent / "backend" / "test" / "data"
+    for folder in FOLDERS:
+        for path in sorted([*(root / folder).glob("*/model.onnx"), *(root / folder).glob("*.onnx")]):
+            model, name = onnx.load(path), path.stem if folder == "light" else path.parent.name
+            if folder == "light":
+                made = onnx.backend.test.runner.Runner.generate_dummy_data
+                known = {i.name for i in model.graph.initializer}
+                inputs = [made(x, name=name) for x in model.graph.input if x.name not in known]
+                sets = [(inputs, [read(path.with_name(f"{name}_output_0.pb"), model.graph.output[0])])]
+            else:
+                sets = [tuple([read(file, value) for file, value in zip(
+                    sorted(data.glob(f"{kind}_*.pb"), key=lambda f: int(f.stem.split("_")[-1])), values)]
+                    for kind, values in (("input", fed(model.graph)), ("output", model.graph.output)))
+                    for data in sorted(path.parent.glob("test_data_set_*"))]
+            test = types.SimpleNamespace(name=f"{folder}/{name}", model=model, data_sets=sets, rtol=1e-3, atol=1e-5)
+            yield Case(test, model.graph.node[0].op_type, folder)
+
+
+def fed(graph):
+    """The inputs that data is given for: those without a value come first."""
+    known = {i.name for i in graph.initializer}
+    return [x for x in graph.input if x.name not in known] + [x for x in graph.input if x.name in known]
+
+
+def read(path, value):
+    """A tensor or a sequence of the test data."""
+    if value.type.WhichOneof("value") == "sequence_type":
+        message = onnx.SequenceProto()
+        message.ParseFromString(path.read_bytes())
+        return onnx.numpy_helper.to_list(message)
+    message = onnx.TensorProto()
+    message.ParseFromString(path.read_bytes())
+    return onnx.numpy_helper.to_array(message)
 
 
 def plain_array(value):
@@ -274,9 +317,21 @@ def groups_of(cases):
     """The tests that ran, by operator and opset."""
     groups = collections.defaultdict(list)
     for case in cases:
-        if case.runs:
+        if case.runs and case.folder is None:
             groups[case.operator, case.opset].append(case)
     return sorted(groups.items(), key=lambda g: (g[0][0].lower(), g[0][1]))
+
+
+def models_text(cases):
+    """What became of the models in the package's folders."""
+    counts = []
+    for folder in FOLDERS:
+        group = [c for c in cases if c.folder == folder and c.excluded is None]
+        counts.append(f"{sum(c.result == 'pass' for c in group)} of {len(group)} in `{folder}`")
+    return [
+        "Of the models in the package's folders of test data that neither train nor read strings, most of them of opset 6,",
+        "pass " + ", ".join(counts) + ".",
+    ]
 
 
 def markdown(cases):
@@ -293,6 +348,8 @@ def markdown(cases):
         f" {len(counted)} pass",
         f"({100 * passed / max(len(counted), 1):.1f} %), and no test has a wrong result. What is not"
         " supported is an error that names it.",
+        "",
+        *models_text(cases),
         "",
         "## By operator and opset",
         "",
@@ -314,7 +371,7 @@ def markdown(cases):
         "",
         "## Left out",
         "",
-        "Operators of ONNX that are not supported on purpose; all others are, from opset 7 to the newest:",
+        "Operators of ONNX that are not supported on purpose; all others are, in every operator set:",
         "",
         "| operator | why |",
         "|---|---|",
@@ -322,7 +379,7 @@ def markdown(cases):
     lines += [f"| {name} | {why} |" for name, why in sorted(REASONS.items())]
     lines += ["", "Tests that do not run:", "", "| why | tests | of operators |", "|---|--:|---|"]
     for why in EXCLUDED:
-        group = [c for c in cases if c.excluded == why and not c.runs]
+        group = [c for c in cases if c.excluded == why and not c.runs and c.folder is None]
         if group:
             names = ", ".join(sorted({c.operator for c in group}, key=str.lower))
             lines.append(f"| {why} | {len(group)} | {names} |")
@@ -340,10 +397,14 @@ def report(cases):
         if case.runs and case.result != "pass":
             print(f"{case.result:12} {case.name} (opset {case.opset}): {case.message}")
     for why in EXCLUDED:
-        group = [c for c in cases if c.excluded == why]
+        group = [c for c in cases if c.excluded == why and c.folder is None]
         passed = sum(c.result == "pass" for c in group)
         if group:
             print(f"not counted: {len(group):4} of {why}, {passed} pass")
+    for folder in FOLDERS:
+        group = [c for c in cases if c.folder == folder and c.excluded is None]
+        passed = sum(c.result == "pass" for c in group)
+        print(f"models of the folder {folder}: {passed} of {len(group)} pass")
     counted = collections.Counter(c.result for c in cases if c.counts)
     total = sum(counted.values())
     share = counted["pass"] / max(total, 1)
@@ -360,7 +421,7 @@ def main():
     parser.add_argument("--keep", type=pathlib.Path, help="keep models and data in this folder")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 2)
     args = parser.parse_args()
-    cases = [c for c in collect() if re.search(args.filter, c.name)]
+    cases = [c for c in [*collect(), *models()] if re.search(args.filter, c.name)]
     with tempfile.TemporaryDirectory() as temporary:
         root = args.keep or pathlib.Path(temporary)
         with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
@@ -370,6 +431,7 @@ def main():
     if args.markdown:
         args.markdown.write_text(markdown(cases), encoding="utf-8")
     bad = [c for c in cases if c.result in ("WRONG", "CRASH", "ERROR")]
+    bad += [c for c in cases if c.folder and c.result == "unsupported" and c.excluded is None]
     if unknown := lacking():
         print(f"onnx node tests: FAILED: neither supported nor left out: {', '.join(unknown)}")
         return 1
