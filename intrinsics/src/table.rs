@@ -42,7 +42,7 @@ macro_rules! instruction_sets {
             rest [];
             scalar_i8: tile_scalar_i8, i8, lanes 1, word U8x4, unroll 1, dot [[1 16] [2 16] [1 4] [1 1]];
             scalar_block: tile_scalar_block, block, lanes 1, tiles [[1 1] [1 4]],
-            direct [[1 1] [1 4]], floats [[1 1] [1 4]], ahead [0 0 0 0];
+            direct [[1 1]], floats [[1 1] [1 4]], ahead [0 0 0 0];
             scalar_f16: tile_scalar_f32, f16, lanes 1, word F32x1, unroll 1, dot [[1 16] [1 4] [1 1]];
         }
         /// Cortex-M4 and M7 with a floating-point unit. The feature says that the machine is one.

@@ -316,7 +316,7 @@ fn advice(plan: &PlanInfo, rows: &[Row<'_>]) -> Vec<String> {
     if n > 0 {
         let mut types: Vec<&str> =
             rows.iter().filter(|r| r.kernel == "reference").map(|r| r.op).collect();
-        types.sort_unstable();
+        sort(&mut types, Ord::cmp);
         types.dedup();
         let text = format!(
             "{n} operations without a kernel take {:.0} % of the time ({}): f32 forms of them, or \

@@ -7,6 +7,7 @@ use super::LlmError;
 use crate::Error;
 use crate::graph::ConstCache;
 use crate::import::gguf::Gguf;
+use crate::order::sort;
 use crate::tensor::block::dequantize;
 use crate::tensor::{AlignedBytes, DType, Storage, Tensor};
 
@@ -79,7 +80,7 @@ impl Weights {
         let names = self.tensors.keys().map(String::as_str);
         let mut names: Vec<&str> =
             names.filter(|name| !taken.contains(*name) && !is_factor(name)).collect();
-        names.sort_unstable();
+        sort(&mut names, Ord::cmp);
         names
     }
 

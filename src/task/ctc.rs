@@ -9,6 +9,7 @@
 use std::collections::HashMap;
 
 use super::TaskError;
+use crate::order::sort;
 
 /// Classes whose probability is below this part of the step's best are not followed by the beam
 /// search (natural logarithm).
@@ -149,8 +150,7 @@ impl Ctc {
                 }
             }
             beams = next.beams;
-            beams
-                .sort_unstable_by(|a, b| b.total().total_cmp(&a.total()).then(a.node.cmp(&b.node)));
+            sort(&mut beams, |a, b| b.total().total_cmp(&a.total()).then(a.node.cmp(&b.node)));
             beams.truncate(width);
         }
         self.decoded(&tree.classes(beams[0].node), log_probs)

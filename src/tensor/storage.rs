@@ -291,10 +291,31 @@ impl Deref for Storage {
     }
 }
 
+/// Bytes of memory that this process could still take without pushing others out: what the system
+/// calls available, or what is left of its control group's limit. `None` where neither is known.
+pub fn available_memory() -> Option<usize> {
+    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<usize>().ok();
+    let system = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
+        let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
+    });
+    let group = number("/sys/fs/cgroup/memory.max")
+        .zip(number("/sys/fs/cgroup/memory.current"))
+        .map(|(most, now)| most.saturating_sub(now));
+    system.into_iter().chain(group).min()
+}
+
 #[cfg(all(test, unix))]
 mod tests {
     use super::*;
     use std::io::Write;
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn the_system_says_what_is_available() {
+        let found = available_memory();
+        assert!(found.is_some_and(|bytes| bytes > 1 << 20), "{found:?}");
+    }
 
     #[test]
     fn parts_of_files_are_read_from_them() {
@@ -320,18 +341,4 @@ mod tests {
         memory.read_at(2, &mut out).unwrap();
         assert_eq!(&out, b"cde");
     }
-}
-
-/// Bytes of memory that this process could still take without pushing others out: what the system
-/// calls available, or what is left of its control group's limit. `None` where neither is known.
-pub fn available_memory() -> Option<usize> {
-    let number = |path: &str| std::fs::read_to_string(path).ok()?.trim().parse::<usize>().ok();
-    let system = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| {
-        let line = text.lines().find_map(|l| l.strip_prefix("MemAvailable:"))?;
-        line.trim().strip_suffix("kB")?.trim().parse::<usize>().ok()?.checked_mul(1024)
-    });
-    let group = number("/sys/fs/cgroup/memory.max")
-        .zip(number("/sys/fs/cgroup/memory.current"))
-        .map(|(most, now)| most.saturating_sub(now));
-    system.into_iter().chain(group).min()
 }

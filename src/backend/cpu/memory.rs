@@ -135,12 +135,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg(target_os = "linux")]
-    fn the_system_says_what_is_available() {
-        assert!(available().is_some_and(|bytes| bytes > 1 << 20), "{:?}", available());
-    }
-
-    #[test]
     fn overflow_is_an_error() {
         let big = Span { bytes: usize::MAX - 10, first: 0, last: 1 };
         assert_eq!(place(&[big, big]), None);

@@ -74,7 +74,7 @@ fn fuse_activation(
         Some(Op::Conv(op)) if op.activation == Activation::None => {
             Some((Conv { activation, ..op.clone() }.into(), src))
         }
-        Some(Op::MatMul(op)) if op.activation == Activation::None => {
+        Some(Op::MatMul(op)) if op.activation == Activation::None && f32_only => {
             Some((MatMul { activation, ..op.clone() }.into(), src))
         }
         Some(Op::ScaledMatMul(op)) if op.activation == Activation::None && f32_only => {

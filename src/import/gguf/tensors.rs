@@ -10,6 +10,7 @@ use super::cursor::Cursor;
 use super::{GgufError, GgufTensor, MAX_TENSORS, TensorFault, types};
 use crate::import::MissingKind;
 use crate::import::missing::MissingList;
+use crate::order::sort;
 use crate::tensor::DType;
 
 /// Most bytes of a name: ggml keeps 64 with the end mark.
@@ -140,7 +141,7 @@ pub(super) fn place(
         let data = data.bytes.slice(start..start + bytes);
         tensors.push(GgufTensor { name: entry.name, dtype, dims: entry.dims, data, source });
     }
-    places.sort_unstable();
+    sort(&mut places, Ord::cmp);
     for (&(_, end, first), &(start, _, second)) in places.iter().zip(places.iter().skip(1)) {
         let (Some(first), Some(second)) = (tensors.get(first), tensors.get(second)) else { break };
         if start < end {

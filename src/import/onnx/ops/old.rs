@@ -143,8 +143,8 @@ fn image_scaler(cx: &mut NodeCx<'_>) -> Outputs {
         if dims.get(1) != Some(&n) {
             return Err(NodeError::invalid(format!("{n} biases for the channels of x {dims:?}")));
         }
-        let mut shape = vec![1; dims.len() - 1];
-        shape[0] = n;
+        let mut shape = vec![n];
+        shape.resize(dims.len().saturating_sub(1), 1);
         let bias = Tensor::from_slice(&shape, &bias).map_err(GraphError::from)?;
         let bias = cx.constant(bias)?;
         y = cx.binary(BinaryOp::Add, y, bias)?;
