@@ -8,7 +8,7 @@
 /// /// What it is, for the documentation of `Isa`.
 /// Isa = isa over Base, if cfg, ["target feature" ...] {
 ///     id: tile macro, dtype, lanes L, c_vec N, unroll U, conv [[R W V] ...], matmul [[W V] ...],
-///     row [[S V] ...], rest [[S V] ...];
+///     row [[S V] ...] [, rest [[S V] ...]];
 /// }
 /// ```
 ///
@@ -38,8 +38,7 @@ macro_rules! instruction_sets {
         Scalar = scalar over Scalar, if all(), [] {
             scalar_f32: tile_scalar_f32, f32, lanes 1, c_vec 16, unroll 1,
             conv [[1 1 16] [1 2 16]],
-            matmul [[2 16]], row [[1 16] [1 4] [1 1]],
-            rest [];
+            matmul [[2 16]], row [[1 16] [1 4] [1 1]];
             scalar_i8: tile_scalar_i8, i8, lanes 1, word U8x4, unroll 1, dot [[1 16] [2 16] [1 4] [1 1]];
             scalar_block: tile_scalar_block, block, lanes 1, tiles [[1 1] [1 4]],
             direct [[1 1]], floats [[1 1] [1 4]], ahead [0 0 0 0];
@@ -49,8 +48,7 @@ macro_rules! instruction_sets {
         CortexM = cortex_m over Scalar, if all(feature = "cortex-m", target_arch = "arm"), [] {
             cortex_m_f32: tile_cortex_m_f32, f32, lanes 1, c_vec 16, unroll 4,
             conv [[1 1 16]],
-            matmul [[2 4] [4 4]], row [[1 16] [1 4] [1 1]],
-            rest [];
+            matmul [[2 4] [4 4]], row [[1 16] [1 4] [1 1]];
             cortex_m_i8: tile_cortex_m_i8, i8, lanes 1, word S16x2, unroll 2, dot [[1 16] [1 4] [2 2] [1 1]];
         }
         /// NEON of AArch64.

@@ -87,13 +87,16 @@ pub(crate) struct MatmulKernel {
 
 macro_rules! matmul_row {
     ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $lanes:tt, c_vec $c_vec:tt,
-     unroll $u:tt, conv $conv:tt, matmul [$([$w:tt $v:tt])*], row [$([$s:tt $rv:tt])*], rest [$([$rest_s:tt $rest_v:tt])*]) => {
+     unroll $u:tt, conv $conv:tt, matmul [$([$w:tt $v:tt])*], row [$([$s:tt $rv:tt])*]
+     $(, rest [$([$rest_s:tt $rest_v:tt])*])?) => {
         paste::paste! {
             mod $id {
                 use super::*;
                 $(matmul_kernel! { [<tiles_ $w x $v>] [<tile_ $w x $v>], $tile, $feat, $w, $v, $u })*
                 $(row_kernel! { [<all_sums_ $s x $rv>] [<sums_ $s x $rv>], $tile, $feat, $s, $rv })*
-                $(row_kernel! { [<all_sums_ $rest_s x $rest_v>] [<sums_ $rest_s x $rest_v>], $tile, $feat, $rest_s, $rest_v })*
+                $($(row_kernel! {
+                    [<all_sums_ $rest_s x $rest_v>] [<sums_ $rest_s x $rest_v>], $tile, $feat, $rest_s, $rest_v
+                })*)?
                 pub(super) const KERNELS: &[MatmulKernel] = &[$(MatmulKernel {
                     info: KernelInfo {
                         name: concat!("matmul_f32_", $w, "x", $crate::template::c_ob!($lanes $v), "_u", $u,
@@ -104,7 +107,7 @@ macro_rules! matmul_row {
                     run: [<tiles_ $w x $v>],
                 },)* $(single! { $isa $isa_name $lanes $s $rv [<all_sums_ $s x $rv>] },)*];
                 pub(super) const REST: &[MatmulKernel] =
-                    &[$(single! { $isa $isa_name $lanes $rest_s $rest_v [<all_sums_ $rest_s x $rest_v>] },)*];
+                    &[$($(single! { $isa $isa_name $lanes $rest_s $rest_v [<all_sums_ $rest_s x $rest_v>] },)*)?];
             }
         }
     };
