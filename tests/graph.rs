@@ -332,22 +332,6 @@ fn relu_of_nan_is_zero_fused_or_not() {
     }
 }
 
-/// Of other types than f32 a product has no activation of its own.
-#[test]
-fn products_of_doubles_and_their_activations() {
-    let mut cx = Context::new();
-    let x = cx.input("x", DType::F64, &[1, 2]).unwrap();
-    let w = cx.constant(Tensor::from_slice(&[2, 2], &[1.0f64, 2.0, -3.0, 1e-9]).unwrap()).unwrap();
-    let b = cx.constant(Tensor::from_slice(&[2], &[1.0f64, 0.0]).unwrap()).unwrap();
-    let y = cx.op(MatMul::default(), &[x, w]).unwrap();
-    let y = cx.op(Binary::new(BinaryOp::Add), &[y, b]).unwrap();
-    let y = cx.op(Unary::new(UnaryOp::Relu), &[y]).unwrap();
-    passes::fuse(&mut cx, &[y]).unwrap();
-    cx.set_value(x, Tensor::from_slice(&[1, 2], &[1.0f64, 1.0]).unwrap()).unwrap();
-    let out = compute(&cx, &[y], Isa::select().unwrap(), 1).unwrap();
-    assert_eq!(out[0].as_slice::<f64>().unwrap()[..], [0.0, 2.000_000_001]);
-}
-
 #[test]
 fn deep_graphs_do_not_overflow_the_stack() {
     let mut cx = Context::new();

@@ -274,3 +274,23 @@ fn channel_constant(
     let wide = cx.expand(flat, &[dims[1]])?;
     Ok(Some(cx.cont(wide)?))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tensor::Tensor;
+
+    /// Of other types than f32 a product has no activation of its own.
+    #[test]
+    fn products_of_doubles_keep_their_activations_apart() {
+        for (dtype, fused) in [(DType::F32, true), (DType::F64, false), (DType::I32, false)] {
+            let mut cx = Context::new();
+            let x = cx.input("x", dtype, &[1, 2]).unwrap();
+            let w = cx.constant(Tensor::zeros(dtype, &[2, 2]).unwrap()).unwrap();
+            let y = cx.op(MatMul::default(), &[x, w]).unwrap();
+            let y = cx.relu(y).unwrap();
+            fuse(&mut cx, &[y]).unwrap();
+            assert_eq!(matches!(&*cx.record(y).shared_op(), Op::MatMul(_)), fused, "{dtype}");
+        }
+    }
+}

@@ -8,8 +8,8 @@ use crate::graph::{Info, Op};
 use crate::import::NodeError;
 use crate::tensor::available_memory;
 
-/// Bytes that computed constants may have in all, on top of a multiple of the model's own.
-const BYTES: usize = 1 << 30;
+/// Bytes that computed constants may have in all, on top of a multiple of the model's own: the weights of VGG-19.
+const BYTES: usize = 640 << 20;
 
 /// Bytes of one of them, from which on there must be twice as much memory.
 const LARGE: usize = 32 << 20;
