@@ -94,8 +94,10 @@ impl Tiling {
                 let lengths = cuts[height].get_or_insert_with(|| cut(height, &of_width).0);
                 let mut row = tile[0];
                 for &length in &*lengths {
-                    let sums = find(kernels, length, columns).info.unroll;
-                    let alike = |k: &&MatmulKernel| k.info.unroll == sums && k.info.c_ob == width;
+                    let alike = |k: &&MatmulKernel| {
+                        k.info.c_ob == width
+                            && k.info.unroll == find(kernels, length, columns).info.unroll
+                    };
                     let kernel = match length {
                         1 if width < columns => rest(isa).iter().find(alike),
                         _ => None,

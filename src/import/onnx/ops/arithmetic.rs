@@ -31,8 +31,11 @@ pub(super) const OPERANDS: &[Attr] = &[Attr::int("axis").until(6), Attr::int("br
 /// the first, and at which axis of the first its own begin; without an axis they are the last.
 pub(super) fn operands(cx: &mut NodeCx<'_>) -> Result<(TensorId, TensorId), NodeError> {
     let (a, b) = (cx.input(0)?, cx.input(1)?);
+    if cx.opset() >= 7 {
+        return Ok((a, b));
+    }
     let (whole, mut part) = (cx.dims(a), cx.dims(b));
-    if cx.opset() >= 7 || whole == part {
+    if whole == part {
         return Ok((a, b));
     }
     if !cx.flag("broadcast", false) {
