@@ -322,12 +322,16 @@ def groups_of(cases):
     return sorted(groups.items(), key=lambda g: (g[0][0].lower(), g[0][1]))
 
 
-def models_text(cases):
-    """What became of the models in the package's folders."""
-    counts = []
+def counts_of_folders(cases):
+    """Of each folder of the package's models: its name, how many of its models pass, how many run."""
     for folder in FOLDERS:
         group = [c for c in cases if c.folder == folder and c.excluded is None]
-        counts.append(f"{sum(c.result == 'pass' for c in group)} of {len(group)} in `{folder}`")
+        yield folder, sum(c.result == "pass" for c in group), len(group)
+
+
+def models_text(cases):
+    """What became of the models in the package's folders."""
+    counts = [f"{passed} of {count} in `{folder}`" for folder, passed, count in counts_of_folders(cases)]
     return [
         "Of the models in the package's folders of test data that neither train nor read strings, most of them of opset 6,",
         "pass " + ", ".join(counts) + ".",
@@ -401,10 +405,8 @@ def report(cases):
         passed = sum(c.result == "pass" for c in group)
         if group:
             print(f"not counted: {len(group):4} of {why}, {passed} pass")
-    for folder in FOLDERS:
-        group = [c for c in cases if c.folder == folder and c.excluded is None]
-        passed = sum(c.result == "pass" for c in group)
-        print(f"models of the folder {folder}: {passed} of {len(group)} pass")
+    for folder, passed, count in counts_of_folders(cases):
+        print(f"models of the folder {folder}: {passed} of {count} pass")
     counted = collections.Counter(c.result for c in cases if c.counts)
     total = sum(counted.values())
     share = counted["pass"] / max(total, 1)

@@ -107,7 +107,8 @@ fn conv(isa: Isa, [c_in, size, c_out, window]: [usize; 4]) -> Result<Case, Kerne
         resident: 0.0,
         run: Box::new(move || {
             let (x, words, y) = operands.get_or_insert_with(|| {
-                let lens = [plan.weights_len(), plan.columns_len(), plan.scratch_len()];
+                let lens =
+                    [plan.weights_len(), plan.columns_len(), plan.scratch_len() + plan.local_len()];
                 (filled(plan.x_len()), lens.map(|n| vec![0x0102_0304; n]), filled(plan.y_len()))
             });
             let [weights, columns, scratch] = words;
@@ -149,7 +150,7 @@ macro_rules! peak_row {
             ///
             /// # Safety
             ///
-            /// The CPU has the instructions of the row, and a vector is readable at `operand`.
+            /// The CPU has the instructions of the row, and nine vectors are readable at `operand`.
             $(#[target_feature(enable = $f)])*
             pub(super) unsafe fn chains(steps: usize, operand: *const f32) -> f32 {
                 use tilewright_intrinsics::$tile as tile;
@@ -157,8 +158,13 @@ macro_rules! peak_row {
                 for _ in 0..steps {
                     // Loaded anew, so that no part of the product leaves the loop.
                     let p = core::hint::black_box(operand);
-                    let (a, b) = (tile!(VLOAD p, 0), tile!(VLOAD p, 0));
-                    tilewright_intrinsics::each!(i in 13 { t[i][0] = tile!(VFMA a, b, t[i][0]); });
+                    // No two products are of the same operands: where adding up is an instruction of its
+                    // own, one of both would do.
+                    let b = [tile!(VLOAD p, 0), tile!(VLOAD p, 1)];
+                    tilewright_intrinsics::each!(i in 13 {
+                        let a = tile!(VLOAD p, 2 + i / 2);
+                        t[i][0] = tile!(VFMA a, b[i % 2], t[i][0]);
+                    });
                 }
                 let mut lanes = [0.0f32; 13 * tile!(LANES)];
                 let p = lanes.as_mut_ptr();
@@ -185,12 +191,12 @@ pub fn peak(isa: Isa, dtype: Dtype, steps: usize) -> Result<f64, KernelError> {
     }
     let row = crate::template::dot_row(isa, dtype);
     let (isa, dtype) = (row.kernels[0].info.isa, row.kernels[0].info.dtype);
-    let operand = [0.0f32; 16];
+    let operand = [0.0f32; 9 * 16];
     macro_rules! row {
         ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $($rest:tt)*) => {
             if isa == Isa::$isa && dtype.name() == stringify!($dtype) {
                 // SAFETY: `require` has checked that the CPU has the instruction set, and with it
-                // its bases; the operand has as many words as the widest vector.
+                // its bases; the operand has as many words as nine of the widest vectors.
                 black_box(unsafe { $id::chains(black_box(steps), operand.as_ptr()) });
             }
         };

@@ -3,7 +3,7 @@
 #[cfg(any(feature = "alloc", test))]
 use crate::template::{
     block, conv, depthwise, dot_kernels, matmul, plane_direct, plane_tile, pool, qdepthwise,
-    qdepthwise_dot, qpool, winograd_tile,
+    qdepthwise_dot, qpool, qwinograd_tile, winograd_tile,
 };
 use crate::{Dtype, Isa};
 #[cfg(any(feature = "alloc", test))]
@@ -40,7 +40,8 @@ pub fn kernels() -> Vec<KernelInfo> {
     for isa in Isa::ALL {
         let conv = conv::kernels(isa).iter().map(|k| k.info);
         let matmul = matmul::kernels(isa).iter().map(|k| k.info);
-        let transforms = winograd_tile::kernels(isa).map(|k| k.info);
+        let transforms = winograd_tile::kernels(isa).into_iter().map(|k| k.info);
+        let transforms = transforms.chain(qwinograd_tile::transforms(isa).map(|k| k.info));
         let plane = plane_tile::kernels(isa);
         let direct = plane_direct::kernels(isa);
         let direct = [direct.dw3, direct.max2, direct.max3].map(|k| k.info);

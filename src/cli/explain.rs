@@ -89,7 +89,7 @@ fn work(kernel: &str) -> (Dtype, f64) {
         // F(m x m, 3 x 3) multiplies (m + 2)^2 times for m^2 results of 9 products each.
         ["winograd", _, tile, ..] => {
             let m: f64 = tile.split('x').next().and_then(|m| m.parse().ok()).unwrap_or(1.0);
-            (Dtype::F32, ((m + 2.0) / (3.0 * m)).powi(2))
+            (named.unwrap_or(Dtype::F32), ((m + 2.0) / (3.0 * m)).powi(2))
         }
         // Blocks of integers are multiplied as bytes, floats that take their place with f32.
         ["block", ..] => (named.map_or(Dtype::I8, |_| Dtype::F32), 1.0),
@@ -444,6 +444,7 @@ mod tests {
         }
         assert_eq!(work("winograd_f32_4x4x16_u1_avx512"), (Dtype::F32, 0.25));
         assert_eq!(work("winograd_f32_2x2x16_u1_neon + max_pool_f32"), (Dtype::F32, 4.0 / 9.0));
+        assert_eq!(work("winograd_i8_2x2x16_u1_avx2"), (Dtype::I8, 4.0 / 9.0));
         assert_eq!(work("reference"), (Dtype::F32, 1.0));
     }
 }

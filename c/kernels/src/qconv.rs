@@ -53,7 +53,7 @@ impl BytePlan for QconvPlan {
             weights: self.weights_len(),
             columns: self.columns_len(),
             y: self.y_len(),
-            scratch: self.scratch_len(),
+            scratch: self.scratch_len() + self.local_len(),
         }
     }
 
@@ -72,8 +72,9 @@ impl BytePlan for QconvPlan {
         let (x, y) = (at.x.cast(), at.y.cast());
         // SAFETY: as the caller promises; one thread runs first what converts, then what multiplies.
         unsafe {
+            let local = at.scratch.wrapping_add(self.scratch_len());
             self.run_convert(x, at.scratch, 0..self.convert_units());
-            self.run(x, at.scratch, at.weights, at.columns, y, 0..self.units());
+            self.run(x, at.scratch, at.weights, at.columns, y, local, 0..self.units());
         }
     }
 }

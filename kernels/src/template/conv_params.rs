@@ -52,7 +52,8 @@ pub struct ConvParams {
     /// differences of the inputs of a tile: with normally distributed operands no result differs from
     /// the exact one by more than 2e-5 times the root mean square of the outputs, about as with plain
     /// f32 sums. But the error is relative to the largest inputs near an output, not to its own
-    /// window, and an infinity or NaN may make all 16 outputs of each 6 x 6 tile that sees it NaN.
+    /// window, and an infinity or NaN may make all 16 outputs of each 6 x 6 tile that sees it NaN. Of
+    /// bytes it is exact.
     pub winograd: bool,
     /// What follows the reduction.
     pub epilogue: Epilogue,

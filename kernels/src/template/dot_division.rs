@@ -247,6 +247,11 @@ impl Division {
         Panel { column, width, tail: self.lanes - (column + width).saturating_sub(self.n) }
     }
 
+    /// The tiles of a panel.
+    pub(crate) fn tiles(&self, i: usize) -> &Tiles {
+        &self.find(|run| i < run.first + run.count).tiles
+    }
+
     /// A group.
     pub(crate) fn group(&self, i: usize) -> Group<'_> {
         let run = self.find(|run| i < run.first_group + run.count.div_ceil(run.per_group.max(1)));

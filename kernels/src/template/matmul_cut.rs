@@ -208,6 +208,8 @@ const WAYS: usize = 12;
 /// Of older CPUs it holds so many, where rows that evict each other are packed if more panels read them.
 const FEW_WAYS: usize = 8;
 const CROWDED: usize = 3;
+/// Elements of half a cache line.
+const HALF_LINE: usize = 8;
 
 /// Reductions up to this are short: a panel of B stays in the L1 cache.
 const SHORT: usize = 64;
@@ -308,7 +310,9 @@ pub(crate) fn candidates(p: &MatmulParams, kernels: &[MatmulKernel]) -> Vec<Choi
             continue;
         }
         let crowded = p.a_row.is_multiple_of(SET) && rows > FEW_WAYS && !has_dozen_ways();
-        let in_place = p.k <= DIRECT && !(crowded && p.n > CROWDED * columns);
+        // Of a transposed A each step of the reduction reads a line, of which this is less than half.
+        let sparse = p.a_transposed && rows < HALF_LINE;
+        let in_place = p.k <= DIRECT && !((crowded || sparse) && p.n > CROWDED * columns);
         let few = in_place || p.m <= rows || p.n <= columns;
         let [first, second] = if few { [direct, packed] } else { [packed, direct] };
         list.extend([first[0], second[0], first[1], first[2]]);

@@ -109,6 +109,8 @@ mod pointwise_tests;
 #[cfg(any(feature = "alloc", test))]
 pub mod pool;
 pub mod qconv;
+mod qconv_direct;
+mod qconv_params;
 #[cfg(any(feature = "alloc", test))]
 mod qconv_reference;
 mod qconv_segments;
@@ -133,6 +135,8 @@ pub mod qpool;
 mod qwindow_reference;
 #[cfg(test)]
 mod qwindow_tests;
+mod qwinograd;
+pub(crate) mod qwinograd_tile;
 pub mod reduce;
 #[cfg(test)]
 mod reduce_tests;
@@ -156,7 +160,6 @@ mod window_tests;
 mod winograd;
 #[cfg(any(feature = "alloc", test))]
 mod winograd_choice;
-#[cfg(any(feature = "alloc", test))]
 mod winograd_geometry;
 #[cfg(test)]
 mod winograd_tests;

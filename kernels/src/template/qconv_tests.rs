@@ -1,10 +1,11 @@
 //! Conformance of the convolution of bytes, for every row of the table: exact to the bit.
 
 use super::conv::ConvParams;
+use super::dot_row;
 use super::qconv::{QconvParams, QconvPlan, reference};
 use super::qmatmul_tests::{bytes, values};
 use crate::pack::blocked_index;
-use crate::quant::{Bytes, QuantColumns, QuantOutput};
+use crate::quant::{Bytes, QuantColumns, QuantOutput, QuantResult};
 use crate::testing::{Numbers, Place, skip};
 use crate::testing_bytes::Buffer;
 use crate::{Activation, Dtype, Epilogue, Isa, KernelError};
@@ -46,17 +47,19 @@ fn check(isa: Isa, p: &QconvParams, place: Place) {
     plan.pack_columns(&packed, &columns, &mut after).unwrap();
     let guarded = Buffer::new(&x, place);
     let mut scratch = Buffer::output(plan.scratch_len() * 4, Place::PageEnd);
+    let mut local = Buffer::output(plan.local_len() * 4, Place::PageEnd);
     let dtype = p.output.dtype();
     let mut run = |reversed: bool| {
         let mut y = Buffer::output(plan.y_len() * dtype.size(), place);
         let (x, scratch) = (guarded.as_ptr(), scratch.as_mut_ptr().cast());
+        let local = local.as_mut_ptr().cast();
         // SAFETY: the operands have the lengths that the plan asks for, and words are aligned.
         unsafe {
             plan.run_convert(x, scratch, 0..plan.convert_units());
             for unit in 0..plan.units() {
                 let unit = if reversed { plan.units() - 1 - unit } else { unit };
                 let (w, e) = (packed.as_ptr(), after.as_ptr());
-                plan.run(x, scratch, w, e, y.as_mut_ptr(), unit..unit + 1);
+                plan.run(x, scratch, w, e, y.as_mut_ptr(), local, unit..unit + 1);
             }
         }
         y
@@ -95,6 +98,7 @@ fn shapes(isa: Isa) {
         for _ in 0..3 {
             i += 1;
             check(isa, &vary(conv.clone(), i), Place::ALL[i % 3]);
+            check(isa, &vary(conv.clone().direct(), i), Place::ALL[i % 3]);
         }
     };
     for size in [1, 5, 6, 7, 12, 13, 14, 27] {
@@ -121,6 +125,57 @@ fn shapes(isa: Isa) {
     check(ConvParams::new([1, 48, 4, 4], 96, [1, 1]).groups(3));
 }
 
+/// Blocks of tiles and parts of panels, images whose last tiles are cut, margins of several pixels.
+fn winograd(isa: Isa) {
+    let mut i = 0;
+    for (c_in, size, c_out) in [
+        (32, [8, 8], 64),
+        (64, [13, 9], 100),
+        (40, [3, 2], 144),
+        (320, [7, 6], 33),
+        (48, [2, 5], 48),
+    ] {
+        let conv = ConvParams::new([2, c_in, size[0], size[1]], c_out, [3, 3]);
+        for pads in [[1; 4], [2, 3, 1, 4], [4, 1, 2, 2]] {
+            for _ in 0..3 {
+                i += 1;
+                let p = vary(conv.clone().pads(pads), i);
+                let name = QconvPlan::new(isa, &p).unwrap().kernel_name();
+                let wide = dot_row(isa, Dtype::I8).word.is_wide();
+                assert_eq!(name.starts_with("winograd"), wide, "{name} {p:?}");
+                check(isa, &p, Place::ALL[i % 3]);
+            }
+        }
+    }
+}
+
+/// The largest sums: as many channels as still have room, and one more, all bytes at the ends of their range.
+fn largest(isa: Isa) {
+    for (terms, most) in [(1, 1827), (2, 917)] {
+        for c_in in [most, most + 1] {
+            let conv = ConvParams::new([1, c_in, 4, 4], 32, [3, 3]);
+            let p = QconvParams { terms, ..QconvParams::new(conv, Dtype::U8, 0) };
+            let plan = QconvPlan::new(isa, &p).unwrap();
+            let fits = dot_row(isa, Dtype::I8).word.is_wide() && c_in == most;
+            assert_eq!(plan.kernel_name().starts_with("winograd"), fits, "{isa} {c_in}");
+            let x = vec![255u8; plan.x_len()];
+            let w = vec![-128i8; 32 * c_in * 9];
+            let zero = if terms > 1 { 127 } else { 0 };
+            let (mut packed, mut after) =
+                (vec![0; plan.weights_len()], vec![0; plan.columns_len()]);
+            plan.pack_weights(Bytes::I8(&w), &[zero], &mut packed).unwrap();
+            let columns = QuantColumns { bias: &[], zero_point: 0, scales: &[], shifts: &[] };
+            plan.pack_columns(&packed, &columns, &mut after).unwrap();
+            let mut scratch = vec![0; plan.scratch_len() + plan.local_len()];
+            let mut y = vec![0; plan.y_len()];
+            let result = QuantResult::I32(&mut y);
+            plan.compute(Bytes::U8(&x), &packed, &after, &mut scratch, result).unwrap();
+            let sum = 255 * (-128 - zero) * 9 * c_in as i32;
+            assert!(y.iter().all(|y| *y == sum), "{isa} {c_in}: {} for {sum}", y[0]);
+        }
+    }
+}
+
 fn activations(isa: Isa) {
     let relu = Epilogue { activation: Activation::Relu, residual: false };
     let conv = ConvParams::new([1, 16, 6, 7], 20, [3, 3]).epilogue(relu);
@@ -130,7 +185,7 @@ fn activations(isa: Isa) {
 
 macro_rules! conformance {
     ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
-        conformance! { @ $id $isa shapes activations }
+        conformance! { @ $id $isa shapes winograd largest activations }
     };
     (@ $id:ident $isa:ident $($test:ident)*) => {
         mod $id {

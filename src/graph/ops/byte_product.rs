@@ -23,10 +23,14 @@ pub(super) trait ByteProduct: Send + Sync + 'static {
     /// Words of the converted activations; 0 if they are read where they lie.
     fn scratch_len(&self) -> usize;
 
+    /// Words of memory that each thread needs for itself.
+    fn local_len(&self) -> usize;
+
     /// # Safety
     /// - `x`, `weights`, `columns` and `y` have the lengths of the plan, which packed weights and
     ///   columns; `converted` was written by all units of [`ByteProduct::run_convert`], if there
-    ///   are any; `y` overlaps nothing.
+    ///   are any; `y` overlaps nothing; `local` is writable for [`ByteProduct::local_len`] words, and no
+    ///   other thread uses it.
     /// - `units` lies within `0..self.units()`, and no other thread runs one of them.
     /// - The CPU has the instruction set that the plan was made for.
     #[allow(unsafe_code, reason = "kernels take pointers; the duties are above")]
@@ -37,6 +41,7 @@ pub(super) trait ByteProduct: Send + Sync + 'static {
         weights: *const i32,
         columns: *const i32,
         y: *mut u8,
+        local: *mut i32,
         units: Range<usize>,
     );
 
@@ -50,7 +55,7 @@ pub(super) trait ByteProduct: Send + Sync + 'static {
 }
 
 macro_rules! plans {
-    ($($plan:ty: $convert:literal),* $(,)?) => { $(
+    ($($plan:ty: $convert:literal, |$self:ident, $local:ident| $local_len:expr, ($($argument:expr),*);)*) => { $(
         impl ByteProduct for $plan {
             const CONVERT: &str = $convert;
 
@@ -70,6 +75,10 @@ macro_rules! plans {
                 self.scratch_len()
             }
 
+            fn local_len(&$self) -> usize {
+                $local_len
+            }
+
             #[allow(unsafe_code)]
             unsafe fn run(
                 &self,
@@ -78,10 +87,11 @@ macro_rules! plans {
                 weights: *const i32,
                 columns: *const i32,
                 y: *mut u8,
+                $local: *mut i32,
                 units: Range<usize>,
             ) {
                 // SAFETY: the plan's duties are those of this function.
-                unsafe { self.run(x, converted, weights, columns, y, units) }
+                unsafe { self.run(x, converted, weights, columns, y, $($argument,)* units) }
             }
 
             #[allow(unsafe_code)]
@@ -93,8 +103,8 @@ macro_rules! plans {
     )* };
 }
 plans! {
-    QconvPlan: "pad_bytes",
-    QmatmulPlan: "convert_bytes",
+    QconvPlan: "pad_bytes", |self, local| self.local_len(), (local);
+    QmatmulPlan: "convert_bytes", |self, _local| 0, ();
 }
 
 /// Runs a plan that was made for a step's first operand and result, with the weights and columns that
@@ -118,6 +128,10 @@ impl<P: ByteProduct> Step for Product<P> {
         i == 0
     }
 
+    fn scratch_bytes(&self) -> usize {
+        self.plan.local_len() * size_of::<i32>()
+    }
+
     fn before(&self) -> Option<(Box<dyn Step>, usize)> {
         let bytes = self.plan.scratch_len() * size_of::<i32>();
         (bytes > 0).then(|| (Box::new(Convert(self.plan.clone())) as Box<dyn Step>, bytes))
@@ -128,16 +142,16 @@ impl<P: ByteProduct> Step for Product<P> {
         &self,
         src: &[*const u8],
         dst: *mut u8,
-        _scratch: *mut u8,
+        scratch: *mut u8,
         units: Range<usize>,
     ) -> Result<(), GraphError> {
         // What the step before wrote is the last operand, if there is one.
         let converted = src[src.len() - 1].cast();
         let (weights, columns) = (self.weights.as_ptr().cast(), self.columns.as_ptr().cast());
         // SAFETY: the plan was made for operand and result, and packed weights and columns itself;
-        // where it wants converted activations, the step before has written all of them; units and
-        // CPU are as the caller promises.
-        unsafe { self.plan.run(src[0], converted, weights, columns, dst, units) };
+        // where it wants converted activations, the step before has written all of them; scratch memory,
+        // units and CPU are as the caller promises.
+        unsafe { self.plan.run(src[0], converted, weights, columns, dst, scratch.cast(), units) };
         Ok(())
     }
 }

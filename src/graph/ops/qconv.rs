@@ -4,7 +4,7 @@ use core::ops::Range;
 use std::sync::Arc;
 
 use tilewright_kernels::{
-    Activation, C_BLOCK, ConvParams, QconvParams, QconvPlan, QdepthwiseParams, QdepthwisePlan,
+    Activation, C_BLOCK, QconvParams, QconvPlan, QdepthwiseParams, QdepthwisePlan,
 };
 
 use super::byte_product::Product;
@@ -140,14 +140,13 @@ impl Operator for QConv {
             })?;
             return Ok(Some(Box::new(Depthwise { plan, weights, columns })));
         }
-        // Sums of bytes are exact; Winograd's would not be.
-        let conv = ConvParams { winograd: false, ..conv_params(op, &s, cx.src[0].layout) };
+        let conv = conv_params(op, &s, cx.src[0].layout);
         let params = QconvParams { conv, x, x_zero_point: q.x_zero, w, terms, output: q.output() };
         let plan = Arc::new(QconvPlan::new(cx.isa, &params)?);
         // Panels are cut by the size of the map as well as by the instruction set.
         let format = format!(
-            "qconv {} {terms} {zeros} g{} {:?} {:?} {}",
-            cx.isa, op.groups, op.dilation, s.output, cx.src[0].layout
+            "qconv {} {terms} {zeros} g{} {:?} {:?} {} {}",
+            plan.kernel_name(), op.groups, op.dilation, s.output, cx.src[0].layout, cx.isa
         );
         let weights =
             cx.pack(1, &format, plan.weights_len() * size_of::<i32>(), |source, out| {

@@ -1,0 +1,355 @@
+//! Convolution of bytes with all taps, for [`QconvPlan`](super::qconv::QconvPlan).
+//!
+//! A pixel's block of 16 channels is four words, so the microkernel is that of the product of bytes,
+//! with one segment per channel block and filter row. What lies outside the image is the zero point,
+//! not zero: where the filter reaches there, a pass before the convolution copies the image into
+//! memory with a margin of zero points. The same pass converts activations that the instruction set
+//! cannot multiply as they are; without either it does not take place.
+//!
+//! An image of few channels, such as a network's input, may be interleaved, `[n, h, w, c]`: the pass
+//! widens its pixels to whole groups of 4 channels, instead of the 16 of a block.
+//!
+//! Where weights do not fit a signed byte they are sums of several that do, and the reduction is as many
+//! times longer.
+
+use super::conv_params::InputLayout;
+use super::dot_convert::{left_shift, pack_panel};
+use super::dot_division::Division;
+use super::dot_tile::{DotArgs, DotRow, Finish};
+use super::qconv_params::{OP, QconvParams};
+use super::qconv_segments::{Segments, push};
+use crate::error::checked_len;
+use crate::{C_BLOCK, KernelError};
+use core::ops::Range;
+
+/// Channels to which those of an interleaved input are filled up, where kernels take one word at a time:
+/// words hold up to as many.
+const QUAD: usize = 4;
+
+/// Pixels of an interleaved input that are widened at a time.
+const PIXELS: usize = 64;
+
+/// Pixels of `lanes` bytes as ones of `block`, whose last bytes may be anything: their weights are 0.
+fn widen(from: &[u8], lanes: usize, to: &mut [u8], block: usize) {
+    fn all<const LANES: usize>(from: &[u8], to: &mut [u8], block: usize) {
+        for (to, from) in to.chunks_exact_mut(block).zip(from.as_chunks::<LANES>().0) {
+            to[..LANES].copy_from_slice(from);
+        }
+    }
+    // Of the usual numbers copies are a few instructions.
+    match lanes {
+        1 => all::<1>(from, to, block),
+        3 => all::<3>(from, to, block),
+        4 => all::<4>(from, to, block),
+        _ => {
+            for (to, from) in to.chunks_exact_mut(block).zip(from.chunks_exact(lanes)) {
+                to[..lanes].copy_from_slice(from);
+            }
+        }
+    }
+}
+
+/// A convolution of bytes with all taps, in two steps.
+#[derive(Clone, Debug)]
+pub(super) struct Direct {
+    row: &'static DotRow,
+    division: Division,
+    /// Columns of the panels of one group of channels.
+    columns: usize,
+    segments: Segments,
+    /// Words per segment.
+    words: usize,
+    /// Channels of a block of the input as the kernels read it.
+    c_block: usize,
+    /// Words from a pixel to its right neighbour, to the one below, to its next channel block.
+    x_step: [usize; 3],
+    /// Output rows and pixels per row, as the tiles see them.
+    out: [usize; 2],
+    /// Units per (image, group of channels, group of panels).
+    parts: usize,
+    converts: bool,
+    finish: Finish,
+}
+
+impl Direct {
+    /// The plan of a convolution whose parameters were checked.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::TooLarge`], and without an allocator [`KernelError::Unsupported`] for large filters.
+    pub(super) fn new(
+        p: &QconvParams,
+        row: &'static DotRow,
+        finish: Finish,
+    ) -> Result<Self, KernelError> {
+        let c = &p.conv;
+        let blocks = |n: usize| n.div_ceil(C_BLOCK);
+        let interleaved = c.input == InputLayout::Interleaved;
+        let c_block =
+            if interleaved { c.c_in.next_multiple_of(QUAD * row.word.step()) } else { C_BLOCK };
+        let padded = |i: usize, n: usize| n.checked_add(c.pads[i])?.checked_add(c.pads[i + 2]);
+        let too_large = || KernelError::TooLarge { op: OP };
+        let (h, w) = padded(0, c.h_in).zip(padded(1, c.w_in)).ok_or_else(too_large)?;
+
+        let narrow = !row.word.is_wide();
+        let direct = narrow && !interleaved && c.pads == [0; 4] && left_shift(p.x, row.word) == 0;
+        let pixel = c_block / row.word.group();
+        let x_step = [pixel, w * pixel, h * w * pixel];
+        checked_len(OP, &[c.n, blocks(c.c_in), h, w, C_BLOCK])?;
+        let [f_h, f_w] = c.kernel;
+        let per_group = [(c.c_in / c.groups).div_ceil(c_block), blocks(c.c_out / c.groups)];
+        let passes = if narrow { p.terms } else { 1 };
+        let all = [c.groups, per_group[0], per_group[1] + 8, 16 * 16, f_h, f_w, passes];
+        checked_len(OP, &all)?;
+
+        // Neighbouring taps of a row are one stretch of words.
+        let (taps, merged) = if c.dilation[1] == 1 { (1, f_w) } else { (f_w, 1) };
+        let mut segments = Segments::default();
+        for block in (0..passes).flat_map(|_| 0..per_group[0]) {
+            for (r, s) in (0..f_h).flat_map(|r| (0..taps).map(move |s| (r, s))) {
+                let at = r * c.dilation[0] * x_step[1] + s * c.dilation[1] * x_step[0];
+                push(&mut segments, (block * x_step[2] + at) as isize)?;
+            }
+        }
+        let words = merged * pixel;
+        // Where every pixel sees just itself the plane is one long row.
+        let dots = c.kernel == [1, 1] && c.stride == [1, 1] && c.pads == [0; 4];
+        let out = if dots { [1, c.h_out * c.w_out] } else { [c.h_out, c.w_out] };
+
+        let k_words = segments.len() * words;
+        let division = Division::new(out[1], per_group[1] * C_BLOCK, C_BLOCK, k_words, row);
+        let most = division.most_tiles() * out[0];
+        let parts = usize::div_ceil(32, c.n * c.groups * division.groups()).min(most);
+        let columns = division.columns();
+        Ok(Self {
+            row,
+            division,
+            columns,
+            segments,
+            words,
+            c_block,
+            x_step,
+            out,
+            parts,
+            converts: !direct,
+            finish,
+        })
+    }
+
+    /// Columns of the panels of one group of channels.
+    pub(super) fn columns(&self) -> usize {
+        self.columns
+    }
+
+    pub(super) fn kernel_name(&self) -> &'static str {
+        let tiles = self.division.group(0).tiles;
+        self.row.kernels[tiles.get(tiles.len() / 2).1].info.name
+    }
+
+    pub(super) fn scratch_len(&self, p: &QconvParams) -> usize {
+        let words = p.conv.n * self.in_blocks(p) * self.x_step[2];
+        if self.converts { words } else { 0 }
+    }
+
+    pub(super) fn units(&self, p: &QconvParams) -> usize {
+        p.conv.n * p.conv.groups * self.division.groups() * self.parts
+    }
+
+    pub(super) fn convert_units(&self, p: &QconvParams) -> usize {
+        if self.converts { p.conv.n * self.in_blocks(p) } else { 0 }
+    }
+
+    /// Words of the packed weights of one group of channels, and the sums.
+    pub(super) fn group_words(&self) -> usize {
+        self.columns * (self.k_words() + 1)
+    }
+
+    /// The sums of the weights of a group of channels, one per column.
+    pub(super) fn sums<'a>(&self, group: usize, weights: &'a [i32]) -> &'a [i32] {
+        &weights[group * self.group_words() + self.k_words() * self.columns..]
+    }
+
+    /// Blocks of channels of an image.
+    fn in_blocks(&self, p: &QconvParams) -> usize {
+        p.conv.c_in.div_ceil(self.c_block)
+    }
+
+    /// Words of a reduction.
+    fn k_words(&self) -> usize {
+        self.segments.len() * self.words
+    }
+
+    /// Packs checked weights; `zero` gives the zero point of each output channel.
+    pub(super) fn pack<T: Copy + Into<i32>>(
+        &self,
+        p: &QconvParams,
+        w: &[T],
+        zero: impl Fn(usize) -> i32,
+        same_zero: bool,
+        dst: &mut [i32],
+    ) {
+        let c = &p.conv;
+        let (c_group, k_group) = (c.c_in / c.groups, c.c_out / c.groups);
+        let taps = c.kernel[0] * c.kernel[1];
+        let all = c_group * taps;
+        let (group_words, k_words) = (self.group_words(), self.k_words());
+        let (wide, parts) = (self.row.word.is_wide(), self.row.word.group());
+        let passes = if wide { 1 } else { p.terms };
+        for group in 0..c.groups {
+            let dst = &mut dst[group * group_words..(group + 1) * group_words];
+            let (words, sums) = dst.split_at_mut(k_words * self.columns);
+            sums.fill(0);
+            for panel in (0..self.division.panels()).map(|i| self.division.panel(i)) {
+                let first = group * k_group + panel.column;
+                let columns = panel.width.min(k_group - panel.column);
+                let words = &mut words[panel.column * k_words..][..panel.width * k_words];
+                let sums = &mut sums[panel.column..];
+                for (pass, words) in words.chunks_exact_mut(words.len() / passes).enumerate() {
+                    // Words hold neighbouring channels of one tap.
+                    let places = (0..k_words / passes).map(|word| {
+                        let (at, channel) =
+                            (word * parts / self.c_block, word * parts % self.c_block);
+                        let channel = at / taps * self.c_block + channel;
+                        let left = c_group.saturating_sub(channel).min(parts);
+                        (first * all + channel * taps + at % taps, left)
+                    });
+                    let sum = |n: usize, x| sums[n] += x;
+                    let (row, width, steps) = (self.row, panel.width, [taps, all]);
+                    if passes == 1 && same_zero {
+                        let zero = zero(0);
+                        let element = |at: usize, _| w[at].into() - zero;
+                        pack_panel(row, width, columns, places, steps, element, sum, words);
+                        continue;
+                    }
+                    let element = |at: usize, n: usize| {
+                        let mut rest: i32 = w[at].into() - zero(first + n);
+                        if passes == 1 {
+                            return rest;
+                        }
+                        (0..pass).for_each(|_| rest -= rest.clamp(-128, 127));
+                        rest.clamp(-128, 127)
+                    };
+                    pack_panel(row, width, columns, places, steps, element, sum, words);
+                }
+            }
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As [`QconvPlan::run_convert`](super::qconv::QconvPlan::run_convert).
+    pub(super) unsafe fn run_convert(
+        &self,
+        p: &QconvParams,
+        x: *const u8,
+        scratch: *mut i32,
+        units: Range<usize>,
+    ) {
+        let c = &p.conv;
+        let [pixel, row_words, plane] = self.x_step;
+        let [top, left, _, right] = c.pads;
+        let zero = [p.x_zero_point as u8; C_BLOCK];
+        let dst = scratch.cast::<f32>();
+        let interleaved = c.input == InputLayout::Interleaved;
+        let lanes = if interleaved { c.c_in } else { C_BLOCK };
+        for unit in units {
+            let (mut x, mut to) = (x.wrapping_add(unit * c.h_in * c.w_in * lanes), unit * plane);
+            let end = to + plane;
+            // SAFETY: the places from `to` on lie in this unit's plane of the scratch memory, and
+            // the rows read in its plane of the input; `new` checked the ISA.
+            let mut put = |to: usize, x: *const u8, n: usize| unsafe {
+                (self.row.convert)(p.x, x, dst.add(to), n * self.c_block, false);
+            };
+            let mut wide = [0u8; PIXELS * C_BLOCK];
+            let margin = |put: &mut dyn FnMut(usize, *const u8, usize), range: Range<usize>| {
+                range.step_by(pixel).for_each(|to| put(to, zero.as_ptr(), 1));
+            };
+            margin(&mut put, to..to + top * row_words);
+            to += top * row_words;
+            for _ in 0..c.h_in {
+                margin(&mut put, to..to + left * pixel);
+                if interleaved {
+                    for first in (0..c.w_in).step_by(PIXELS) {
+                        let count = PIXELS.min(c.w_in - first);
+                        // SAFETY: these pixels lie in a row of the unit's image.
+                        let from = unsafe {
+                            core::slice::from_raw_parts(x.add(first * lanes), count * lanes)
+                        };
+                        widen(from, lanes, &mut wide, self.c_block);
+                        put(to + (left + first) * pixel, wide.as_ptr(), count);
+                    }
+                } else {
+                    put(to + left * pixel, x, c.w_in);
+                }
+                let after = to + (left + c.w_in) * pixel;
+                margin(&mut put, after..after + right * pixel);
+                to += row_words;
+                x = x.wrapping_add(c.w_in * lanes);
+            }
+            margin(&mut put, to..end);
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As [`QconvPlan::run`](super::qconv::QconvPlan::run).
+    pub(super) unsafe fn run(
+        &self,
+        p: &QconvParams,
+        x: *const u8,
+        scratch: *const i32,
+        weights: *const i32,
+        columns: *const i32,
+        y: *mut u8,
+        units: Range<usize>,
+    ) {
+        let c = &p.conv;
+        let x: *const f32 = if self.converts { scratch.cast() } else { x.cast() };
+        let (in_blocks, out_blocks) = (self.in_blocks(p), c.c_out.div_ceil(C_BLOCK));
+        let plane = c.h_out * c.w_out * C_BLOCK;
+        let [pixel, row_words, x_plane] = self.x_step;
+        for unit in units {
+            let (unit, part) = (unit / self.parts, unit % self.parts);
+            let groups = self.division.groups();
+            let (unit, group) = (unit / groups, self.division.group(unit % groups));
+            let (image, channels) = (unit / c.groups, unit % c.groups);
+            let x_block = image * in_blocks + channels * (in_blocks / c.groups);
+            let y_block = image * out_blocks + channels * (out_blocks / c.groups);
+            let x = x.wrapping_add(x_block * x_plane);
+            let weights = weights.wrapping_add(channels * self.group_words()).cast::<f32>();
+            let columns = columns.wrapping_add(channels * 3 * self.columns).cast::<f32>();
+            let count = self.out[0] * group.tiles.len();
+            for tile in part * count / self.parts..(part + 1) * count / self.parts {
+                let (h, (w, kernel)) =
+                    (tile / group.tiles.len(), group.tiles.get(tile % group.tiles.len()));
+                let from = h * c.stride[0] * row_words + w * c.stride[1] * pixel;
+                for panel in group.panels.clone().map(|i| self.division.panel(i)) {
+                    let bias = columns.wrapping_add(panel.column);
+                    let out = (y_block + panel.column / C_BLOCK) * plane
+                        + (h * self.out[1] + w) * C_BLOCK;
+                    let args = DotArgs {
+                        a: x.wrapping_add(from),
+                        step: c.stride[1] * pixel,
+                        segments: &self.segments,
+                        words: self.words,
+                        b: weights.wrapping_add(panel.column * self.k_words()),
+                        bias,
+                        scale: bias.wrapping_add(self.columns),
+                        shift: bias.wrapping_add(2 * self.columns),
+                        offset: core::ptr::null(),
+                        row_sums: core::ptr::null(),
+                        o: y.wrapping_add(out * self.finish.size()),
+                        o_step: C_BLOCK,
+                        o_plane: plane,
+                        tail: self.row.lanes,
+                        finish: self.finish,
+                    };
+                    // SAFETY: with its margins the image has every pixel that a tap reads, the tiles
+                    // cover each output pixel once, and the packed operands are those of this panel;
+                    // `new` checked the ISA.
+                    unsafe { (self.row.kernels[kernel].run)(&args) };
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! The transforms of Winograd's convolution of bytes, `F(2 x 2, 3 x 3)` as in `winograd_tile`, in integers
+//! and exact: with the points 0, +-1 only the matrix of the weights has fractions, halves, so weights are
+//! transformed to four times their value and sums shifted back.
+//!
+//! A byte less its zero point has 9 bits with its sign, transformed 11; a weight transformed has 12 or 13.
+//! They fit the words of instruction sets that multiply pairs of `i16`, which so save five of nine
+//! products. Each is one loop over the lanes of a block, which the compiler turns into vectors.
+
+use crate::{C_BLOCK, Dtype, Isa, KernelInfo};
+use tilewright_intrinsics::each;
+
+/// Inputs of a tile along each axis.
+pub(super) const EDGE: usize = 4;
+
+/// Positions of a transformed tile.
+pub(super) const POSITIONS: usize = EDGE * EDGE;
+
+/// Outputs of a tile.
+pub(super) const OUTPUTS: usize = 4;
+
+/// Transforms a block of channels of one tile: 4 rows of `4 * 16` bytes at `x`, `row` bytes apart, to
+/// `[position][16]` at `v`, `step` elements between two positions. The bits of `flip` are flipped in each
+/// byte, then it is unsigned and `zero` is subtracted.
+///
+/// # Safety
+///
+/// The CPU has the instructions of the row; the rows are readable, the 16 elements of each position
+/// writable, and they do not overlap.
+pub(super) type InputFn =
+    unsafe fn(x: *const u8, row: usize, flip: u8, zero: i16, v: *mut i16, step: usize);
+
+/// Transforms the products of a block of channels of one tile back: those of a position lie at `m`, two
+/// positions `step` apart. Gives the sums of the four outputs, with `bias` added.
+///
+/// # Safety
+///
+/// The CPU has the instructions of the row, and 16 products of each position are readable.
+pub(super) type OutputFn = unsafe fn(
+    m: *const i32,
+    step: usize,
+    bias: &[i32; C_BLOCK],
+    sums: &mut [[i32; C_BLOCK]; OUTPUTS],
+);
+
+/// The transforms of an instruction set.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Transforms {
+    pub(crate) info: KernelInfo,
+    pub(super) input: InputFn,
+    pub(super) output: OutputFn,
+}
+
+/// `B' d` for four numbers.
+macro_rules! data {
+    ($d:expr) => {{
+        let [d0, d1, d2, d3] = $d;
+        [d0 - d2, d2 + d1, d2 - d1, d3 - d1]
+    }};
+}
+
+/// `A' m` for four numbers, modulo 2^32: only the sums of all are known to have room.
+macro_rules! inverse {
+    ($m:expr) => {{
+        let [m0, m1, m2, m3]: [i32; 4] = $m;
+        [m0.wrapping_add(m1).wrapping_add(m2), m1.wrapping_sub(m2).wrapping_add(m3)]
+    }};
+}
+
+/// `2 G g` for three numbers.
+fn filter([g0, g1, g2]: [i32; 3]) -> [i32; 4] {
+    [2 * g0, g0 + g1 + g2, g0 - g1 + g2, 2 * g2]
+}
+
+/// Four times the transform of a filter of `3 x 3` taps, each of at most 255 either way.
+pub(super) fn weights(taps: [i32; 9]) -> [i32; POSITIONS] {
+    let columns = [0, 1, 2].map(|j| filter([0, 3, 6].map(|i| taps[i + j])));
+    let mut out = [0; POSITIONS];
+    for (i, out) in out.chunks_exact_mut(EDGE).enumerate() {
+        out.copy_from_slice(&filter(columns.map(|column| column[i])));
+    }
+    out
+}
+
+macro_rules! transforms {
+    ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $lanes:tt, word S16x2,
+     $($rest:tt)*) => { transforms! { @ $id $isa $isa_name $feat $lanes } };
+    ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $lanes:tt,
+     word S16x2Halves, $($rest:tt)*) => { transforms! { @ $id $isa $isa_name $feat $lanes } };
+    (@ $id:ident $isa:ident $isa_name:ident [$($f:tt)*] $lanes:tt) => {
+        mod $id {
+            use super::*;
+
+            pub(super) const TRANSFORMS: Transforms = Transforms {
+                info: KernelInfo {
+                    name: concat!("winograd_i8_2x2x16_u1_", stringify!($isa_name)),
+                    op: "winograd", isa: Isa::$isa, dtype: Dtype::I8,
+                    rows: 2, w_ob: 2, c_vec: C_BLOCK / $lanes, c_ob: C_BLOCK, unroll: 1,
+                },
+                input, output,
+            };
+
+            $(#[target_feature(enable = $f)])*
+            unsafe fn input(x: *const u8, row: usize, flip: u8, zero: i16, v: *mut i16, step: usize) {
+                // SAFETY: the caller's rows.
+                let x = [0, 1, 2, 3].map(|i| unsafe { &*x.add(i * row).cast::<[u8; EDGE * C_BLOCK]>() });
+                let mut out = [[0i16; C_BLOCK]; POSITIONS];
+                for lane in 0..C_BLOCK {
+                    let mut w = [[0i16; EDGE]; EDGE];
+                    each!(j in 4 {
+                        let at = j * C_BLOCK + lane;
+                        let d = data!(x.map(|x| i16::from(x[at] ^ flip) - zero));
+                        each!(i in 4 { w[i][j] = d[i]; });
+                    });
+                    each!(i in 4 {
+                        let d = data!(w[i]);
+                        each!(j in 4 { out[i * EDGE + j][lane] = d[j]; });
+                    });
+                }
+                for (position, from) in out.iter().enumerate() {
+                    // SAFETY: the caller's elements of this position, which overlap no local array.
+                    unsafe { v.add(position * step).copy_from_nonoverlapping(from.as_ptr(), C_BLOCK) };
+                }
+            }
+
+            $(#[target_feature(enable = $f)])*
+            unsafe fn output(
+                m: *const i32, step: usize, bias: &[i32; C_BLOCK], sums: &mut [[i32; C_BLOCK]; OUTPUTS],
+            ) {
+                let mut all = [core::ptr::null::<[i32; C_BLOCK]>(); POSITIONS];
+                each!(i in 16 { all[i] = m.wrapping_add(i * step).cast(); });
+                // SAFETY: the caller's products of each position.
+                let m = all.map(|m| unsafe { &*m });
+                for lane in 0..C_BLOCK {
+                    let mut w = [[0i32; EDGE]; 2];
+                    each!(j in 4 {
+                        let d = inverse!([0, 1, 2, 3].map(|i| m[i * EDGE + j][lane]));
+                        each!(i in 2 { w[i][j] = d[i]; });
+                    });
+                    each!(i in 2 {
+                        let d = inverse!(w[i]);
+                        each!(j in 2 { sums[i * 2 + j][lane] = (d[j] >> 2).wrapping_add(bias[lane]); });
+                    });
+                }
+            }
+        }
+    };
+    ($($other:tt)*) => {};
+}
+tilewright_intrinsics::for_each_tile!(transforms, i8);
+
+/// The transforms of the instruction set whose kernels multiply bytes for `isa`, if those take pairs of
+/// `i16`.
+pub(crate) fn transforms(isa: Isa) -> Option<&'static Transforms> {
+    let isa = isa.serving(Dtype::I8);
+    macro_rules! row {
+        ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $lanes:tt, word S16x2,
+         $($rest:tt)*) => {
+            row! { @ $id $isa }
+        };
+        ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $lanes:tt,
+         word S16x2Halves, $($rest:tt)*) => {
+            row! { @ $id $isa }
+        };
+        (@ $id:ident $isa:ident) => {
+            if isa == Isa::$isa {
+                return Some(&$id::TRANSFORMS);
+            }
+        };
+        ($($other:tt)*) => {};
+    }
+    tilewright_intrinsics::for_each_tile!(row, i8);
+    let _ = isa;
+    None
+}
