@@ -10,8 +10,8 @@ use super::conv_params::InputLayout;
 use super::dot_convert::left_shift;
 use super::dot_tile::{Finish, row};
 use super::qconv_direct::Direct;
-use super::qconv_params::OP;
 pub use super::qconv_params::QconvParams;
+use super::qconv_params::{OP, Weights};
 use super::qmatmul::{check_columns, check_type, check_zero_points, column};
 use super::qwinograd::{Operands, Qwinograd};
 use crate::epilogue::TileActivation;
@@ -166,49 +166,19 @@ impl QconvPlan {
         if zero_points.len() > 1 {
             check_len(OP, "zero points of the weights", c.c_out, zero_points.len())?;
         }
-        let fits = match w {
-            Bytes::I8(w) => self.pack(w, zero_points, dst),
-            Bytes::U8(w) => self.pack(w, zero_points, dst),
-        };
-        let (param, expected) = ("weight", "a sum of as many signed bytes as said");
-        fits.ok_or(KernelError::InvalidParam { op: OP, param, expected })
-    }
-
-    /// Packs weights of checked length; `None` if one is not a sum of as many bytes as said.
-    fn pack<T: Copy + Into<i32>>(
-        &self,
-        w: &[T],
-        zero_points: &[i32],
-        dst: &mut [i32],
-    ) -> Option<()> {
-        let (p, c) = (&self.params, &self.params.conv);
-        let all = c.c_in / c.groups * c.kernel[0] * c.kernel[1];
-        let terms = p.terms as i32;
-        let zero = |k: usize| match zero_points {
-            [] => 0,
-            [one] => *one,
-            own => own[k],
-        };
-        let fits = |k: usize| {
-            let (low, span) = (zero(k) - 128 * terms, 255 * terms as u32);
-            let outside = |x: &T| (*x).into().wrapping_sub(low) as u32 > span;
-            // No early return, so that the compiler may vectorise it.
-            !w[k * all..(k + 1) * all].iter().fold(false, |found, x| found | outside(x))
-        };
+        let w = Weights::new(w, zero_points);
+        let all = c.c_in / c.groups * f_h * f_w;
+        let (low, span) = (-128 * p.terms as i32, 255 * p.terms as u32);
+        let fits = |k: usize| w.lie_in(k * all..(k + 1) * all, k, low, span);
         if !(0..c.c_out).all(fits) {
-            return None;
+            let (param, expected) = ("weight", "a sum of as many signed bytes as said");
+            return Err(KernelError::InvalidParam { op: OP, param, expected });
         }
         match &self.way {
-            Way::Direct(plan) => plan.pack(p, w, zero, zero_points.len() < 2, dst),
-            Way::Winograd(plan) => {
-                let taps = |k: usize, channel: usize| {
-                    let (at, zero) = (k * all + channel * 9, zero(k));
-                    core::array::from_fn(|i| w[at + i].into() - zero)
-                };
-                plan.pack(c.c_out, taps, dst);
-            }
+            Way::Direct(plan) => plan.pack(p, &w, dst),
+            Way::Winograd(plan) => plan.pack(p, &w, dst),
         }
-        Some(())
+        Ok(())
     }
 
     /// Prepares what follows the sums, from the packed weights. The zero point of `columns` is that of

@@ -16,7 +16,7 @@ use super::conv_params::InputLayout;
 use super::dot_convert::{left_shift, pack_panel};
 use super::dot_division::Division;
 use super::dot_tile::{DotArgs, DotRow, Finish};
-use super::qconv_params::{OP, QconvParams};
+use super::qconv_params::{OP, QconvParams, Weights};
 use super::qconv_segments::{Segments, push};
 use crate::error::checked_len;
 use crate::{C_BLOCK, KernelError};
@@ -179,15 +179,8 @@ impl Direct {
         self.segments.len() * self.words
     }
 
-    /// Packs checked weights; `zero` gives the zero point of each output channel.
-    pub(super) fn pack<T: Copy + Into<i32>>(
-        &self,
-        p: &QconvParams,
-        w: &[T],
-        zero: impl Fn(usize) -> i32,
-        same_zero: bool,
-        dst: &mut [i32],
-    ) {
+    /// Packs checked weights.
+    pub(super) fn pack(&self, p: &QconvParams, w: &Weights<'_>, dst: &mut [i32]) {
         let c = &p.conv;
         let (c_group, k_group) = (c.c_in / c.groups, c.c_out / c.groups);
         let taps = c.kernel[0] * c.kernel[1];
@@ -215,14 +208,13 @@ impl Direct {
                     });
                     let sum = |n: usize, x| sums[n] += x;
                     let (row, width, steps) = (self.row, panel.width, [taps, all]);
-                    if passes == 1 && same_zero {
-                        let zero = zero(0);
-                        let element = |at: usize, _| w[at].into() - zero;
+                    if let (1, Some(zero)) = (passes, w.one_zero()) {
+                        let element = |at: usize, _| w.less(at, zero);
                         pack_panel(row, width, columns, places, steps, element, sum, words);
                         continue;
                     }
                     let element = |at: usize, n: usize| {
-                        let mut rest: i32 = w[at].into() - zero(first + n);
+                        let mut rest = w.get(at, first + n);
                         if passes == 1 {
                             return rest;
                         }

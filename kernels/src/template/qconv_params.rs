@@ -3,8 +3,9 @@
 use super::conv_params::{ConvParams, InputLayout};
 use super::qmatmul::check_zero_points;
 use crate::error::checked_len;
-use crate::quant::QuantOutput;
+use crate::quant::{Bytes, QuantOutput};
 use crate::{Activation, C_BLOCK, Dtype, KernelError};
+use core::ops::Range;
 
 pub(super) const OP: &str = "qconv";
 
@@ -77,5 +78,58 @@ impl QconvParams {
             return invalid("filter size", "so small that no sum leaves the range of i32");
         }
         Ok(())
+    }
+}
+
+/// Weights and their zero points, one per output channel, one for all, or none for 0. Signed ones are read as
+/// unsigned, so that there is one code for both.
+pub(super) struct Weights<'a> {
+    bytes: &'a [u8],
+    /// The bits by which signed bytes differ from unsigned ones that are as many more.
+    flip: u8,
+    zeros: &'a [i32],
+}
+
+impl<'a> Weights<'a> {
+    pub(super) fn new(w: Bytes<'a>, zeros: &'a [i32]) -> Self {
+        // SAFETY: as many bytes, of which any bits are an unsigned one, for as long as `w` is borrowed.
+        let bytes = unsafe { core::slice::from_raw_parts(w.as_ptr(), w.len()) };
+        Self { bytes, flip: if w.dtype() == Dtype::I8 { 0x80 } else { 0 }, zeros }
+    }
+
+    /// The zero point of an output channel, of which unsigned bytes are less.
+    #[inline(always)]
+    fn zero(&self, k: usize) -> i32 {
+        let zero = match self.zeros {
+            [] => 0,
+            [one] => *one,
+            own => own[k],
+        };
+        zero + i32::from(self.flip)
+    }
+
+    /// The zero point, if it is that of all channels.
+    pub(super) fn one_zero(&self) -> Option<i32> {
+        (self.zeros.len() < 2).then(|| self.zero(0))
+    }
+
+    /// A weight less a zero point that this gave.
+    #[inline(always)]
+    pub(super) fn less(&self, at: usize, zero: i32) -> i32 {
+        i32::from(self.bytes[at] ^ self.flip) - zero
+    }
+
+    /// A weight of an output channel less its zero point.
+    #[inline(always)]
+    pub(super) fn get(&self, at: usize, k: usize) -> i32 {
+        self.less(at, self.zero(k))
+    }
+
+    /// Whether some weights of an output channel, less its zero point, lie in `low..=low + span`.
+    pub(super) fn lie_in(&self, at: Range<usize>, k: usize, low: i32, span: u32) -> bool {
+        let (flip, low) = (self.flip, low + self.zero(k));
+        let outside = |x: &u8| i32::from(x ^ flip).wrapping_sub(low) as u32 > span;
+        // No early return, so that the compiler may vectorise it.
+        !self.bytes[at].iter().fold(false, |found, x| found | outside(x))
     }
 }
