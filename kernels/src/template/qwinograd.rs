@@ -12,7 +12,7 @@ use super::dot_division::{Division, Panel, Tiles};
 use super::dot_tile::{DotArgs, DotRow, Finish};
 use super::qconv_params::{OP, QconvParams, Weights};
 use super::qwinograd_tile::{EDGE, OUTPUTS, POSITIONS, Transforms, transforms, weights};
-use super::winograd_geometry::Geometry;
+use super::winograd_geometry::{Geometry, ZEROS};
 use crate::epilogue::TileActivation;
 use crate::error::checked_len;
 use crate::{C_BLOCK, Dtype, Isa, KernelError};
@@ -58,8 +58,6 @@ pub(super) struct Qwinograd {
     block: usize,
     /// Units of a block: its panels in so many parts.
     parts: usize,
-    /// Elements between two positions of the products.
-    m_step: usize,
     /// What turns a byte of the input into an unsigned one, and the zero point of that.
     flip: u8,
     zero: i16,
@@ -130,7 +128,6 @@ impl Qwinograd {
             tiles,
             block,
             parts,
-            m_step,
             flip,
             zero: (p.x_zero_point + shift) as i16,
             finish,
@@ -153,7 +150,7 @@ impl Qwinograd {
 
     /// Words of scratch memory of a thread: transformed input, products.
     pub(super) fn local_len(&self) -> usize {
-        self.v_words() + POSITIONS * self.m_step
+        self.v_words() + POSITIONS * self.geometry.m_step
     }
 
     pub(super) fn units(&self) -> usize {
@@ -259,23 +256,23 @@ impl Qwinograd {
                 let x = plane.wrapping_offset(from.offset);
                 let v = operands.local.cast::<i16>();
                 let v = v.wrapping_add(n * 2 * self.words + block * C_BLOCK);
-                if from.whole {
-                    // SAFETY: all inputs of the tile lie in the image; the tile has its place in the
-                    // scratch memory, and `new` checked the ISA.
-                    unsafe { (self.transforms.input)(x, row, self.flip, self.zero, v, g.v_step) };
-                    continue;
-                }
-                let mut copy = [outside; EDGE * EDGE * C_BLOCK];
-                for (i, to) in copy.chunks_exact_mut(C_BLOCK).enumerate() {
-                    let (y, x_at) = (i / EDGE, i % EDGE);
-                    if from.rows & (1 << y) != 0 && from.cols & (1 << x_at) != 0 {
-                        let x = x.wrapping_add(y * row + x_at * C_BLOCK);
-                        // SAFETY: this pixel lies in the image.
-                        unsafe { x.copy_to_nonoverlapping(to.as_mut_ptr(), C_BLOCK) };
+                let mut copy: [u8; EDGE * EDGE * C_BLOCK];
+                let (x, row) = if from.whole {
+                    (x, row)
+                } else {
+                    copy = [outside; EDGE * EDGE * C_BLOCK];
+                    for (i, to) in copy.chunks_exact_mut(C_BLOCK).enumerate() {
+                        let (y, x_at) = (i / EDGE, i % EDGE);
+                        if from.rows & (1 << y) != 0 && from.cols & (1 << x_at) != 0 {
+                            let x = x.wrapping_add(y * row + x_at * C_BLOCK);
+                            // SAFETY: this pixel lies in the image.
+                            unsafe { x.copy_to_nonoverlapping(to.as_mut_ptr(), C_BLOCK) };
+                        }
                     }
-                }
-                let (x, row) = (copy.as_ptr(), EDGE * C_BLOCK);
-                // SAFETY: as above, of the copy.
+                    (copy.as_ptr(), EDGE * C_BLOCK)
+                };
+                // SAFETY: all inputs of the tile lie in the image, or in the copy; the tile has its
+                // place in the scratch memory, and `new` checked the ISA.
                 unsafe { (self.transforms.input)(x, row, self.flip, self.zero, v, g.v_step) };
             }
             g.advance(&mut at);
@@ -288,12 +285,11 @@ impl Qwinograd {
     ///
     /// As [`run`](Self::run).
     unsafe fn multiply(&self, operands: &Operands, panel: &Panel, tiles: &Tiles) {
-        static ZEROS: [f32; 256] = [0.0; 256];
         let weights = operands.weights.wrapping_add(self.panel_words(panel)).cast::<f32>();
         let local = operands.local.cast::<f32>();
         for position in 0..POSITIONS {
             let v = local.wrapping_add(position * self.geometry.v_step / 2);
-            let m = local.wrapping_add(self.v_words() + position * self.m_step);
+            let m = local.wrapping_add(self.v_words() + position * self.geometry.m_step);
             for tile in 0..tiles.len() {
                 let (first, kernel) = tiles.get(tile);
                 let args = DotArgs {
@@ -342,7 +338,7 @@ impl Qwinograd {
                 let m = operands.local.wrapping_add(self.v_words() + n * panel.width + lane);
                 let mut sums = [[0; C_BLOCK]; OUTPUTS];
                 // SAFETY: the products of this tile; `new` checked the ISA.
-                unsafe { (self.transforms.output)(m, self.m_step, bias, &mut sums) };
+                unsafe { (self.transforms.output)(m, self.geometry.m_step, bias, &mut sums) };
                 for (i, sums) in sums.iter().enumerate() {
                     let (y, x) = (at.y * 2 + i / 2, at.x * 2 + i % 2);
                     if y >= g.h_out || x >= g.w_out {

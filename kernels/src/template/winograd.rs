@@ -18,7 +18,7 @@ use super::unary::UnaryKernel;
 use super::winograd_choice::{
     IN_BUILD, blocked_plane, fits, is_single, outputs, pieces_of, transform_cycles,
 };
-use super::winograd_geometry::Geometry;
+use super::winograd_geometry::{Geometry, ZEROS};
 use super::winograd_tile::{OutputArgs, WinogradKernels};
 use crate::epilogue::TileActivation;
 use crate::error::checked_len;
@@ -405,7 +405,6 @@ impl Winograd {
         k_tile: &KTile,
         count: usize,
     ) {
-        static ZEROS: [f32; 128] = [0.0; 128];
         let (pieces, by_pixels) = (&self.pieces[k_tile.tiling], &self.by_pixels[k_tile.tiling]);
         for position in 0..self.positions() {
             let b = weights.wrapping_add(position * self.c_in * k_tile.width);

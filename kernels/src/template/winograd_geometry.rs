@@ -3,6 +3,9 @@
 use crate::C_BLOCK;
 use crate::epilogue::TileActivation;
 
+/// What products begin with: as many as the widest tile has columns.
+pub(crate) static ZEROS: [f32; 128] = [0.0; 128];
+
 /// Sizes of tiles and planes. Distances are in elements.
 #[derive(Clone, Debug)]
 pub(crate) struct Geometry {
