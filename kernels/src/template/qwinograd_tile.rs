@@ -6,6 +6,7 @@
 //! They fit the words of instruction sets that multiply pairs of `i16`, which so save five of nine
 //! products. Each is one loop over the lanes of a block, which the compiler turns into vectors.
 
+use super::dot_tile::row as dot_row;
 use crate::{C_BLOCK, Dtype, Isa, KernelInfo};
 use tilewright_intrinsics::each;
 
@@ -82,6 +83,8 @@ pub(super) fn weights(taps: [i32; 9]) -> [i32; POSITIONS] {
 }
 
 macro_rules! transforms {
+    // A block of halves is 32 bytes: those of the base, whose vectors are as long, do as well.
+    ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes 16, $($rest:tt)*) => {};
     ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $lanes:tt, word S16x2,
      $($rest:tt)*) => { transforms! { @ $id $isa $isa_name $feat $lanes } };
     ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $lanes:tt,
@@ -148,27 +151,30 @@ macro_rules! transforms {
 }
 tilewright_intrinsics::for_each_tile!(transforms, i8);
 
-/// The transforms of the instruction set whose kernels multiply bytes for `isa`, if those take pairs of
-/// `i16`.
+/// The transforms for the instruction set whose kernels multiply bytes for `isa`, its own or those of the
+/// nearest of its bases, if those kernels take pairs of `i16`.
 pub(crate) fn transforms(isa: Isa) -> Option<&'static Transforms> {
-    let isa = isa.serving(Dtype::I8);
-    macro_rules! row {
-        ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $lanes:tt, word S16x2,
-         $($rest:tt)*) => {
-            row! { @ $id $isa }
-        };
-        ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $lanes:tt,
-         word S16x2Halves, $($rest:tt)*) => {
-            row! { @ $id $isa }
-        };
-        (@ $id:ident $isa:ident) => {
-            if isa == Isa::$isa {
-                return Some(&$id::TRANSFORMS);
-            }
-        };
-        ($($other:tt)*) => {};
+    let mut isa = isa.serving(Dtype::I8);
+    dot_row(isa, Dtype::I8).word.is_wide().then_some(())?;
+    loop {
+        macro_rules! row {
+            ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes 16, $($rest:tt)*) => {};
+            ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $lanes:tt,
+             word S16x2, $($rest:tt)*) => {
+                row! { @ $id $isa }
+            };
+            ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $lanes:tt,
+             word S16x2Halves, $($rest:tt)*) => {
+                row! { @ $id $isa }
+            };
+            (@ $id:ident $isa:ident) => {
+                if isa == Isa::$isa {
+                    return Some(&$id::TRANSFORMS);
+                }
+            };
+            ($($other:tt)*) => {};
+        }
+        tilewright_intrinsics::for_each_tile!(row, i8);
+        isa = isa.base()?;
     }
-    tilewright_intrinsics::for_each_tile!(row, i8);
-    let _ = isa;
-    None
 }
