@@ -27,7 +27,11 @@ const BLOCK_WORDS: usize = 64 << 10;
 /// Tiles of a block that fill the registers of any kernel.
 const LEAST_TILES: usize = 12;
 
-/// Units that keep threads busy to the end.
+/// Tiles of a block that are worth reading the weights for, where smaller blocks make more units.
+const ENOUGH_TILES: usize = 64;
+
+/// Units that keep threads busy to the end. Units of one block repeat its transform where different threads
+/// take them, so blocks are cut before panels are.
 const UNITS: usize = 8;
 
 /// Operands of [`Qwinograd::run`].
@@ -85,7 +89,8 @@ impl Qwinograd {
         let tiles = checked_len(OP, &[c.n, across[0], across[1]])?;
         let c_blocks = c.c_in.div_ceil(C_BLOCK);
         let words = c_blocks * C_BLOCK / row.word.group();
-        let most = (BLOCK_WORDS / (POSITIONS * words)).max(LEAST_TILES).min(tiles);
+        let most = (BLOCK_WORDS / (POSITIONS * words)).max(LEAST_TILES);
+        let most = most.min(tiles.div_ceil(UNITS).max(ENOUGH_TILES)).min(tiles);
         let block = tiles.div_ceil(tiles.div_ceil(most));
         let division = Division::new(block, c.c_out, C_BLOCK, words, row);
         let width = (0..division.panels()).map(|i| division.panel(i).width).max().unwrap_or(0);
