@@ -13,7 +13,6 @@ use super::dot_tile::{DotArgs, DotRow, Finish};
 use super::qconv_params::{OP, QconvParams, Weights};
 use super::qwinograd_tile::{EDGE, OUTPUTS, POSITIONS, Transforms, transforms, weights};
 use super::winograd_geometry::{Geometry, ZEROS};
-use crate::epilogue::TileActivation;
 use crate::error::checked_len;
 use crate::{C_BLOCK, Dtype, Isa, KernelError};
 use core::ops::Range;
@@ -87,8 +86,7 @@ impl Qwinograd {
         let Some((transforms, one)) = transforms.zip(one) else { return Ok(None) };
         let across = [c.h_out.div_ceil(2), c.w_out.div_ceil(2)];
         let tiles = checked_len(OP, &[c.n, across[0], across[1]])?;
-        let c_blocks = c.c_in.div_ceil(C_BLOCK);
-        let words = c_blocks * C_BLOCK / row.word.group();
+        let words = c.c_in.next_multiple_of(C_BLOCK) / row.word.group();
         let most = (BLOCK_WORDS / (POSITIONS * words)).max(LEAST_TILES);
         let most = most.min(tiles.div_ceil(UNITS).max(ENOUGH_TILES)).min(tiles);
         let block = tiles.div_ceil(tiles.div_ceil(most));
@@ -100,25 +98,7 @@ impl Qwinograd {
         let m_step = step(4 * width * block) / size_of::<i32>();
         checked_len(OP, &[POSITIONS, words, division.columns() + width])?;
         checked_len(OP, &[POSITIONS, v_step + m_step])?;
-        let (h_w, o_h_w) = (c.h_in * c.w_in, c.h_out * c.w_out);
-        let geometry = Geometry {
-            h_in: c.h_in,
-            w_in: c.w_in,
-            h_out: c.h_out,
-            w_out: c.w_out,
-            pads: [c.pads[0], c.pads[1]],
-            m: 2,
-            tiles: across,
-            c_blocks,
-            x_image: c_blocks * h_w * C_BLOCK,
-            x_plane: h_w * C_BLOCK,
-            y_image: c.c_out.div_ceil(C_BLOCK) * o_h_w * C_BLOCK,
-            y_plane: o_h_w * C_BLOCK,
-            v_step,
-            v_plane: C_BLOCK,
-            m_step,
-            activation: TileActivation::None,
-        };
+        let geometry = Geometry { v_step, v_plane: C_BLOCK, m_step, ..Geometry::new(c, 2) };
         let blocks = tiles.div_ceil(block);
         let parts = UNITS.div_ceil(blocks).min(division.panels());
         let (flip, shift) = if p.x == Dtype::I8 { (0x80, 128) } else { (0, 0) };

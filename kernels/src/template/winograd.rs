@@ -102,22 +102,10 @@ impl Winograd {
         // An odd number of cache lines between positions spreads them over the sets of a cache.
         let step = |planes: usize| ((planes * block) | 1) * C_BLOCK;
         let geometry = Geometry {
-            h_in: p.h_in,
-            w_in: p.w_in,
-            h_out: p.h_out,
-            w_out: p.w_out,
-            pads: [p.pads[0], p.pads[1]],
-            m,
-            tiles: across,
-            c_blocks,
-            x_image: c_blocks * h_w * C_BLOCK,
-            x_plane: h_w * C_BLOCK,
-            y_image: p.c_out.div_ceil(C_BLOCK) * o_h_w * C_BLOCK,
-            y_plane: o_h_w * C_BLOCK,
             v_step: step(c_blocks),
             v_plane: block * C_BLOCK,
             m_step: step(planes),
-            activation: p.epilogue.activation.in_tile().unwrap_or(TileActivation::None),
+            ..Geometry::new(p, m)
         };
         let widths = super::conv_geometry::widths(kernels);
         let products = matmul_tile::kernels(isa);

@@ -1,5 +1,6 @@
 //! Where the tiles of Winograd's algorithm lie.
 
+use super::conv_params::ConvParams;
 use crate::C_BLOCK;
 use crate::epilogue::TileActivation;
 
@@ -52,6 +53,31 @@ pub(crate) struct Window {
 }
 
 impl Geometry {
+    /// Tiles of `m x m` outputs of a convolution of checked sizes. Positions and planes of what is transformed
+    /// lie as their user says: here their distances are 0.
+    pub(crate) fn new(p: &ConvParams, m: usize) -> Self {
+        let (h_w, o_h_w) = (p.h_in * p.w_in, p.h_out * p.w_out);
+        let c_blocks = p.c_in.div_ceil(C_BLOCK);
+        Self {
+            h_in: p.h_in,
+            w_in: p.w_in,
+            h_out: p.h_out,
+            w_out: p.w_out,
+            pads: [p.pads[0], p.pads[1]],
+            m,
+            tiles: [p.h_out.div_ceil(m), p.w_out.div_ceil(m)],
+            c_blocks,
+            x_image: c_blocks * h_w * C_BLOCK,
+            x_plane: h_w * C_BLOCK,
+            y_image: p.c_out.div_ceil(C_BLOCK) * o_h_w * C_BLOCK,
+            y_plane: o_h_w * C_BLOCK,
+            v_step: 0,
+            v_plane: 0,
+            m_step: 0,
+            activation: p.epilogue.activation.in_tile().unwrap_or(TileActivation::None),
+        }
+    }
+
     #[inline(always)]
     pub(crate) fn tile(&self, tile: usize) -> TileAt {
         let [down, across] = self.tiles;
