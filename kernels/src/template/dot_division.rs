@@ -288,6 +288,7 @@ mod tests {
                 assert!(widths.len() <= WIDTHS);
                 for width in widths {
                     let heights = kernels.iter().filter(|k| k.info.c_ob == width);
+                    assert!(width <= crate::template::winograd_geometry::ZEROS.len());
                     assert!(heights.clone().count() <= HEIGHTS);
                     assert!(heights.clone().all(|k| k.info.w_ob <= HEIGHTS));
                     assert!(heights.clone().any(|k| k.info.w_ob == 1), "{isa} {width}");

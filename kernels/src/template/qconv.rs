@@ -90,6 +90,15 @@ impl QconvPlan {
         }
     }
 
+    /// Pixels or tiles by whose number panels were cut: of plans that differ in sizes of images or pads only,
+    /// those that agree in this and in [`kernel_name`](Self::kernel_name) share packed weights.
+    pub fn cut(&self) -> usize {
+        match &self.way {
+            Way::Direct(plan) => plan.cut(),
+            Way::Winograd(plan) => plan.cut(),
+        }
+    }
+
     /// Words of what follows the sums.
     pub fn columns_len(&self) -> usize {
         3 * self.columns() * self.params.conv.groups

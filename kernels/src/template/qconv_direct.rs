@@ -141,6 +141,11 @@ impl Direct {
         self.columns
     }
 
+    /// Pixels of a row, as the tiles see them.
+    pub(super) fn cut(&self) -> usize {
+        self.out[1]
+    }
+
     pub(super) fn kernel_name(&self) -> &'static str {
         let tiles = self.division.group(0).tiles;
         self.row.kernels[tiles.get(tiles.len() / 2).1].info.name

@@ -119,6 +119,11 @@ impl Qwinograd {
         }))
     }
 
+    /// Tiles of a block.
+    pub(super) fn cut(&self) -> usize {
+        self.block
+    }
+
     pub(super) fn kernel_name(&self) -> &'static str {
         self.transforms.info.name
     }
@@ -272,6 +277,7 @@ impl Qwinograd {
     unsafe fn multiply(&self, operands: &Operands, panel: &Panel, tiles: &Tiles) {
         let weights = operands.weights.wrapping_add(self.panel_words(panel)).cast::<f32>();
         let local = operands.local.cast::<f32>();
+        debug_assert!(panel.width <= ZEROS.len());
         for position in 0..POSITIONS {
             let v = local.wrapping_add(position * self.geometry.v_step / 2);
             let m = local.wrapping_add(self.v_words() + position * self.geometry.m_step);

@@ -143,10 +143,10 @@ impl Operator for QConv {
         let conv = conv_params(op, &s, cx.src[0].layout);
         let params = QconvParams { conv, x, x_zero_point: q.x_zero, w, terms, output: q.output() };
         let plan = Arc::new(QconvPlan::new(cx.isa, &params)?);
-        // Panels are cut by the size of the map as well as by the instruction set.
+        // Panels are cut by what a pass takes at once as well as by the instruction set.
         let format = format!(
             "qconv {} {terms} {zeros} g{} {:?} {:?} {} {}",
-            plan.kernel_name(), op.groups, op.dilation, s.output, cx.src[0].layout, cx.isa
+            plan.kernel_name(), op.groups, op.dilation, plan.cut(), cx.src[0].layout, cx.isa
         );
         let weights =
             cx.pack(1, &format, plan.weights_len() * size_of::<i32>(), |source, out| {
