@@ -26,7 +26,7 @@ from onnx import helper
 import onnx_ml
 import onnx_more
 import onnx_quantised
-from onnx_cases import RNG, case, floats, ints, model, number, octets, results
+from onnx_cases import RNG, case, floats, ints, model, narrow, number, octets, results
 
 
 def dynamic_lstm(directions, columns):
@@ -105,9 +105,9 @@ def cases():
     yield case("QLinearAveragePool", [x(1, 20, 7, 7), s(0.05), z(128), s(0.03), z(110)], **pool)
     yield case("QLinearConcat", [s(0.04), z(100), x(2, 3), s(0.05), z(128), x(2, 4), s(0.04), z(100)],
                axis=1, inputs=0)
-    for kind, weights in (("u8", x), ("i8", w)):
+    for kind, weights, columns in (("u8", x, x), ("i8", w, narrow)):
         t = u8 if kind == "u8" else i8
-        yield case("QLinearMatMul", [x(3, 70), s(0.02), z(120), weights(70, 33), s(0.01), z(3, t),
+        yield case("QLinearMatMul", [x(3, 70), s(0.02), z(120), columns(70, 33), s(0.01), z(3, t),
                                      s(0.4), z(128)], domain="", name=f"QLinearMatMul {kind}")
         yield case("QLinearConv", [x(1, 20, 9, 9), s(0.02), z(120), weights(18, 20, 3, 3), s(0.01),
                                    z(0, t), s(0.9), z(128), octets(18, dtype=np.int8).astype(np.int32)],
@@ -139,7 +139,7 @@ def cases():
                name="QGemm u8")
     yield case("QGemm", [x(70, 3), s(0.02), z(120), w(70, 33), s(0.01), z(0, i8)], transA=1, alpha=1.0,
                name="QGemm to floats")
-    yield case("QGemm", [x(3, 70), s(0.02), z(120), w(33, 70), s(0.01), z(0, i8), bias, s(0.4), z(128)], inputs=4,
+    yield case("QGemm", [x(3, 70), s(0.02), z(120), narrow(33, 70), s(0.01), z(0, i8), bias, s(0.4), z(128)], inputs=4,
                transB=1, alpha=2.0, name="QGemm of two inputs")
     yield case("MatMulIntegerToFloat", [x(3, 70), w(70, 33), s(0.02), abs(floats(33)), z(120),
                                         np.zeros(33, i8), floats(33)])

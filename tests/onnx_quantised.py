@@ -4,7 +4,7 @@ on the CPU, which is compared with the definition in NumPy."""
 import numpy as np
 from onnx import TensorProto
 
-from onnx_cases import RNG, case, floats, ints, number, octets, results
+from onnx_cases import RNG, case, floats, ints, narrow, number, octets, results
 
 U8, I8 = np.uint8, np.int8
 
@@ -136,7 +136,7 @@ def networks():
                    order=[0, 1, 3, 4, 2, 5, 6, 7, 8], inputs=3, name=f"QLinearWhere of {kind}")
     for last in (0, 1):
         shape = [1, 7, 7, 20] if last else [1, 20, 7, 7]
-        conv = [x(*shape), s(0.02), z(120), x(18, 10, 3, 3, dtype=I8), abs(floats(18)) / 50, np.zeros(18, I8), s(0.9),
+        conv = [x(*shape), s(0.02), z(120), narrow(18, 10, 3, 3), abs(floats(18)) / 50, np.zeros(18, I8), s(0.9),
                 z(128), octets(18, dtype=I8).astype(np.int32)]
         yield case("QLinearConv", conv, group=2, channels_last=last, pads=[1, 0, 1, 2], name=f"QLinearConv {last}")
         yield case("QLinearAveragePool", [x(*shape), s(0.05), z(128), s(0.03), z(110)], channels_last=last, **pool,

@@ -94,6 +94,8 @@ def theirs(path, feeds, plain):
     """Names and arrays that onnxruntime computes."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    # Without instructions for products of bytes it would add up pairs of them in 16 bits, which saturate.
+    options.add_session_config_entry("session.x64quantprecision", "1")
     if plain:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     try:

@@ -151,6 +151,11 @@ impl Place {
     /// Each program once with each library and compiler, the languages in turn; those that take long
     /// once.
     fn programs(&self) -> Result<(), String> {
+        // Built for every run anew: what the driver's compiler writes to the error output must be seen.
+        let kernels = self.folder.join("kernels-of-opencl");
+        if kernels.exists() {
+            fs::remove_dir_all(&kernels).map_err(|e| format!("{}: {e}", kernels.display()))?;
+        }
         for (i, (name, args)) in PROGRAMS.iter().enumerate() {
             let source = PathBuf::from(format!("tests/capi/{name}.c"));
             for (j, [cc, cpp]) in COMPILERS.into_iter().enumerate() {
@@ -162,7 +167,9 @@ impl Place {
                     let plus = (i + j + usize::from(fixed)) % 2 == 0;
                     let (compiler, language) = if plus { (cpp, CPP) } else { (cc, C) };
                     let program = self.compile(&source, compiler, language, fixed, &[])?;
-                    silent(Command::new(&program).args(*args))?;
+                    let mut command = Command::new(&program);
+                    command.env("XDG_CACHE_HOME", &kernels).env("POCL_CACHE_DIR", &kernels);
+                    silent(command.args(*args))?;
                 }
             }
         }
