@@ -257,8 +257,6 @@ def peer(path, feed, optimise=True):
     """The outputs that onnxruntime computes, by name."""
     settings = onnxruntime.SessionOptions()
     settings.log_severity_level = 3
-    # Without instructions for products of bytes it would add up pairs of them in 16 bits, which saturate.
-    settings.add_session_config_entry("session.x64quantprecision", "1")
     if not optimise:
         settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(str(path), settings, providers=["CPUExecutionProvider"])

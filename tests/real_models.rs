@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use serde_json::Value;
 use tilewright::io::npy;
-use tilewright::{DType, Model, Session, SessionOptions, Tensor};
+use tilewright::{DType, Dim, Model, Session, SessionOptions, Tensor};
 
 /// Runs of a batched case of bytes, at most.
 const MAX_INT8: usize = 64;
@@ -129,6 +129,13 @@ impl Array {
             }
         }
         array
+    }
+
+    /// `parts` as one, along the first axis.
+    fn batch(parts: &[Self]) -> Self {
+        let mut dims = parts[0].dims.clone();
+        dims[0] = parts.len();
+        Self { dims, values: parts.iter().flat_map(|p| p.values.iter().copied()).collect() }
     }
 
     /// The parts along the first axis.
@@ -273,6 +280,49 @@ fn every_int8_case_agrees_with_the_reference_runtime_and_runs_on_integers() {
             .collect();
         assert!(in_floats.is_empty(), "{}: {in_floats:?} in floats", text("model"));
     }
+}
+
+/// A session plans for each batch anew, and what it packed of weights for one may serve the next.
+#[test]
+fn batches_of_many_sizes_in_one_session_give_what_single_samples_do() {
+    let Some(folder) = folder() else { return };
+    let manifest = json(&folder.join("manifest.json"));
+    let mut models = 0;
+    for case in manifest["cases"].as_array().unwrap() {
+        let text = |key: &str| case[key].as_str().unwrap();
+        let bytes = text("model").contains("int8");
+        if case["batched"] != true || !(bytes || case["preprocess"]["dtype"] == "f32") {
+            continue;
+        }
+        let dir = folder.join(text("dir"));
+        let samples = load(&dir.join(text("input_file"))).prepared(&case["preprocess"]).samples();
+        let (mut together, mut alone) = (Sessions::default(), Sessions::default());
+        let inputs = together.of(&dir.join(text("model"))).model().inputs();
+        if matches!(inputs[0].dims.as_deref(), Some([Dim::Fixed(_), ..])) {
+            continue;
+        }
+        let run = |sessions: &mut Sessions, x: &Array| match bytes {
+            true => {
+                let y = sessions.run_i8(&dir.join(text("model")), text("input"), x, text("output"));
+                y.into_iter().map(f32::from).collect()
+            }
+            false => sessions.run(&dir.join(text("model")), text("input"), x, text("output")),
+        };
+        for count in [1, 3, 2, 7, 1, 4, 3] {
+            let batch = &samples[..count.min(samples.len())];
+            let found = run(&mut together, &Array::batch(batch));
+            let single: Vec<f32> = batch.iter().flat_map(|x| run(&mut alone, x)).collect();
+            let largest = single.iter().fold(0f32, |m, v| m.max(v.abs()));
+            let allowed = if bytes { 0.0 } else { 1e-5 * largest };
+            assert_eq!(found.len(), single.len(), "{}", text("model"));
+            for (a, b) in found.iter().zip(&single) {
+                let apart = (a - b).abs();
+                assert!(apart <= allowed, "{} in a batch of {count}: {a}, not {b}", text("model"));
+            }
+        }
+        models += 1;
+    }
+    assert!(models >= 8, "only {models} models");
 }
 
 /// Samples whose best class is the label.
