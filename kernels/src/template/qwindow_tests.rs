@@ -186,6 +186,7 @@ fn pools(isa: Isa) {
         }
         // Rounded up: the last windows reach beyond the padded image.
         check(1, op, 5, [7, 8], [4, 4], ([2, 3], [2, 2], [1, 1], [0; 4]));
+        check(2, op, 5, [2, 1], [1, 1], ([3, 2], [2, 2], [1, 1], [0; 4]));
     }
 }
 

@@ -92,10 +92,12 @@ impl Window {
                 .and_then(|n| n.checked_add(s.pads[axis + 2]))
                 .filter(|&n| n < isize::MAX as usize / 8)
                 .ok_or(KernelError::TooLarge { op })?;
-            let room = padded
-                .checked_sub(span + 1)
-                .ok_or_else(|| invalid("kernel", "no larger than the padded input"))?;
-            let (floor, up) = (room / s.stride[axis] + 1, room.div_ceil(s.stride[axis]) + 1);
+            let (floor, up) = match padded.checked_sub(span + 1) {
+                Some(room) => (room / s.stride[axis] + 1, room.div_ceil(s.stride[axis]) + 1),
+                // The only window reaches past the padding.
+                None if ceil && span + 1 - padded < s.stride[axis] => (1, 1),
+                None => return Err(invalid("kernel", "no larger than the padded input")),
+            };
             if s.output[axis] != floor && !(ceil && s.output[axis] == up) {
                 return Err(invalid("output size", "what input, kernel, stride and pads give"));
             }

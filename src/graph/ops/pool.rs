@@ -1,5 +1,6 @@
 //! Max and average pooling over one or two spatial dimensions.
 
+use super::windows::count_along;
 use super::{LayoutRule, Operator, RuleCx, expect_operands};
 use crate::graph::{GraphError, Info, Layout, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
@@ -71,15 +72,8 @@ impl Pool {
 
     fn output_extent(&self, i: usize, input: usize) -> Option<usize> {
         let reach = self.dilation[i].checked_mul(self.window[i] - 1)?.checked_add(1)?;
-        let padded = input.checked_add(self.pads[i])?.checked_add(self.pads[i + 2])?;
-        let room = padded.checked_sub(reach)?;
-        if !self.ceil {
-            return Some(room / self.stride[i] + 1);
-        }
-        let count = room.div_ceil(self.stride[i]) + 1;
-        // A window that would start in the padding behind the input is left out.
-        let starts_inside = (count - 1) * self.stride[i] < input + self.pads[i];
-        Some(if starts_inside { count } else { count - 1 })
+        let pads = [self.pads[i], self.pads[i + 2]];
+        count_along(input, pads, reach, self.stride[i], self.ceil)
     }
 
     /// Cells of the window at `out` along dimension `i` that lie inside the input, and the number
@@ -253,5 +247,8 @@ mod tests {
         let op = Pool { ceil: true, ..pool(PoolKind::Max, 1, 2, 0) };
         assert_eq!(eval(op, &[1, 1, 3, 3], &x).unwrap().0, [1, 1, 2, 2]);
         assert!(eval(pool(PoolKind::Max, 5, 3, 0), &[1, 1, 2, 2], &[0.0; 4]).is_err());
+        // The only window, which reaches past the input.
+        let op = Pool { ceil: true, ..pool(PoolKind::Max, 3, 2, 0) };
+        assert_eq!(eval(op, &[1, 1, 2, 2], &x[..4]).unwrap().1, [3.0]);
     }
 }

@@ -19,6 +19,28 @@ pub struct Windows {
     pub count: Vec<usize>,
 }
 
+/// How many windows stand along an axis of `input` cells with so many of padding in front and behind, if each
+/// reaches over `reach` cells. With `ceil` the last may reach past the padding, by less than a stride, and does not count
+/// if it begins behind the input. `None` if there is none.
+pub(crate) fn count_along(
+    input: usize,
+    [before, after]: [usize; 2],
+    reach: usize,
+    stride: usize,
+    ceil: bool,
+) -> Option<usize> {
+    let front = input.checked_add(before)?;
+    let padded = front.checked_add(after)?;
+    let last = match padded.checked_sub(reach) {
+        Some(room) if ceil => room.div_ceil(stride),
+        Some(room) => return Some(room / stride + 1),
+        None if ceil && reach - padded < stride => 0,
+        None => return None,
+    };
+    let counts = last.checked_mul(stride)? < front;
+    Some(last + usize::from(counts)).filter(|&count| count > 0)
+}
+
 impl Windows {
     /// Checks that all lists have an element per dimension of `input`, that distances and sizes
     /// are not 0, and that no position overflows.
@@ -85,6 +107,19 @@ impl Windows {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn counts_of_windows() {
+        let count = |input, pads, reach, ceil| count_along(input, pads, reach, 2, ceil);
+        assert_eq!([count(7, [0, 0], 3, false), count(6, [0, 0], 3, false)], [Some(3), Some(2)]);
+        assert_eq!([count(7, [0, 0], 3, true), count(6, [0, 0], 3, true)], [Some(3), Some(3)]);
+        // One that would begin in the padding behind does not count.
+        assert_eq!([count(3, [0, 1], 1, true), count(4, [0, 1], 2, true)], [Some(2), Some(2)]);
+        // The only one may reach past the end, by less than a stride.
+        assert_eq!([count(2, [0, 0], 3, true), count(2, [0, 0], 3, false)], [Some(1), None]);
+        assert_eq!([count(1, [0, 0], 3, true), count(0, [0, 2], 3, true)], [None, None]);
+        assert_eq!(count(usize::MAX, [1, 0], 3, true), None);
+    }
 
     #[test]
     fn cells_inside() {

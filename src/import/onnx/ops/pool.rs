@@ -97,7 +97,7 @@ pub(super) fn pool_of(
         dilation: window.dilation,
         pads: window.pads,
         // With derived padding the rounding is part of the derivation.
-        ceil: cx.flag("ceil_mode", false) && cx.string("auto_pad", "NOTSET") == "NOTSET",
+        ceil: cx.flag("ceil_mode", false) && !windows::same(cx),
     };
     cx.op(op, &[x])
 }

@@ -10,7 +10,7 @@ use crate::graph::ops::pad::Pad;
 use crate::graph::ops::pool::PoolKind;
 use crate::graph::ops::pool_nd::{PoolNd, PoolNdKind};
 use crate::graph::ops::scatter_elements::{Reduction, ScatterElements};
-use crate::graph::ops::windows::Windows;
+use crate::graph::ops::windows::{Windows, count_along};
 use crate::import::NodeError;
 use crate::import::onnx::attr::Attr;
 use crate::import::onnx::build;
@@ -114,6 +114,11 @@ fn reach(windows: &Windows, i: usize) -> Option<usize> {
     size.checked_sub(1)?.checked_mul(dilation)?.checked_add(1)
 }
 
+/// Whether padding is derived so that there is a window per stride of the input.
+pub(super) fn same(cx: &NodeCx<'_>) -> bool {
+    cx.string("auto_pad", "NOTSET").starts_with("SAME")
+}
+
 /// The attributes that windows of all operators share. They stand nowhere yet.
 fn read(cx: &NodeCx<'_>, size: Vec<usize>) -> Result<Windows, NodeError> {
     let rank = size.len();
@@ -143,8 +148,7 @@ fn placed(
         return Err(NodeError::invalid(format!("window {size:?} does not fit {input:?}")));
     }
     let mut w = read(cx, size)?;
-    let auto = cx.string("auto_pad", "NOTSET");
-    let same = auto.starts_with("SAME");
+    let (same, upper) = (same(cx), cx.string("auto_pad", "NOTSET") == "SAME_UPPER");
     for (i, &extent) in input.iter().enumerate() {
         let (reach, stride) = (reach(&w, i).ok_or_else(too_large)?, w.stride.get(i).copied());
         let stride = stride.unwrap_or(1);
@@ -152,18 +156,12 @@ fn placed(
         if same {
             let last = extent.div_ceil(stride).saturating_sub(1).checked_mul(stride);
             let total = last.and_then(|l| l.checked_add(reach)).ok_or_else(too_large)?;
-            (*before, *after) = halves(total.saturating_sub(extent), auto == "SAME_UPPER");
+            (*before, *after) = halves(total.saturating_sub(extent), upper);
         }
-        let padded = extent.checked_add(*before).and_then(|e| e.checked_add(*after));
-        let room = padded.ok_or_else(too_large)?.checked_sub(reach).ok_or_else(|| {
+        let count = count_along(extent, [*before, *after], reach, stride, ceil && !same);
+        w.count.push(count.ok_or_else(|| {
             NodeError::invalid(format!("a window of {reach} cells does not fit {extent}"))
-        })?;
-        let mut count = room / stride + 1;
-        // A window that would start in the padding behind the input is left out.
-        if ceil && !same && room % stride != 0 && count * stride < extent + *before {
-            count += 1;
-        }
-        w.count.push(count);
+        })?);
     }
     Ok(w)
 }
@@ -187,7 +185,7 @@ pub(super) fn pool(
     };
     if let (true, Some(kind)) = (VOLUMES, with_kernel) {
         // With derived padding the rounding is part of the derivation.
-        let ceil = ceil && cx.string("auto_pad", "NOTSET") == "NOTSET";
+        let ceil = ceil && !same(cx);
         if let Some(y) = volume::pool(cx, x, &windows, kind, ceil)? {
             return Ok(y);
         }
@@ -254,9 +252,7 @@ pub(super) fn transposed(cx: &mut NodeCx<'_>, groups: usize) -> Outputs {
         let full = full.ok_or_else(too_large)?;
         let wanted = match &shape {
             Some(shape) => Some(*shape.get(i).ok_or_else(too_large)?),
-            None if auto.starts_with("SAME") => {
-                Some(extent.checked_mul(stride).ok_or_else(too_large)?)
-            }
+            None if same(cx) => Some(extent.checked_mul(stride).ok_or_else(too_large)?),
             None => None,
         };
         let (Some(before), Some(after)) = (w.before.get_mut(i), w.after.get_mut(i)) else { break };

@@ -85,6 +85,12 @@ fn pools() {
     close(&max(10, &[two(), stride()]).unwrap(), &[1, 1, 1, 1], &[4.0]);
     let y = max(10, &[two(), stride(), ("ceil_mode", A::I(1))]).unwrap();
     close(&y, &[1, 1, 2, 2], &[4.0, 5.0, 7.0, 8.0]);
+    let valid = ("auto_pad", A::S("VALID"));
+    let y = max(10, &[two(), stride(), valid, ("ceil_mode", A::I(1))]).unwrap();
+    close(&y, &[1, 1, 2, 2], &[4.0, 5.0, 7.0, 8.0]);
+    let four = ("kernel_shape", A::Is(&[4, 4]));
+    let y = max(10, &[four, stride(), ("ceil_mode", A::I(1))]).unwrap();
+    close(&y, &[1, 1, 1, 1], &[8.0]);
     close(&max(10, &[two(), ("dilations", A::Is(&[2, 2]))]).unwrap(), &[1, 1, 1, 1], &[8.0]);
     let y = max(12, &[two(), stride(), ("auto_pad", A::S("SAME_UPPER"))]).unwrap();
     close(&y, &[1, 1, 2, 2], &[4.0, 5.0, 7.0, 8.0]);

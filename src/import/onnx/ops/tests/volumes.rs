@@ -83,6 +83,9 @@ fn pools() {
         both(op, &[size(), pads(), strides()], x);
         both(op, &[size(), pads(), strides(), ("ceil_mode", A::I(1))], x);
         both(op, &[size(), strides(), ("auto_pad", A::S("SAME_UPPER"))], x);
+        both(op, &[size(), strides(), ("auto_pad", A::S("VALID")), ("ceil_mode", A::I(1))], x);
+        let large = ("kernel_shape", A::Is(&[6, 2, 8]));
+        both(op, &[large, strides(), ("ceil_mode", A::I(1))], x);
         both(op, &[size(), ("dilations", A::Is(&[2, 1, 2]))], x);
         if op == "AveragePool" {
             let all = || ("count_include_pad", A::I(1));
