@@ -158,9 +158,11 @@ fn program_on_arm() -> Result<(), String> {
     finish(cargo().args(["check", "--quiet", "--target", ARM, "-p", "tilewright"]))
 }
 
+/// In a folder of its own: Cargo would wait for what builds for this machine, in whose folder scripts and macros are.
 fn kernel_tests(target: &str) -> Command {
     let mut command = cargo();
     command.args(["test", "--release", "--target", target, "-p", "tilewright-kernels", "--lib"]);
+    command.arg("--target-dir").arg(target_dir().join("emulated"));
     command
 }
 
@@ -199,9 +201,9 @@ fn wasm() -> Result<(), String> {
     finish(&mut command)
 }
 
-/// The program there is outside the workspace, but builds into the same folder.
+/// The program there is outside the workspace, but builds into the folder of the other emulators.
 fn cortex_m() -> Result<(), String> {
-    let target = std::path::absolute(target_dir()).map_err(|e| e.to_string())?;
+    let target = std::path::absolute(target_dir().join("emulated")).map_err(|e| e.to_string())?;
     let mut command = cargo();
     command.current_dir("ports/cortex-m").env("CARGO_TARGET_DIR", target);
     finish(command.args(["run", "--quiet", "--release"]))
