@@ -8,7 +8,6 @@
 
 use super::dot_tile::row as dot_row;
 use crate::{C_BLOCK, Dtype, Isa, KernelInfo};
-use tilewright_intrinsics::each;
 
 /// Inputs of a tile along each axis.
 pub(super) const EDGE: usize = 4;
@@ -52,6 +51,7 @@ pub(crate) struct Transforms {
 }
 
 /// `B' d` for four numbers.
+#[allow(unused_macros, reason = "there are builds without instruction sets that need it")]
 macro_rules! data {
     ($d:expr) => {{
         let [d0, d1, d2, d3] = $d;
@@ -60,6 +60,7 @@ macro_rules! data {
 }
 
 /// `A' m` for four numbers, modulo 2^32: only the sums of all are known to have room.
+#[allow(unused_macros, reason = "there are builds without instruction sets that need it")]
 macro_rules! inverse {
     ($m:expr) => {{
         let [m0, m1, m2, m3]: [i32; 4] = $m;
@@ -92,6 +93,7 @@ macro_rules! transforms {
     (@ $id:ident $isa:ident $isa_name:ident [$($f:tt)*] $lanes:tt) => {
         mod $id {
             use super::*;
+            use tilewright_intrinsics::each;
 
             pub(super) const TRANSFORMS: Transforms = Transforms {
                 info: KernelInfo {
