@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::legs::has_program;
-use crate::{cargo, finish, frames, target_dir};
+use crate::{asm, cargo, finish, frames, target_dir};
 
 /// Where it lies: the Debian package names its files from there, wherever Cargo builds.
 const FOLDER: &str = "target/dist";
@@ -15,8 +15,8 @@ const FOLD: &str = "-Clink-arg=-Wl,--icf=all";
 /// How the program is built.
 const PROFILE: &str = "compact";
 
-/// Writes manual pages, completions and the list of what the program is made of, and makes the Debian
-/// package. What no tool is there for is said loudly, and left out.
+/// Writes manual pages, completions and the list of what the program is made of, looks at the instructions of its
+/// kernels, and makes the Debian package. What no tool is there for is said loudly, and left out.
 ///
 /// # Errors
 /// The command that failed; pages that are not there.
@@ -52,6 +52,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     } else {
         println!("!!! dist: SKIPPED: what the program is made of, for lack of: cargo-cyclonedx");
     }
+    asm::run(&[asm::PACKAGED.into()])?;
     program(&[])?;
     let size = fs::metadata(&built).map_err(|e| format!("{}: {e}", built.display()))?.len();
     println!("dist: {}: {:.1} MB", built.display(), size as f64 / 1e6);
