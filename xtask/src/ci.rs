@@ -98,15 +98,11 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     }
     step("what small builds lack", &mut || {
         let features = format!("{ISA},vector-only,few-kernels");
-        // In release, whose libraries of others are built for all tests. Ours are built for this one alone, which does not
-        // need them fast.
-        let what = ["test", "--release", "--quiet", "-p", "tilewright", "--no-default-features"];
-        let quickly = ["tilewright", "tilewright-kernels"].map(|package| {
-            ["--config".to_owned(), format!("profile.release.package.{package}.opt-level=1")]
-        });
-        let mut command = cargo();
-        command.args(what).args(quickly.concat());
-        finish(command.args(["--features", &features, "--test", "small_build"]))
+        // Not in release, where it would wait for what `.ci/run` builds beside it, and not fast: it runs a second.
+        let mut command = checking("test");
+        command.args(["--config", "profile.dev.package.tilewright-kernels.opt-level=1"]);
+        command.args(["-p", "tilewright", "--no-default-features", "--features", &features]);
+        finish(command.args(["--test", "small_build"]))
     })?;
     if tests {
         step("tests", &mut || cargo_run(&["test", "--release", "--workspace"]))?;
@@ -146,7 +142,7 @@ fn instruction_set_files() -> Result<(), String> {
     finish(Command::new("rustfmt").args(["--check", "--edition", "2024"]).args(paths))
 }
 
-/// A command of Cargo that runs no code of ours: what dependencies have to run meanwhile, macros, need not be fast.
+/// A command of Cargo whose result need not be fast, nor dependencies that run meanwhile, macros.
 fn checking(what: &str) -> Command {
     let mut command = cargo();
     command.args([what, "--quiet", "--config", "profile.dev.package.\"*\".opt-level=0"]);
