@@ -57,8 +57,6 @@ pub(crate) fn races() -> Result<(), String> {
     build.args(["rustc", "--quiet", "--release", "-Zbuild-std", "--target", TARGET]);
     build.args(["-p", "tilewright-c", "--lib", "--crate-type", "staticlib"]);
     build.args(["--no-default-features", "--features", "llm", "--target-dir"]).arg(&folder);
-    // Who writes where is the same in code that is made in a third of the time.
-    build.args(["--config", "profile.release.opt-level=1"]);
     finish(build.env("RUSTFLAGS", "-Zsanitizer=thread"))?;
 
     let (object, program) = (folder.join("threads.o"), folder.join("threads"));
