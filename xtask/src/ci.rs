@@ -35,7 +35,7 @@ const FEATURES: [(&str, &str); 22] = [
 ];
 
 /// An instruction set of vectors that all CPUs of this architecture which people have, have.
-const ISA: &str = if cfg!(target_arch = "aarch64") { "neon" } else { "avx2" };
+pub(crate) const ISA: &str = if cfg!(target_arch = "aarch64") { "neon" } else { "avx2" };
 /// Features of all but instruction sets.
 const EVERYTHING: &str =
     "tilewright/capi,tilewright/dist,tilewright/llm,tilewright/opencl,tilewright/rknn";

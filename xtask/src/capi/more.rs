@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::{C, CPP, LANGUAGE, NETWORK, Place, STRICT};
+use crate::ci::ISA;
 use crate::install::{Install, kernels_library};
 use crate::legs::has_program;
 use crate::{finish, has_target, target_dir};
@@ -169,8 +170,7 @@ const KERNELS_BYTES: u64 = 200 << 10;
 /// # Errors
 /// The command that failed; a program that is too large.
 pub(crate) fn kernels_alone() -> Result<(), String> {
-    let isa = if cfg!(target_arch = "aarch64") { "neon" } else { "avx2" };
-    let library = kernels_library(&format!("library,alloc,{isa}"), None)?;
+    let library = kernels_library(&format!("library,alloc,{ISA}"), None)?;
     let folder = target_dir().join("capi");
     fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     let program = folder.join("kernels-alone");
