@@ -102,6 +102,79 @@ fn methods_namespaces_loop_controls_and_macros() {
     assert_eq!(text, "xHI True 1\" <b>\" {\"k\": [\"é\\n\", 1, true, null]}[\n  1\n]");
 }
 
+/// Templates for tools ask whether there are any before they count them.
+#[test]
+fn what_has_elements_is_what_jinja_says() {
+    let source = "\
+{%- if tools is iterable and tools | length > 0 %}tools{% endif -%}
+{{ tools is iterable }} {{ gone is iterable }} {{ 'a' is iterable }} {{ messages is iterable }} {{ 1 is iterable }}
+{{ tools is sequence }} {{ 'a' is sequence }} {{ messages is sequence }} {{ messages[0] is sequence }} {{ 1 is sequence }}";
+    let expected = "False True True True False\nFalse True True True False";
+    assert_eq!(render(source, &TALK).unwrap(), expected);
+}
+
+#[test]
+fn methods_of_texts_are_pythons() {
+    for (source, expected) in [
+        ("' a b  c '.split()", "['a', 'b', 'c']"),
+        ("' a b  c '.split(none, 1)", "['a', 'b  c ']"),
+        ("' a b  c '.rsplit(none, 1)", "[' a b', 'c']"),
+        ("'a,b,,c'.split(',')", "['a', 'b', '', 'c']"),
+        ("'a,b,c'.split(',', maxsplit=1)", "['a', 'b,c']"),
+        ("'a,b,c'.rsplit(sep=',', maxsplit=1)", "['a,b', 'c']"),
+        ("'a,b,c'.rsplit(',')", "['a', 'b', 'c']"),
+        ("'a,b,c'.split(',', -1)", "['a', 'b', 'c']"),
+        ("''.split()", "[]"),
+        ("''.split(',')", "['']"),
+        ("'a=b=c'.partition('=')", "['a', '=', 'b=c']"),
+        ("'a=b=c'.rpartition('=')", "['a=b', '=', 'c']"),
+        ("'abc'.partition('=')", "['abc', '', '']"),
+        ("'abc'.rpartition('=')", "['', '', 'abc']"),
+        (
+            "['<a>x'.removeprefix('<a>'), 'x</a>'.removesuffix('</a>'), 'x'.removeprefix('y')]",
+            "['x', 'x', 'x']",
+        ),
+        ("['\u{e9}b'.index('b'), 'x'.upper()]", "[1, 'X']"),
+    ] {
+        let text = render(&format!("{{{{ {source} }}}}"), &TALK).unwrap();
+        assert_eq!(text.replace('"', "'"), expected, "{source}");
+    }
+    for (source, what) in [
+        ("'a'.split('')", "empty separator"),
+        ("'a'.partition('')", "empty separator"),
+        ("'a'.index('b')", "substring not found"),
+        ("'a'.split(',', most=1)", "most"),
+        ("'a'.explode()", "no method named explode"),
+    ] {
+        let e = render(&format!("{{{{ {source} }}}}"), &TALK).unwrap_err().to_string();
+        assert!(e.contains(what), "{source}: {e}");
+    }
+}
+
+#[test]
+fn json_is_written_as_asked_for() {
+    for (arguments, expected) in [
+        ("", "{\"a\": [1, \"\u{e9}\u{1f642}\\u001f\"], \"b\": {}}"),
+        ("separators=(',', ':')", "{\"a\":[1,\"\u{e9}\u{1f642}\\u001f\"],\"b\":{}}"),
+        ("ensure_ascii=true", "{\"a\": [1, \"\\u00e9\\ud83d\\ude42\\u001f\"], \"b\": {}}"),
+        (
+            "indent=1, sort_keys=true",
+            "{\n \"a\": [\n  1,\n  \"\u{e9}\u{1f642}\\u001f\"\n ],\n \"b\": {}\n}",
+        ),
+    ] {
+        let source = format!(
+            "{{{{ {{'b': {{}}, 'a': [1, '\u{e9}\u{1f642}\u{1f}']}} | tojson({arguments}) }}}}"
+        );
+        assert_eq!(render(&source, &TALK).unwrap(), expected, "{arguments}");
+    }
+    for arguments in ["separators=(',',)", "separators=1", "width=1"] {
+        assert!(
+            render(&format!("{{{{ 1 | tojson({arguments}) }}}}"), &TALK).is_err(),
+            "{arguments}"
+        );
+    }
+}
+
 #[test]
 fn what_files_have_none_of_is_chatml() {
     use tilewright::import::gguf::Metadata;

@@ -4,13 +4,15 @@
 //! (blocks trimmed, Python's methods on strings and lists, `raise_exception`, `strftime_now`, `tojson`
 //! as Python writes JSON), and with limits on steps, depth and length: a template is data from a file.
 
+mod jinja;
+mod json;
 mod limits;
+mod methods;
 
 use core::fmt;
 use std::io;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Value, context};
 
 use super::tokenizer::Tokenizer;
@@ -156,16 +158,16 @@ impl ChatTemplate {
     /// # Errors
     /// [`TemplateError::Template`] if it is not written as a template.
     pub fn new(source: &str, tokenizer: &Tokenizer) -> Result<Self, TemplateError> {
-        let mut environment = Environment::new();
+        let mut environment = Environment::empty();
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
-        environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
         environment.set_recursion_limit(DEPTH);
+        jinja::install(&mut environment);
         limits::install(&mut environment);
         environment.add_function("raise_exception", raise);
         environment
             .add_function("strftime_now", |format: &str| strftime(format, SystemTime::now()));
-        environment.add_filter("tojson", tojson);
+        environment.add_filter("tojson", json::tojson);
         // As Jinja reads a template.
         let source = source.replace("\r\n", "\n").replace('\r', "\n");
         let (source, longest) = limits::checked(&without_marks(&source))?;
@@ -339,95 +341,6 @@ fn date(days: u64) -> (u64, u64, u64) {
     let shifted = (5 * day + 2) / 153;
     let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
     (era * 400 + year + u64::from(month <= 2), month, day - (153 * shifted + 2) / 5 + 1)
-}
-
-/// A value as Python's `json.dumps` writes it, without escapes for characters outside ASCII.
-fn tojson(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
-    let indent: Option<usize> = kwargs.get("indent")?;
-    // Accepted, because templates write them; there is nothing to do for them here.
-    for name in ["ensure_ascii", "separators", "sort_keys"] {
-        let _: Option<Value> = kwargs.get(name)?;
-    }
-    kwargs.assert_all_used()?;
-    let mut out = String::new();
-    write_json(value, indent.map(|n| n.min(16)), 0, &mut out)?;
-    Ok(out)
-}
-
-fn write_json(
-    value: &Value,
-    indent: Option<usize>,
-    depth: usize,
-    out: &mut String,
-) -> Result<(), Error> {
-    if depth > DEPTH || out.len() + value.as_str().map_or(0, str::len) > MAX_BYTES {
-        return Err(Error::new(ErrorKind::InvalidOperation, limits::TOO_LONG));
-    }
-    let line = |out: &mut String, depth: usize| {
-        if let Some(n) = indent {
-            out.push('\n');
-            out.extend(core::iter::repeat_n(' ', n * depth));
-        }
-    };
-    let comma = |out: &mut String, first: bool| {
-        if !first {
-            out.push_str(if indent.is_some() { "," } else { ", " });
-        }
-        line(out, depth + 1);
-    };
-    match value.kind() {
-        ValueKind::Undefined | ValueKind::None => out.push_str("null"),
-        ValueKind::Bool => out.push_str(if value.is_true() { "true" } else { "false" }),
-        ValueKind::Number => out.push_str(&value.to_string()),
-        ValueKind::Seq | ValueKind::Iterable => {
-            out.push('[');
-            let mut first = true;
-            for item in value.try_iter()? {
-                comma(out, first);
-                first = false;
-                write_json(&item, indent, depth + 1, out)?;
-            }
-            if !first {
-                line(out, depth);
-            }
-            out.push(']');
-        }
-        ValueKind::Map => {
-            out.push('{');
-            let mut first = true;
-            for key in value.try_iter()? {
-                comma(out, first);
-                first = false;
-                write_string(&key.to_string(), out);
-                out.push_str(": ");
-                write_json(&value.get_item(&key)?, indent, depth + 1, out)?;
-            }
-            if !first {
-                line(out, depth);
-            }
-            out.push('}');
-        }
-        _ => write_string(&value.to_string(), out),
-    }
-    Ok(())
-}
-
-fn write_string(text: &str, out: &mut String) {
-    out.push('"');
-    for c in text.chars() {
-        match c {
-            '"' => out.push_str("\\\""),
-            '\\' => out.push_str("\\\\"),
-            '\n' => out.push_str("\\n"),
-            '\r' => out.push_str("\\r"),
-            '\t' => out.push_str("\\t"),
-            '\u{8}' => out.push_str("\\b"),
-            '\u{c}' => out.push_str("\\f"),
-            c if u32::from(c) < 0x20 => out.push_str(&format!("\\u{:04x}", u32::from(c))),
-            c => out.push(c),
-        }
-    }
-    out.push('"');
 }
 
 #[cfg(test)]

@@ -3,8 +3,7 @@
 //!
 //! [`checked`] puts a filter around every expression that joins something or makes a list, and around all
 //! that is kept under a name. The filter, and whoever writes a value, count bytes. Filters whose result can
-//! be much longer than what they are given say beforehand how long it will be; some that no template
-//! for conversations needs are not there.
+//! be much longer than what they are given say beforehand how long it will be.
 
 use core::fmt::Write;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -12,6 +11,8 @@ use core::sync::atomic::{AtomicU64, Ordering};
 use minijinja::value::{Kwargs, Object, Rest, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State, Value, escape_formatter, filters};
 use minijinja_contrib::pycompat::unknown_method_callback;
+
+use super::methods;
 
 /// Bytes of the longest text, also of all that is in a list.
 const MAX_VALUE: usize = 8 << 20;
@@ -34,16 +35,12 @@ pub(super) const TOO_LONG: &str = "the texts that it makes are too long";
 /// Name of the filter that looks at values.
 const CHECK: &str = "tilewright_checked";
 
-/// Filters that are not there: chains of them grow without bounds.
-const LEFT_OUT: [&str; 4] = ["batch", "pprint", "slice", "urlencode"];
-
 fn too_long() -> Error {
     Error::new(ErrorKind::InvalidOperation, TOO_LONG)
 }
 
 /// Teaches an environment to count.
 pub(super) fn install(environment: &mut Environment<'_>) {
-    LEFT_OUT.iter().for_each(|name| environment.remove_filter(name));
     environment.add_filter(CHECK, |state: &State<'_, '_>, value: Value| {
         charge(state, &value)?;
         Ok::<_, Error>(value)
@@ -70,7 +67,12 @@ pub(super) fn install(environment: &mut Environment<'_>) {
         if size > MAX_VALUE {
             return Err(too_long());
         }
-        unknown_method_callback(state, value, method, arguments)
+        match methods::call(value, method, arguments) {
+            Err(e) if e.kind() == ErrorKind::UnknownMethod => {
+                unknown_method_callback(state, value, method, arguments)
+            }
+            called => called,
+        }
     });
 }
 
