@@ -4,12 +4,13 @@ use super::take;
 use crate::graph::GraphError;
 use crate::tensor::{DType, Tensor};
 
-/// The parts of `x` along `axis` where the condition, a list of `bool`, is true, as ONNX `Compress`
+/// The parts of `x` along `axis` where the condition, of `bool`, is true, as ONNX `Compress`
 /// (opset 11); without an axis of all elements in row-major order. The condition may be shorter than
-/// the axis.
+/// the axis. It is a list in ONNX; one of more axes, as Paddle's exporter writes it for `masked_select`,
+/// counts in row-major order, as in onnxruntime.
 ///
 /// # Errors
-/// A condition that is no list of truth values or longer than the axis, an axis that is not there.
+/// A condition that holds no truth values or more than the axis has, an axis that is not there.
 pub fn compress(x: &Tensor, condition: &Tensor, axis: Option<usize>) -> Result<Tensor, GraphError> {
     const OP: &str = "compress";
     if condition.dtype() != DType::Bool || !x.dtype().is_plain() {
@@ -20,9 +21,10 @@ pub fn compress(x: &Tensor, condition: &Tensor, axis: Option<usize>) -> Result<T
         Some(axis) => (x.clone(), axis),
         None => (x.reshaped(&[x.shape().elements()])?, 0),
     };
-    let (dims, chosen) = (x.dims(), condition.dims());
-    if chosen.len() != 1 || dims.get(axis).is_none_or(|&extent| chosen[0] > extent) {
-        let rule = "the condition must be a list, not longer than the axis";
+    let dims = x.dims();
+    if dims.get(axis).is_none_or(|&extent| condition.shape().elements() > extent) {
+        let rule = "the condition must not be longer than the axis";
+        let chosen = condition.dims();
         return Err(GraphError::mismatch(OP, rule, &[("x", &dims), ("condition", &chosen)]));
     }
     let flags = condition.bytes().iter().enumerate();
@@ -44,6 +46,10 @@ mod tests {
         assert_eq!(y.as_slice::<f32>().unwrap()[..], [2.0, 4.0, 6.0]);
         let y = compress(&x, &flags(&[0, 1, 0, 0, 1]), None).unwrap();
         assert_eq!(y.as_slice::<f32>().unwrap()[..], [2.0, 5.0]);
+        let square = flags(&[0, 1, 0, 0, 1, 0]).reshaped(&[3, 2]).unwrap();
+        let y = compress(&x, &square, None).unwrap();
+        assert_eq!(y.as_slice::<f32>().unwrap()[..], [2.0, 5.0]);
+        assert!(compress(&x, &square, Some(0)).is_err());
         assert!(compress(&x, &flags(&[1; 3]), Some(1)).is_err());
         assert!(compress(&x, &flags(&[1]), Some(2)).is_err());
         assert!(compress(&x, &x, None).is_err());
