@@ -137,6 +137,20 @@ fn results_of_any_length() {
     }
 }
 
+/// Cells of recurrent networks return their state and, as it is, what they make.
+#[test]
+fn a_value_may_be_an_output_twice() {
+    let plain = vec![node("Relu", &["x"], &["y"])];
+    let staged =
+        vec![node("Greater", &["x", "zero"], &["is"]), node("Compress", &["x", "is"], &["y"])];
+    for nodes in [plain, staged] {
+        let g = graph(&[("x", F)], nodes, &[("y", F), ("x", F), ("y", F)]);
+        let mut s = session(g, vec![floats("zero", &[], &[0.0])]).unwrap();
+        let y = run(&mut s, &[1.0, 2.0]).unwrap();
+        assert!(y.len() == 3 && y.iter().all(|y| f32s(y) == [1.0, 2.0]));
+    }
+}
+
 #[test]
 fn equal_shapes_need_no_new_plan() {
     let options = SessionOptions { profile: true, ..Default::default() };

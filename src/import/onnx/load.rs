@@ -357,16 +357,14 @@ impl Loader {
         if list.is_empty() {
             return Err(StructureError::NoOutputs.into());
         }
-        let (mut infos, mut ids, mut seen) = (Vec::new(), Vec::new(), HashSet::new());
+        let (mut infos, mut ids) = (Vec::new(), Vec::new());
+        // A value may be there twice: cells of recurrent networks return their state and, as it is, what they make.
         for p in list {
             let name = p.name.as_deref().unwrap_or_default();
             if name.is_empty() {
                 return Err(StructureError::NoName("an output").into());
             }
             let id = self.value(name);
-            if !seen.insert(id) {
-                return Err(StructureError::DuplicateName(short(name)).into());
-            }
             ids.push(id);
             if untyped::is_untyped(p) {
                 self.untyped.push(infos.len());
