@@ -167,7 +167,8 @@ fn json_is_written_as_asked_for() {
         );
         assert_eq!(render(&source, &TALK).unwrap(), expected, "{arguments}");
     }
-    for arguments in ["separators=(',',)", "separators=1", "width=1"] {
+    for arguments in ["separators=(',',)", "separators=(',' * 17, ':')", "separators=1", "width=1"]
+    {
         assert!(
             render(&format!("{{{{ 1 | tojson({arguments}) }}}}"), &TALK).is_err(),
             "{arguments}"

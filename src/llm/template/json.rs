@@ -5,8 +5,8 @@ use minijinja::{Error, ErrorKind, Value};
 
 use super::{DEPTH, MAX_BYTES, limits};
 
-/// Widest indentation of a level.
-const MAX_INDENT: usize = 16;
+/// Widest indentation of a level, and longest separator: a list has as many of them as it likes.
+const MAX_WIDTH: usize = 16;
 
 /// A value on its way to a text.
 struct Json {
@@ -20,19 +20,17 @@ struct Json {
 /// The filter, with the arguments of `json.dumps` that templates use; characters outside ASCII stay what they are,
 /// unless it is told otherwise. Keys are sorted, with `sort_keys` or without.
 pub(super) fn tojson(value: &Value, kwargs: Kwargs) -> Result<String, Error> {
-    let indent = kwargs.get::<Option<usize>>("indent")?.map(|n| n.min(MAX_INDENT));
+    let indent = kwargs.get::<Option<usize>>("indent")?.map(|n| n.min(MAX_WIDTH));
     let separators: Option<Vec<String>> = kwargs.get("separators")?;
     let _: Option<bool> = kwargs.get("sort_keys")?;
     let is_ascii = kwargs.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
     kwargs.assert_all_used()?;
     let default = || vec![if indent.is_some() { "," } else { ", " }.to_owned(), ": ".to_owned()];
-    let Ok([between_items, behind_key]) =
-        <[String; 2]>::try_from(separators.unwrap_or_else(default))
-    else {
-        return Err(Error::new(
-            ErrorKind::InvalidOperation,
-            "tojson: separators must be two texts",
-        ));
+    let separators = <[String; 2]>::try_from(separators.unwrap_or_else(default)).ok();
+    let short = separators.filter(|both| both.iter().all(|s| s.len() <= MAX_WIDTH));
+    let Some([between_items, behind_key]) = short else {
+        let what = format!("tojson: separators must be two texts of at most {MAX_WIDTH} bytes");
+        return Err(Error::new(ErrorKind::InvalidOperation, what));
     };
     let mut json = Json { indent, between_items, behind_key, is_ascii, out: String::new() };
     json.write(value, 0)?;
