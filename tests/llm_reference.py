@@ -11,7 +11,8 @@ programs read it: llama.cpp (package xllamacpp), tilewright, and a reference in 
 dequantised weights (tests/llm/reference.py). Required:
 
   greedy   the same 64 tokens after a prompt of 320, or a first difference where llama.cpp's own two best
-           logits are closer than its distance from the reference (the largest of the prompt);
+           logits are closer than its distance from the reference (the largest of the
+           prompt and of that row);
   top-1    the same best token at every position of the prompt, ties as above aside;
   KL       mean KL divergence of the softmax from the reference's at most 1.1 times llama.cpp's.
 
@@ -109,6 +110,8 @@ def judge(a, values, prompt, theirs, ours):
     if len(our_tokens) != GENERATED:
         failures.append(f"{len(our_tokens)} tokens, not {GENERATED}")
     elif at is not None:
+        exact = reference.logits(a, values, [*prompt, *their_tokens[:at]])[-1]
+        distance = max(distance, numpy.abs(centred(their_rows[at]) - centred(exact)).max())
         if is_tie(their_rows[at], distance):
             ties += 1
         else:

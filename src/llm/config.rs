@@ -43,6 +43,8 @@ pub struct RopeConfig {
     pub attention_factor: f32,
     /// Context of the training, before any scaling.
     pub original_context: usize,
+    /// `rope.scaling.finetuned`, which some architectures set to false where nothing turns.
+    pub finetuned: bool,
 }
 
 /// Which layers have the window.
@@ -91,6 +93,12 @@ pub struct Config {
     pub attention_softcap: Option<f32>,
     /// `final_logit_softcapping`, if not 0.
     pub final_softcap: Option<f32>,
+    /// `embedding_scale`, if not 0, which architectures use that scale the vectors of tokens by it.
+    pub embedding_scale: Option<f32>,
+    /// `residual_scale`, if not 0, for those that scale what blocks add.
+    pub residual_scale: Option<f32>,
+    /// `logit_scale`, if not 0, for those that multiply logits with it, or divide them.
+    pub logit_scale: Option<f32>,
 }
 
 /// The entries of one architecture.
@@ -228,6 +236,8 @@ impl<'a> Keys<'a> {
             scaling: self.scaling(original_context)?,
             attention_factor: self.positive("rope.scaling.attn_factor")?.unwrap_or(1.0),
             original_context,
+            finetuned: self.metadata.get(&self.key("rope.scaling.finetuned"))
+                != Some(&Value::Bool(false)),
         })
     }
 
@@ -305,6 +315,9 @@ impl Config {
             attention_scale: keys.positive("attention.scale")?,
             attention_softcap: keys.positive("attn_logit_softcapping")?,
             final_softcap: keys.positive("final_logit_softcapping")?,
+            embedding_scale: keys.positive("embedding_scale")?,
+            residual_scale: keys.positive("residual_scale")?,
+            logit_scale: keys.positive("logit_scale")?,
         })
     }
 

@@ -30,8 +30,13 @@ class Architecture:
     attention_factor: float = 1.0
     bias: bool = False
     head_norms: bool = False
+    # Of all heads as one vector; after the heads have turned.
+    joint_norms: bool = False
+    late_norms: bool = False
+    pre_norms: bool = True
     post_norms: bool = False
     layer_norm: bool = False
+    norm_bias: bool = True
     parallel: bool = False
     fused: bool = False
     gelu: bool = False
@@ -39,6 +44,14 @@ class Architecture:
     window: int = 0
     # Of `pattern` layers the last attends to everything, the others to the window; 0: all to the window.
     pattern: int = 0
+    # Layers without the window turn nothing.
+    still: bool = False
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    attention_scale: float = 0.0
+    # As the file has it; a divisor of logits in some architectures.
+    logit_scale: float = 1.0
+    divides_logits: bool = False
     attention_cap: float = 0.0
     final_cap: float = 0.0
     epsilon: float = 1e-5
@@ -71,6 +84,21 @@ ARCHITECTURES = {
         Architecture("stablelm", "stablelm", neighbours=False, rotated=16, layer_norm=True),
         Architecture("stablelm-parallel", "stablelm", neighbours=False, rotated=16, layer_norm=True, parallel=True,
                      head_norms=True),
+        Architecture("granite", "granite", tied=True, embedding_scale=1.5, residual_scale=0.6, attention_scale=0.2,
+                     logit_scale=1.6, divides_logits=True),
+        Architecture("minicpm", "minicpm", embedding_scale=1.5, residual_scale=0.7, logit_scale=0.8,
+                     divides_logits=True),
+        Architecture("olmo2", "olmo2", neighbours=False, head_norms=True, joint_norms=True, pre_norms=False,
+                     post_norms=True, base=5e5, epsilon=1e-6),
+        Architecture("ernie4_5", "ernie4_5", tied=True, base=5e5),
+        Architecture("hunyuan-dense", "hunyuan-dense", tied=True, neighbours=False, head_norms=True, late_norms=True),
+        Architecture("exaone4", "exaone4", tied=True, neighbours=False, head_norms=True, pre_norms=False,
+                     post_norms=True, base=1e6, factors="llama3", factor=16.0, original=128),
+        Architecture("internlm2", "internlm2", base=1e6),
+        Architecture("cohere2", "cohere2", tied=True, layers=4, layer_norm=True, norm_bias=False, parallel=True,
+                     window=24, pattern=4, still=True, base=5e4, logit_scale=0.5),
+        Architecture("qwen2vl", "qwen2vl", neighbours=False, base=1e6, bias=True, epsilon=1e-6),
+        Architecture("qwen3vl", "qwen3vl", neighbours=False, base=5e6, head_norms=True, epsilon=1e-6),
     )
 }
 
@@ -96,7 +124,7 @@ def tensors(a, seed):
 
     def norm(name, n):
         yield name + ".weight", vector(n)
-        if a.layer_norm:
+        if a.layer_norm and a.norm_bias:
             yield name + ".bias", vector(n, 0.0)
 
     q, kv = a.heads * HEAD, KV_HEADS * HEAD
@@ -113,7 +141,8 @@ def tensors(a, seed):
         yield "rope_factors_long.weight", frequency_factors(a).astype(numpy.float32)
     for i in range(a.layers):
         b = f"blk.{i}."
-        yield from norm(b + "attn_norm", WIDTH)
+        if a.pre_norms:
+            yield from norm(b + "attn_norm", WIDTH)
         if a.fused:
             yield b + "attn_qkv.weight", matrix(q + 2 * kv, WIDTH, 1.4)
         else:
@@ -124,13 +153,15 @@ def tensors(a, seed):
         if a.head_norms:
             # StableLM has one LayerNorm weight a head, the others one RMS weight for all.
             shape = (lambda heads: (heads, HEAD)) if a.layer_norm else (lambda heads: (HEAD,))
+            if a.joint_norms:
+                shape = lambda heads: (heads * HEAD,)  # noqa: E731
             yield b + "attn_q_norm.weight", vector(shape(a.heads), 1.4)
             yield b + "attn_k_norm.weight", vector(shape(KV_HEADS), 1.4)
         yield b + "attn_output.weight", matrix(WIDTH, q, gain)
         if a.post_norms:
             yield b + "post_attention_norm.weight", vector(WIDTH, gain)
             yield b + "post_ffw_norm.weight", vector(WIDTH, gain)
-        if not a.parallel:
+        if not a.parallel and a.pre_norms:
             yield from norm(b + "ffn_norm", WIDTH)
         if a.fused:
             yield b + "ffn_up.weight", matrix(2 * HIDDEN, WIDTH, 1.2)
@@ -180,6 +211,14 @@ def _parameters(writer, a):
         writer.add_final_logit_softcapping(a.final_cap)
     if a.layer_norm:
         writer.add_parallel_residual(a.parallel)
+    if a.attention_scale:
+        writer.add_attention_scale(a.attention_scale)
+    for add, scale in ((writer.add_embedding_scale, a.embedding_scale), (writer.add_logit_scale, a.logit_scale),
+                       (writer.add_residual_scale, a.residual_scale)):
+        if scale != 1:
+            add(scale)
+    if a.arch.endswith("vl"):
+        writer.add_rope_dimension_sections([HEAD // 4, HEAD // 8, HEAD // 8, 0])
 
 
 def write(path, a, kind, quantise, seed=7):

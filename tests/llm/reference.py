@@ -73,16 +73,23 @@ def _attention(a, w, b, x, layer, context):
     else:
         q, k, v = (x @ w[f"{b}attn_{p}.weight"].T + w.get(f"{b}attn_{p}.bias", 0) for p in "qkv")
     q, k, v = (t.reshape(tokens, -1, HEAD) for t in (q, k, v))
-    if a.head_norms:
-        def normal(t, weight):
-            return _layer_norm(t, weight, 0, a.epsilon) if a.layer_norm else _rms(t, weight, a.epsilon)
 
-        q, k = normal(q, w[b + "attn_q_norm.weight"]), normal(k, w[b + "attn_k_norm.weight"])
+    def normal(t, part):
+        weight, whole = w[f"{b}attn_{part}_norm.weight"], t
+        if a.joint_norms:
+            t = t.reshape(tokens, -1)
+        return (_layer_norm(t, weight, 0, a.epsilon) if a.layer_norm else _rms(t, weight, a.epsilon)).reshape(whole.shape)
+
+    if a.head_norms and not a.late_norms:
+        q, k = normal(q, "q"), normal(k, "k")
     windowed = a.windowed(layer)
-    angles, magnitude = _angles(a, numpy.arange(tokens, dtype=float), windowed, context)
-    q, k = _rotate(a, q, angles, magnitude), _rotate(a, k, angles, magnitude)
+    if windowed or not a.still:
+        angles, magnitude = _angles(a, numpy.arange(tokens, dtype=float), windowed, context)
+        q, k = _rotate(a, q, angles, magnitude), _rotate(a, k, angles, magnitude)
+    if a.head_norms and a.late_norms:
+        q, k = normal(q, "q"), normal(k, "k")
     k, v = (numpy.repeat(t, a.heads // KV_HEADS, 1) for t in (k, v))
-    scores = _cap(numpy.einsum("qhd,khd->hqk", q, k) / math.sqrt(HEAD), a.attention_cap)
+    scores = _cap(numpy.einsum("qhd,khd->hqk", q, k) * (a.attention_scale or 1 / math.sqrt(HEAD)), a.attention_cap)
     back = numpy.arange(tokens)[:, None] - numpy.arange(tokens)
     hidden = (back < 0) | (back >= a.window if windowed else False)
     scores = numpy.where(hidden, -numpy.inf, scores)
@@ -104,25 +111,27 @@ def logits(a, w, ids, context=512):
     """[len(ids), vocabulary] for tokens at positions 0, 1, ..; `w` as `architectures.write` returns it."""
     def norm(x, name):
         if a.layer_norm:
-            return _layer_norm(x, w[name + ".weight"], w[name + ".bias"], a.epsilon)
+            return _layer_norm(x, w[name + ".weight"], w.get(name + ".bias", 0), a.epsilon)
         return _rms(x, w[name + ".weight"], a.epsilon)
 
     x = w["token_embd.weight"][ids]
     if a.scaled_embeddings:
         x = x * math.sqrt(x.shape[-1])
+    x = x * a.embedding_scale
     for i in range(a.layers):
         b = f"blk.{i}."
-        normed = norm(x, b + "attn_norm")
+        normed = norm(x, b + "attn_norm") if a.pre_norms else x
         mixed = _attention(a, w, b, normed, i, context)
         if a.post_norms:
             mixed = _rms(mixed, w[b + "post_attention_norm.weight"], a.epsilon)
         if a.parallel:
             x = x + mixed + _feed_forward(a, w, b, normed)
             continue
-        x = x + mixed
-        out = _feed_forward(a, w, b, norm(x, b + "ffn_norm"))
+        x = x + a.residual_scale * mixed
+        out = _feed_forward(a, w, b, norm(x, b + "ffn_norm") if a.pre_norms else x)
         if a.post_norms:
             out = _rms(out, w[b + "post_ffw_norm.weight"], a.epsilon)
-        x = x + out
+        x = x + a.residual_scale * out
     out = norm(x, "output_norm") @ w["token_embd.weight" if a.tied else "output.weight"].T
+    out = out / a.logit_scale if a.divides_logits else out * a.logit_scale
     return _cap(out, a.final_cap)

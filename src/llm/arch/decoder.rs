@@ -18,6 +18,17 @@ pub(super) enum Holds {
     AsFile,
 }
 
+/// Norms of queries and keys.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum HeadNorm {
+    /// Of each head, before it turns.
+    BeforeTurn,
+    /// Of each head, after it has turned.
+    AfterTurn,
+    /// Of all heads as one vector, before they turn.
+    Joint,
+}
+
 /// What the blocks of an architecture do: normalise, attend, add, normalise, feed forward, add.
 #[derive(Clone, Copy)]
 pub(super) struct Decoder {
@@ -27,12 +38,20 @@ pub(super) struct Decoder {
     pub(super) rope: RopeStyle,
     /// What the gate of the feed-forward network goes through.
     pub(super) gate: GluOp,
-    /// Norms of each head of queries and keys, before they turn.
+    /// Norms of queries and keys.
     pub(super) head_norms: Holds,
+    /// What those norms are of, and when.
+    pub(super) head_norm: HeadNorm,
+    /// Norms before attention and feed-forward network; without them both read the sum so far.
+    pub(super) pre_norms: bool,
     /// The norm before the feed-forward network, which without it reads what attention reads.
     pub(super) ffn_norm: Holds,
     /// Norms behind attention and feed-forward network.
     pub(super) post_norms: Holds,
+    /// What the results of both are multiplied with before they are added to the sum.
+    pub(super) residual_scale: f32,
+    /// What logits are multiplied with.
+    pub(super) logit_scale: f32,
 }
 
 impl Decoder {
@@ -42,8 +61,12 @@ impl Decoder {
         rope: RopeStyle::Interleaved,
         gate: GluOp::Silu,
         head_norms: Holds::Never,
+        head_norm: HeadNorm::BeforeTurn,
+        pre_norms: true,
         ffn_norm: Holds::Always,
         post_norms: Holds::Never,
+        residual_scale: 1.0,
+        logit_scale: 1.0,
     };
 }
 
@@ -64,6 +87,13 @@ impl Place {
 }
 
 impl Builder<'_> {
+    /// [`Builder::decoder`] for vectors of tokens as they are, turned by one table in all blocks.
+    pub(super) fn usual(&mut self, blocks: &Decoder) -> Result<TensorId, Error> {
+        let table = self.rope_table()?;
+        let x = self.embedding()?;
+        self.decoder(x, blocks, |_| Place::turned(table))
+    }
+
     /// All blocks, the last norm and the logits; `x` are the vectors of the tokens, `place` gives
     /// table and window of a block.
     pub(super) fn decoder(
@@ -73,22 +103,27 @@ impl Builder<'_> {
         place: impl Fn(usize) -> Place,
     ) -> Result<TensorId, Error> {
         for layer in 0..self.layers() {
-            let h = self.layer_norm(x, layer, "attn_norm", blocks.norm)?;
+            let h = match blocks.pre_norms {
+                true => self.layer_norm(x, layer, "attn_norm", blocks.norm)?,
+                false => x,
+            };
             let a = self.attended_heads(h, layer, blocks, place(layer))?;
             let rest = self.wanted(layer, x)?;
             let a = self.layer_linear(a, layer, "attn_output")?;
             let normed =
                 self.norm_if(blocks.post_norms, a, layer, "post_attention_norm", blocks)?;
-            x = self.add(rest, normed.unwrap_or(a))?;
+            x = self.add_scaled(rest, normed.unwrap_or(a), blocks.residual_scale)?;
             let h = match self.norm_if(blocks.ffn_norm, x, layer, "ffn_norm", blocks)? {
                 Some(normed) => normed,
-                None => self.wanted(layer, h)?,
+                None if blocks.pre_norms => self.wanted(layer, h)?,
+                None => x,
             };
             let h = self.gated(h, layer, blocks.gate)?;
             let normed = self.norm_if(blocks.post_norms, h, layer, "post_ffw_norm", blocks)?;
-            x = self.add(x, normed.unwrap_or(h))?;
+            x = self.add_scaled(x, normed.unwrap_or(h), blocks.residual_scale)?;
         }
         let x = self.norm(x, "output_norm", blocks.norm)?;
+        let x = self.scaled(x, blocks.logit_scale)?;
         self.logits(x)
     }
 
@@ -102,11 +137,18 @@ impl Builder<'_> {
     ) -> Result<TensorId, Error> {
         let [mut q, mut k, v] = self.qkv(h, layer)?;
         for (x, name) in [(&mut q, "attn_q_norm"), (&mut k, "attn_k_norm")] {
-            if self.holds(blocks.head_norms, layer, name) {
-                *x = self.head_norm(*x, layer, name, blocks.norm)?;
+            let norm =
+                Some(blocks.head_norm).filter(|_| self.holds(blocks.head_norms, layer, name));
+            match norm {
+                Some(HeadNorm::BeforeTurn) => *x = self.head_norm(*x, layer, name, blocks.norm)?,
+                Some(HeadNorm::Joint) => *x = self.layer_norm(*x, layer, name, blocks.norm)?,
+                Some(HeadNorm::AfterTurn) | None => {}
             }
             if let Some(table) = place.table {
                 *x = self.rope(*x, table, blocks.rope)?;
+            }
+            if norm == Some(HeadNorm::AfterTurn) {
+                *x = self.head_norm(*x, layer, name, blocks.norm)?;
             }
         }
         let a = self.attention(layer, [q, k, v], place.window)?;

@@ -133,12 +133,21 @@ impl<'a> Builder<'a> {
 
     /// A tensor times a number.
     pub(super) fn scaled(&mut self, x: TensorId, by: f32) -> Result<TensorId, Error> {
+        if by == 1.0 {
+            return Ok(x);
+        }
         let by = self.constant("", Tensor::from_slice(&[1], &[by])?)?;
         self.op("scaled", Binary::new(BinaryOp::Mul), &[x, by])
     }
 
-    /// A sum.
-    pub(super) fn add(&mut self, a: TensorId, b: TensorId) -> Result<TensorId, Error> {
+    /// A sum, of which the second operand is scaled.
+    pub(super) fn add_scaled(
+        &mut self,
+        a: TensorId,
+        b: TensorId,
+        by: f32,
+    ) -> Result<TensorId, Error> {
+        let b = self.scaled(b, by)?;
         self.op("residual", Binary::new(BinaryOp::Add), &[a, b])
     }
 

@@ -1,14 +1,12 @@
 //! Llama 1, 2 and 3, and what has its shape: TinyLlama, Mistral, SmolLM (Touvron et al. 2023). A window
 //! in the metadata is not used, as in llama.cpp.
 
-use super::{Arch, Builder, Decoder, Place};
+use super::{Arch, Builder, Decoder};
 use crate::Error;
 use crate::graph::TensorId;
 
 pub(super) const LLAMA: Arch = Arch { name: "llama", adjust: |_| {}, build };
 
 fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
-    let table = b.rope_table()?;
-    let x = b.embedding()?;
-    b.decoder(x, &Decoder::LLAMA, |_| Place::turned(table))
+    b.usual(&Decoder::LLAMA)
 }

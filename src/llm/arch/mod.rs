@@ -8,7 +8,7 @@ mod layers;
 use super::{Config, LlmError};
 use crate::Error;
 use crate::graph::TensorId;
-use decoder::{Decoder, Holds, Place};
+use decoder::{Decoder, HeadNorm, Holds, Place};
 pub(super) use layers::{Builder, POSITIONS, Rows, TOKENS};
 
 /// An architecture.
@@ -57,13 +57,23 @@ macro_rules! architectures {
 }
 
 architectures! {
+    cohere2::COHERE2,
+    ernie4_5::ERNIE4_5,
+    exaone4::EXAONE4,
     gemma::GEMMA,
     gemma2::GEMMA2,
     gemma3::GEMMA3,
+    granite::GRANITE,
+    hunyuan::HUNYUAN,
+    internlm2::INTERNLM2,
     llama::LLAMA,
+    minicpm::MINICPM,
+    olmo2::OLMO2,
     phi3::PHI3,
     qwen2::QWEN2,
+    qwen2vl::QWEN2VL,
     qwen3::QWEN3,
+    qwen3vl::QWEN3VL,
     smollm3::SMOLLM3,
     stablelm::STABLELM,
 }

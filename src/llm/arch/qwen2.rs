@@ -1,6 +1,6 @@
 //! Qwen 2 and 2.5: as Llama, with biases of queries, keys and values, and halves that turn together.
 
-use super::{Arch, Builder, Decoder, Place};
+use super::{Arch, Builder, Decoder};
 use crate::Error;
 use crate::graph::TensorId;
 use crate::graph::ops::rope::RopeStyle;
@@ -10,7 +10,5 @@ pub(super) const QWEN2: Arch = Arch { name: "qwen2", adjust: |_| {}, build };
 const BLOCKS: Decoder = Decoder { rope: RopeStyle::Half, ..Decoder::LLAMA };
 
 fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
-    let table = b.rope_table()?;
-    let x = b.embedding()?;
-    b.decoder(x, &BLOCKS, |_| Place::turned(table))
+    b.usual(&BLOCKS)
 }

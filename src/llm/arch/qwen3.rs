@@ -1,6 +1,6 @@
 //! Qwen 3: as Qwen 2, without biases; queries and keys of each head are normalised before they turn.
 
-use super::{Arch, Builder, Decoder, Holds, Place};
+use super::{Arch, Builder, Decoder, Holds};
 use crate::Error;
 use crate::graph::TensorId;
 use crate::graph::ops::rope::RopeStyle;
@@ -11,7 +11,5 @@ const BLOCKS: Decoder =
     Decoder { rope: RopeStyle::Half, head_norms: Holds::Always, ..Decoder::LLAMA };
 
 fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
-    let table = b.rope_table()?;
-    let x = b.embedding()?;
-    b.decoder(x, &BLOCKS, |_| Place::turned(table))
+    b.usual(&BLOCKS)
 }

@@ -1,7 +1,7 @@
 //! StableLM: layer norms with biases, of which only a part of each head turns. The 12B model has norms
 //! of each head, and its feed-forward network reads what attention reads.
 
-use super::{Arch, Builder, Decoder, Holds, Place};
+use super::{Arch, Builder, Decoder, Holds};
 use crate::Error;
 use crate::graph::TensorId;
 use crate::graph::ops::norm::NormOp;
@@ -18,7 +18,5 @@ const BLOCKS: Decoder = Decoder {
 };
 
 fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
-    let table = b.rope_table()?;
-    let x = b.embedding()?;
-    b.decoder(x, &BLOCKS, |_| Place::turned(table))
+    b.usual(&BLOCKS)
 }

@@ -1,0 +1,30 @@
+//! Cohere 2 (Command R7B and later): layer norms, of which attention and feed-forward network share one;
+//! a window in three of four layers, and the fourth turns nothing; logits are scaled.
+
+use super::{Arch, Builder, Decoder, Holds, Place};
+use crate::Error;
+use crate::graph::TensorId;
+use crate::graph::ops::norm::NormOp;
+use crate::llm::{Config, WindowPattern};
+
+pub(super) const COHERE2: Arch = Arch { name: "cohere2", adjust, build };
+
+fn adjust(config: &mut Config) {
+    config.window_pattern.get_or_insert(WindowPattern::AllButLast(4));
+}
+
+fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
+    let config = b.config();
+    let blocks = Decoder {
+        norm: NormOp::Layer,
+        ffn_norm: Holds::Never,
+        logit_scale: config.logit_scale.unwrap_or(1.0),
+        ..Decoder::LLAMA
+    };
+    let table = b.rope_table()?;
+    let x = b.embedding()?;
+    b.decoder(x, &blocks, |layer| {
+        let window = config.window_of(layer);
+        Place { table: Some(table).filter(|_| window.is_some()), window }
+    })
+}
