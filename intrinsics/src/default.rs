@@ -49,7 +49,7 @@ macro_rules! tile_default {
     ($m:ident RELU $t:ident [$r:tt x $w:tt x $v:tt]) => {
         let zero = $crate::$m!(VZERO);
         $crate::each!(y in $r { $crate::each!(i in $w { $crate::each!(j in $v {
-            $t[y * $w + i][j] = $crate::$m!(VMAX $t[y * $w + i][j], zero); }); }); }); };
+            $t[y * $w + i][j] = $crate::$m!(VMAX zero, $t[y * $w + i][j]); }); }); }); };
     ($m:ident CLAMP $t:ident [$r:tt x $w:tt x $v:tt] $lo:expr, $hi:expr) => {
         let (lo, hi) = ($crate::$m!(VSET $lo), $crate::$m!(VSET $hi));
         $crate::each!(y in $r { $crate::each!(i in $w { $crate::each!(j in $v {
@@ -197,7 +197,7 @@ macro_rules! tile_default {
     ($m:ident COMPUTE max $t:ident [1 x $w:tt x $v:tt] <- $a:ident[$step:expr] $(as $bytes:tt)? if $lo:expr, $hi:expr) => {
         $crate::each!(i in $w { $crate::each!(j in $v { if ($lo..$hi).contains(&i) {
             let x = $crate::tile_default!($m READ $a.wrapping_add(i * $step), j $(, $bytes)?);
-            $t[i][j] = $crate::$m!(VMAX x, $t[i][j]);
+            $t[i][j] = $crate::tile_default!($m LARGER x, $t[i][j] $(, $bytes)?);
         } }); }); };
     ($m:ident COMPUTE accum $t:ident [1 x $w:tt x $v:tt] += $a:ident[$step:expr] $(as $bytes:tt)? if $lo:expr, $hi:expr) => {
         $crate::each!(i in $w { $crate::each!(j in $v { if ($lo..$hi).contains(&i) {
@@ -217,7 +217,7 @@ macro_rules! tile_default {
         let mut x = [$crate::$m!(VSET f32::NEG_INFINITY); ($w - 1) * $d + $s];
         $crate::tile_default!($m COLUMNS x [$w x $s / $d] <- $a $(as $bytes)? if $lo, $hi);
         $crate::each!(i in $w { let t = &mut $t[i][0]; $crate::each!(k in $s {
-            *t = $crate::$m!(VMAX x[i * $d + k], *t); }); }); };
+            *t = $crate::tile_default!($m LARGER x[i * $d + k], *t $(, $bytes)?); }); }); };
     ($m:ident COMPUTE accum_row $t:ident [$w:tt x $s:tt / $d:tt] += $a:ident $(as $bytes:tt)? if $lo:expr, $hi:expr) => {
         let mut x = [$crate::$m!(VZERO); ($w - 1) * $d + $s];
         $crate::tile_default!($m COLUMNS x [$w x $s / $d] <- $a $(as $bytes)? if $lo, $hi);
@@ -240,7 +240,19 @@ macro_rules! tile_default {
     ($m:ident READ $p:expr, $j:expr) => { $crate::$m!(VLOAD $p, $j) };
     ($m:ident READ $p:expr, $j:expr, ($mask:ident, $zero:ident)) => {
         $crate::$m!(VLOAD8 $p.wrapping_add($j * $crate::$m!(LANES)), $mask, $zero) };
+    // The larger of two vectors of numbers, or of bytes, none of which is NaN.
+    ($m:ident LARGER $a:expr, $b:expr) => { $crate::$m!(VMAXIMUM $a, $b) };
+    ($m:ident LARGER $a:expr, $b:expr, $bytes:tt) => { $crate::$m!(VMAX $a, $b) };
     // Verbs on vectors.
+    // An infinity meets no operand of the other sign, so that NaN comes of NaN alone.
+    ($m:ident VMAXIMUM $a:expr, $b:expr) => {{
+        let (a, b) = ($a, $b);
+        let below = $crate::$m!(VGT $crate::$m!(VSET f32::INFINITY), a);
+        $crate::$m!(VSEL below, $crate::$m!(VMAX a, b), $crate::$m!(VADD a, $crate::$m!(VABS b))) }};
+    ($m:ident VMINIMUM $a:expr, $b:expr) => {{
+        let (a, b) = ($a, $b);
+        let above = $crate::$m!(VGT a, $crate::$m!(VSET f32::NEG_INFINITY));
+        $crate::$m!(VSEL above, $crate::$m!(VMIN a, b), $crate::$m!(VSUB a, $crate::$m!(VABS b))) }};
     ($m:ident VNEG $x:expr) => { $crate::$m!(VSUB $crate::$m!(VSET -0.0f32), $x) };
     // In two steps, so that the product may underflow gradually and the powers stay normal.
     ($m:ident VSCALABLE $lo:expr, $x:expr) => { $crate::$m!(VMAX $lo, $x) };

@@ -77,7 +77,7 @@
 //! | `BIAS t [R x W x V] <- b` | each pixel becomes the `V` vectors at `b` |
 //! | `LOAD t [R x W x V] <- o[row, step, plane]` | reads partial results back from the output |
 //! | `ADD t [R x W x V] += o[row, step, plane]` | adds a tile from memory (a residual) |
-//! | `RELU t [R x W x V]` | `t > 0 ? t : 0`, so 0 for NaN |
+//! | `RELU t [R x W x V]` | `max(0, t)`, NaN stays NaN |
 //! | `CLAMP t [R x W x V] lo hi` | `min(max(t, lo), hi)`, NaN stays NaN |
 //! | `LEAKY t [R x W x V] alpha` | `max(t, 0) + alpha * min(t, 0)` |
 //! | `STORE t [R x W x V] -> o[row, step, plane]` | writes the tile |
@@ -109,6 +109,7 @@
 //! | `VLOAD16 p`, `VSTORE16 p, x` | the `LANES` IEEE binary16 at `p`, any alignment, as floats; floats as the nearest binary16, ties to even, too large ones infinite |
 //! | `VPAIR16 a, b`, `VROW16 a, b` | rows of words of two bf16 only: words of a lane of `a` and that of `b`; words of neighbouring lanes, those of `a` before those of `b` |
 //! | `VKEEP x` | `x`, computed where it stands in the source, so that it is not loaded for long before |
+//! | `VMAXIMUM a, b`, `VMINIMUM a, b` | the larger and the smaller; NaN if a lane of either is (IEEE 754-2019 `maximum` and `minimum`, but for the sign of 0) |
 //! | `VSCALABLE lo, x` | `max(lo, x)`, NaN for NaN; where `VSCALE` takes any `n`, 0 for great negative ones, `x` |
 //! | `VNEG x`, `VSCALE x, n`, `LANES_OF x` | `-x`; `x * 2^n` for an integer `n` in -250..=250; the lanes as an array |
 //! | `MATH f x` | an elementary function: see `math.rs` |

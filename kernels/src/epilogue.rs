@@ -4,15 +4,15 @@ use crate::template::unary::UnaryOp;
 
 /// A function applied to each element.
 ///
-/// The vector code for all of them is in [`template::unary`](crate::template::unary). NaN stays NaN
-/// but in [`Activation::Relu`]. Two are equal if they are the same to the bit.
+/// The vector code for all of them is in [`template::unary`](crate::template::unary). NaN stays NaN.
+/// Two are equal if they are the same to the bit.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub enum Activation {
     /// `x`.
     #[default]
     None,
-    /// `x > 0 ? x : 0`; NaN becomes 0.
+    /// `max(0, x)`.
     Relu,
     /// `min(max(x, min), max)`.
     Clip {

@@ -236,6 +236,16 @@ pub(crate) fn tolerance(dtype: Dtype, k: usize) -> f64 {
     eps * (k as f64).sqrt() * (k as f64 + 16.0).sqrt()
 }
 
+/// The larger of two numbers, NaN if either is.
+pub(crate) fn maximum(a: f64, b: f64) -> f64 {
+    if a > b || a.is_nan() { a } else { b }
+}
+
+/// The smaller of two numbers, NaN if either is.
+pub(crate) fn minimum(a: f64, b: f64) -> f64 {
+    if a < b || a.is_nan() { a } else { b }
+}
+
 /// The error that an activation of its own pass adds at `x`: `UnaryOp` states 5 ulp or less for
 /// each, GELU in parts of `max(1, |x|)`.
 pub(crate) fn activation_error(x: f64) -> f64 {

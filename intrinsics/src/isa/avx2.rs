@@ -46,6 +46,11 @@ macro_rules! tile_avx2_f32 {
         $crate::arch::_mm256_srli_epi32::<23>($crate::arch::_mm256_castps_si256($x)), $crate::arch::_mm256_set1_epi32(127))) };
     (VMANT $x:expr) => { $crate::arch::_mm256_or_ps($crate::arch::_mm256_set1_ps(1.0), $crate::arch::_mm256_and_ps(
         $x, $crate::arch::_mm256_castsi256_ps($crate::arch::_mm256_set1_epi32(0x007f_ffff)))) };
+    // Both orders give the same number, or one of them a NaN, which the other does not unmake.
+    (VMAXIMUM $a:expr, $b:expr) => {{ let (a, b) = ($a, $b);
+        $crate::arch::_mm256_or_ps($crate::arch::_mm256_max_ps(a, b), $crate::arch::_mm256_max_ps(b, a)) }};
+    (VMINIMUM $a:expr, $b:expr) => {{ let (a, b) = ($a, $b);
+        $crate::arch::_mm256_or_ps($crate::arch::_mm256_min_ps(a, b), $crate::arch::_mm256_min_ps(b, a)) }};
     (VPAIR_LO $a:expr, $b:expr) => { $crate::arch::_mm256_unpacklo_ps($a, $b) };
     (VPAIR_HI $a:expr, $b:expr) => { $crate::arch::_mm256_unpackhi_ps($a, $b) };
     (VQUAD_LO $a:expr, $b:expr) => { $crate::arch::_mm256_castpd_ps($crate::arch::_mm256_unpacklo_pd(

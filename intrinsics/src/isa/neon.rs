@@ -46,6 +46,8 @@ macro_rules! tile_neon_f32 {
         $crate::arch::vshrq_n_u32::<23>($crate::arch::vreinterpretq_u32_f32($x))), $crate::arch::vdupq_n_s32(127))) };
     (VMANT $x:expr) => { $crate::arch::vbslq_f32(
         $crate::arch::vdupq_n_u32(0x007f_ffff), $x, $crate::arch::vdupq_n_f32(1.0)) };
+    (VMAXIMUM $a:expr, $b:expr) => { $crate::arch::vmaxq_f32($a, $b) };
+    (VMINIMUM $a:expr, $b:expr) => { $crate::arch::vminq_f32($a, $b) };
     (VPAIR_LO $a:expr, $b:expr) => { $crate::arch::vzip1q_f32($a, $b) };
     (VPAIR_HI $a:expr, $b:expr) => { $crate::arch::vzip2q_f32($a, $b) };
     (VQUAD_LO $a:expr, $b:expr) => { $crate::arch::vreinterpretq_f32_f64($crate::arch::vzip1q_f64(

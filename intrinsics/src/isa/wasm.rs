@@ -47,6 +47,8 @@ macro_rules! tile_wasm_f32 {
     (VSEL $m:expr, $a:expr, $b:expr) => {{
         let (m, a, b) = ($m, $a, $b);
         $crate::arch::v128_bitselect(a, b, m) }};
+    (VMAXIMUM $a:expr, $b:expr) => { $crate::arch::f32x4_max($a, $b) };
+    (VMINIMUM $a:expr, $b:expr) => { $crate::arch::f32x4_min($a, $b) };
     (VPOW2 $n:expr) => { $crate::arch::i32x4_shl($crate::arch::i32x4_add(
         $crate::arch::i32x4_trunc_sat_f32x4($n), $crate::arch::i32x4_splat(127)), 23) };
     (VEXPO $x:expr) => { $crate::arch::f32x4_convert_i32x4($crate::arch::i32x4_sub(

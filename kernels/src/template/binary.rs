@@ -24,9 +24,9 @@ pub enum BinaryOp {
     Mul,
     /// `a / b`.
     Div,
-    /// `a < b ? a : b`: `b` if either is NaN.
+    /// The smaller; NaN if either is NaN.
     Min,
-    /// `a > b ? a : b`: `b` if either is NaN.
+    /// The larger; NaN if either is NaN.
     Max,
     /// `a` to the power `b`, within 1 ulp; NaN for negative `a` unless `b` is an integer.
     Pow,
@@ -93,7 +93,7 @@ struct Rows {
     b_row: usize,
     y_row: usize,
     run: Run,
-    /// Whether negative results, and NaN, become 0.
+    /// Whether negative results become 0.
     relu: bool,
 }
 
@@ -316,8 +316,8 @@ macro_rules! binary_row {
                 sub Sub |p, q| tile!(VSUB p, q);
                 mul Mul |p, q| tile!(VMUL p, q);
                 div Div |p, q| tile!(VDIV p, q);
-                min Min |p, q| tile!(VMIN p, q);
-                max Max |p, q| tile!(VMAX p, q);
+                min Min |p, q| tile!(VMINIMUM p, q);
+                max Max |p, q| tile!(VMAXIMUM p, q);
                 #[cfg(not(feature = "few-kernels"))]
                 prelu PRelu |p, q| tile!(VSEL tile!(VGT p, tile!(VZERO)), p, tile!(VMUL p, q));
                 #[cfg(not(feature = "few-kernels"))]
@@ -369,7 +369,7 @@ macro_rules! binary_kernel {
             if FUSES_RELU && rows.relu {
                 binary_rows!($l $v a b y rows |$p, $q| {
                     let z = $body;
-                    tile!(VMAX z, tile!(VZERO))
+                    tile!(VMAX tile!(VZERO), z)
                 });
             } else {
                 binary_rows!($l $v a b y rows |$p, $q| $body);

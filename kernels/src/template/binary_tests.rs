@@ -1,7 +1,7 @@
 //! Reference and conformance tests of the element-wise functions of two operands.
 
 use super::binary::{BinaryOp, BinaryParams, BinaryPlan};
-use crate::testing::{Guarded, Numbers, Place, skip};
+use crate::testing::{Guarded, Numbers, Place, assert_close, maximum, minimum, skip};
 use crate::{Activation, Isa, KernelError};
 use alloc::{vec, vec::Vec};
 
@@ -11,20 +11,8 @@ fn value(op: BinaryOp, a: f64, b: f64) -> f64 {
         BinaryOp::Sub => a - b,
         BinaryOp::Mul => a * b,
         BinaryOp::Div => a / b,
-        BinaryOp::Min => {
-            if a < b {
-                a
-            } else {
-                b
-            }
-        }
-        BinaryOp::Max => {
-            if a > b {
-                a
-            } else {
-                b
-            }
-        }
+        BinaryOp::Min => minimum(a, b),
+        BinaryOp::Max => maximum(a, b),
         BinaryOp::Pow => a.powf(b),
         BinaryOp::PRelu => {
             if a > 0.0 {
@@ -39,13 +27,7 @@ fn value(op: BinaryOp, a: f64, b: f64) -> f64 {
 fn activate(activation: Activation, x: f64) -> f64 {
     match activation {
         Activation::None => x,
-        Activation::Relu => {
-            if x > 0.0 {
-                x
-            } else {
-                0.0
-            }
-        }
+        Activation::Relu => maximum(x, 0.0),
         Activation::Clip { min, max } => x.clamp(min.into(), max.into()),
         Activation::LeakyRelu { alpha } => {
             if x > 0.0 {
@@ -222,16 +204,26 @@ fn shapes_that_do_not_broadcast_are_errors() {
     assert_eq!(plan(&[], &[]).unwrap().y_len(), 1);
 }
 
+/// Every pair of some numbers, of infinities and of NaN, in every lane, with one operand repeated and without.
 #[test]
-fn nan_takes_the_second_operand_in_min_and_max() {
+fn special_values() {
+    let values = [1.5, -2.0, 0.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MIN_POSITIVE];
     for isa in Isa::available() {
-        for op in [BinaryOp::Min, BinaryOp::Max] {
-            let p = BinaryParams { op, a: &[21], b: &[21], activation: Activation::None };
-            let (plan, mut y) = (BinaryPlan::new(isa, &p).unwrap(), [0.0; 21]);
-            plan.compute(&[f32::NAN; 21], &[2.0; 21], &mut y).unwrap();
-            assert_eq!(y, [2.0; 21]);
-            plan.compute(&[2.0; 21], &[f32::NAN; 21], &mut y).unwrap();
-            assert!(y.iter().all(|v| v.is_nan()));
+        for op in [BinaryOp::Min, BinaryOp::Max, BinaryOp::Add] {
+            for activation in [Activation::None, Activation::Relu] {
+                for (b_len, i) in [1, 37].into_iter().flat_map(|len| (0..7).map(move |i| (len, i)))
+                {
+                    let a: Vec<f32> = values.into_iter().cycle().take(37).collect();
+                    let b = vec![values[i]; b_len];
+                    let p = BinaryParams { op, a: &[37], b: &[b_len], activation };
+                    let (plan, mut y) = (BinaryPlan::new(isa, &p).unwrap(), [0.0; 37]);
+                    plan.compute(&a, &b, &mut y).unwrap();
+                    for (y, a) in y.into_iter().zip(a) {
+                        let exact = activate(activation, value(op, a.into(), b[0].into()));
+                        assert_close(y, exact, 0.0, (plan.kernel_name(), a, b[0], activation));
+                    }
+                }
+            }
         }
     }
 }

@@ -433,7 +433,7 @@ mod tests {
     use super::super::conv::reference;
     use super::*;
     use crate::testing::{
-        Guarded, Numbers, Place, activation_error, assert_close, skip, tolerance,
+        Guarded, Numbers, Place, activation_error, assert_close, maximum, skip, tolerance,
     };
     use crate::{Activation, Epilogue};
 
@@ -467,7 +467,7 @@ mod tests {
             };
             let exact = match p.epilogue.activation {
                 Activation::None => sum,
-                Activation::Relu => sum.max(0.0),
+                Activation::Relu => maximum(sum, 0.0),
                 Activation::Clip { min, max } => sum.clamp(f64::from(min), f64::from(max)),
                 Activation::LeakyRelu { alpha } if sum < 0.0 => f64::from(alpha) * sum,
                 Activation::LeakyRelu { .. } => sum,

@@ -1,7 +1,9 @@
 //! Conformance of the convolution kernels, for every row of the table.
 
 use super::conv::{ConvParams, ConvPlan, InputLayout, reference};
-use crate::testing::{Guarded, Numbers, Place, activation_error, assert_close, skip, tolerance};
+use crate::testing::{
+    Guarded, Numbers, Place, activation_error, assert_close, maximum, skip, tolerance,
+};
 use crate::{Activation, Dtype, Epilogue, Isa, KernelError, pack};
 use alloc::{vec, vec::Vec};
 
@@ -34,7 +36,7 @@ pub(super) fn each_index(shape: [usize; 4], mut f: impl FnMut([usize; 4])) {
 fn activate(activation: Activation, x: f64) -> f64 {
     match activation {
         Activation::None => x,
-        Activation::Relu => x.max(0.0),
+        Activation::Relu => maximum(x, 0.0),
         Activation::Clip { min, max } => x.max(min.into()).min(max.into()),
         Activation::LeakyRelu { alpha } if x < 0.0 => x * f64::from(alpha),
         Activation::LeakyRelu { .. } => x,
@@ -299,10 +301,9 @@ fn specials(isa: Isa) {
             let expected = reference(&p, &x, &[1.0; 16 * 2 * 9], &[]);
             each_index([1, 16, 5, 29], |at| {
                 let exact = expected[pack::plain_index([1, 16, 5, 29], at)];
-                let exact = if exact > 0.0 { exact } else { 0.0 };
                 assert_close(
                     y[pack::blocked_index([1, 16, 5, 29], at)],
-                    exact,
+                    maximum(exact, 0.0),
                     0.0,
                     (special, w, at),
                 );

@@ -2,14 +2,16 @@
 
 use super::matmul::{MatmulForm, MatmulParams, MatmulPlan, reference};
 use super::matmul_tile::kernels;
-use crate::testing::{Guarded, Numbers, Place, activation_error, assert_close, skip, tolerance};
+use crate::testing::{
+    Guarded, Numbers, Place, activation_error, assert_close, maximum, skip, tolerance,
+};
 use crate::{Activation, Algorithm, Choice, Dtype, Epilogue, Isa, KernelError};
 use alloc::{vec, vec::Vec};
 
 fn activate(activation: Activation, x: f64) -> f64 {
     match activation {
         Activation::None => x,
-        Activation::Relu => x.max(0.0),
+        Activation::Relu => maximum(x, 0.0),
         Activation::Clip { min, max } => x.max(min.into()).min(max.into()),
         Activation::LeakyRelu { alpha } if x < 0.0 => x * f64::from(alpha),
         Activation::LeakyRelu { .. } => x,

@@ -292,7 +292,7 @@ macro_rules! max_kernel {
                             let x = i * LANES;
                             let at = 2 * x;
                             let (even, odd) = max_columns!(tile $k rows w_in at outside);
-                            let t = tile!(VMAX even, tile!(VMAX odd, tile!(VNEXT even, beside)));
+                            let t = tile!(VMAXIMUM even, tile!(VMAXIMUM odd, tile!(VNEXT even, beside)));
                             beside = even;
                             max_store!(tile t o x w_out);
                         }
@@ -303,9 +303,9 @@ macro_rules! max_kernel {
                             let x = (i * LANES).min(last);
                             let at = 2 * x;
                             let (even, odd) = max_columns!(tile $k rows w_in at outside);
-                            let mut t = tile!(VMAX even, odd);
+                            let mut t = tile!(VMAXIMUM even, odd);
                             if $k == 3 {
-                                t = tile!(VMAX tile!(VPREV beside, odd), t);
+                                t = tile!(VMAXIMUM tile!(VPREV beside, odd), t);
                                 beside = odd;
                             }
                             max_store!(tile t o x w_out);
@@ -317,7 +317,7 @@ macro_rules! max_kernel {
     };
 }
 
-/// The maxima of even and of odd columns from `at` on over some rows. No result is NaN.
+/// The maxima of even and of odd columns from `at` on over some rows.
 macro_rules! max_columns {
     ($tile:ident $k:tt $rows:ident $w_in:ident $at:ident $outside:ident) => {{
         use tilewright_intrinsics::each;
@@ -327,14 +327,16 @@ macro_rules! max_columns {
                 if $k == 3 && r > 0 && j * LANES % 16 == 0 {
                     $tile!(VPREFETCH $rows[r], ($at + j * LANES + 8 * $w_in));
                 }
-                t[j] = $tile!(VMAX $tile!(VLOAD $rows[r].wrapping_add($at), j), t[j]);
+                let x = $tile!(VLOAD $rows[r].wrapping_add($at), j);
+                t[j] = if r == 0 { x } else { $tile!(VMAXIMUM x, t[j]) };
             }); });
         } else {
             let left = $w_in.saturating_sub($at);
             let counts = [left.min(LANES), left.saturating_sub(LANES).min(LANES)];
             each!(r in $k { each!(j in 2 {
                 let p = $rows[r].wrapping_add($at + j * LANES);
-                t[j] = $tile!(VMAX $tile!(VLOAD_OR p, counts[j], f32::NEG_INFINITY), t[j]);
+                let x = $tile!(VLOAD_OR p, counts[j], f32::NEG_INFINITY);
+                t[j] = if r == 0 { x } else { $tile!(VMAXIMUM x, t[j]) };
             }); });
         }
         ($tile!(VEVEN t[0], t[1]), $tile!(VODD t[0], t[1]))

@@ -233,7 +233,7 @@ macro_rules! plane_tap {
     (max $tile:ident $t:ident $r:tt $v:tt $a:ident $b:tt $row_step:ident) => {
         let _ = $b;
         tilewright_intrinsics::each!(i in $r { tilewright_intrinsics::each!(j in $v {
-            $t[i][j] = $tile!(VMAX $tile!(VLOAD $a.wrapping_add(i * $row_step), j), $t[i][j]);
+            $t[i][j] = $tile!(VMAXIMUM $tile!(VLOAD $a.wrapping_add(i * $row_step), j), $t[i][j]);
         }); });
     };
     (dw $tile:ident $t:ident $r:tt $v:tt $a:ident $b:tt $row_step:ident) => {

@@ -2,7 +2,9 @@
 
 use super::conv::ConvParams;
 use super::pointwise::PointwisePlan;
-use crate::testing::{Guarded, Numbers, Place, activation_error, assert_close, skip, tolerance};
+use crate::testing::{
+    Guarded, Numbers, Place, activation_error, assert_close, maximum, skip, tolerance,
+};
 use crate::{Activation, Choice, Dtype, Epilogue, Isa, KernelError};
 use alloc::vec::Vec;
 
@@ -36,7 +38,7 @@ fn check_plan(plan: &PointwisePlan, place: Place) {
         }
         sum += if p.epilogue.residual { f64::from(residual[i]) } else { 0.0 };
         let exact = match p.epilogue.activation {
-            Activation::Relu => sum.max(0.0),
+            Activation::Relu => maximum(sum, 0.0),
             Activation::Tanh => sum.tanh(),
             _ => sum,
         };

@@ -12,8 +12,7 @@ use core::ops::Range;
 /// What becomes of the pixels of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoolOp {
-    /// The largest; -inf if the window has no pixel in the image. A NaN counts as smaller than
-    /// every number.
+    /// The largest; -inf if the window has no pixel in the image, NaN if one of them is NaN.
     Max,
     /// The mean.
     Average {
@@ -238,7 +237,7 @@ macro_rules! pool_row {
                 window_kernels! { widths accum "average_pool", $tile $isa $isa_name $l $feat, [[any any]], [1 2] }
             }
             global_kernel! { max global_max "global_max_pool", $tile $isa $isa_name $l $feat,
-                f32::NEG_INFINITY, |t, x| tile!(VMAX x, t), |t, n| t }
+                f32::NEG_INFINITY, |t, x| tile!(VMAXIMUM x, t), |t, n| t }
             global_kernel! { accum global_average "global_average_pool", $tile $isa $isa_name $l $feat,
                 0.0, |t, x| tile!(VADD t, x), |t, n| tile!(VDIV t, n) }
             pub(super) const KERNELS: PoolKernels = PoolKernels {

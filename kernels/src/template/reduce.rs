@@ -16,9 +16,9 @@ pub enum ReduceOp {
     Sum,
     /// The sum divided by the count; NaN if there are none.
     Mean,
-    /// The largest; -inf if there are none. A NaN counts as smaller than every number.
+    /// The largest; -inf if there are none, NaN if one is NaN.
     Max,
-    /// The smallest; inf if there are none. A NaN counts as larger than every number.
+    /// The smallest; inf if there are none, NaN if one is NaN.
     Min,
     /// The product; 1 if there are none.
     Prod,
@@ -176,10 +176,10 @@ macro_rules! reduce_row {
                 sum Sum 0.0, 0.0, none, |t, x, m| tile!(VADD t, x), |p, q| tile!(VADD p, q), p + q, |t, n| t;
                 mean Mean 0.0, 0.0, none, |t, x, m| tile!(VADD t, x), |p, q| tile!(VADD p, q), p + q,
                     |t, n| tile!(VDIV t, n);
-                max Max f32::NEG_INFINITY, f32::NEG_INFINITY, none, |t, x, m| tile!(VMAX x, t),
-                    |p, q| tile!(VMAX p, q), if p > q { p } else { q }, |t, n| t;
-                min Min f32::INFINITY, f32::INFINITY, none, |t, x, m| tile!(VMIN x, t),
-                    |p, q| tile!(VMIN p, q), if p < q { p } else { q }, |t, n| t;
+                max Max f32::NEG_INFINITY, f32::NEG_INFINITY, none, |t, x, m| tile!(VMAXIMUM x, t),
+                    |p, q| tile!(VMAXIMUM p, q), if p > q || p.is_nan() { p } else { q }, |t, n| t;
+                min Min f32::INFINITY, f32::INFINITY, none, |t, x, m| tile!(VMINIMUM x, t),
+                    |p, q| tile!(VMINIMUM p, q), if p < q || p.is_nan() { p } else { q }, |t, n| t;
                 #[cfg(not(feature = "few-kernels"))]
                 prod Prod 1.0, 1.0, none, |t, x, m| tile!(VMUL t, x), |p, q| tile!(VMUL p, q), p * q, |t, n| t;
                 #[cfg(not(feature = "few-kernels"))]

@@ -2,7 +2,7 @@
 
 use super::reduce::{ReduceOp, ReduceParams, ReducePlan};
 use super::softmax::{SoftmaxParams, SoftmaxPlan};
-use crate::testing::{Guarded, Numbers, Place, assert_close, skip, tolerance};
+use crate::testing::{Guarded, Numbers, Place, assert_close, maximum, minimum, skip, tolerance};
 use crate::{Dtype, Isa, KernelError};
 use alloc::{vec, vec::Vec};
 
@@ -24,8 +24,8 @@ fn reduced(op: ReduceOp, x: &[f64]) -> f64 {
     match op {
         ReduceOp::Sum => sum(&|v| v),
         ReduceOp::Mean => sum(&|v| v) / x.len() as f64,
-        ReduceOp::Max => x.iter().fold(f64::NEG_INFINITY, |m, &v| if v > m { v } else { m }),
-        ReduceOp::Min => x.iter().fold(f64::INFINITY, |m, &v| if v < m { v } else { m }),
+        ReduceOp::Max => x.iter().copied().fold(f64::NEG_INFINITY, maximum),
+        ReduceOp::Min => x.iter().copied().fold(f64::INFINITY, minimum),
         ReduceOp::Prod => x.iter().product(),
         ReduceOp::L1 => sum(&f64::abs),
         ReduceOp::L2 => sum(&|v| v * v).sqrt(),
@@ -126,7 +126,23 @@ fn hand_computed() {
         assert_eq!(reduce(ReduceOp::Mean, 1, 3, 2, &[1., 2., 3., 4., 5., 6.]), [3.0, 4.0]);
         assert_eq!(reduce(ReduceOp::L2, 1, 2, 1, &[3., -4.]), [5.0]);
         assert_eq!(reduce(ReduceOp::L1, 1, 2, 1, &[3., -4.]), [7.0]);
-        assert_eq!(reduce(ReduceOp::Max, 1, 2, 1, &[f32::NAN, -4.]), [-4.0]);
+        // A NaN goes through, wherever it lies, beside infinities as well.
+        for (op, end) in [(ReduceOp::Max, f32::INFINITY), (ReduceOp::Min, f32::NEG_INFINITY)] {
+            for (axis, inner) in [(150, 1), (7, 70)] {
+                for at in 0..axis * inner {
+                    for others in [3.0, end, -end] {
+                        let mut x = vec![others; axis * inner];
+                        x[at] = f32::NAN;
+                        for (i, y) in reduce(op, 1, axis, inner, &x).into_iter().enumerate() {
+                            assert!(
+                                if i == at % inner { y.is_nan() } else { y == others },
+                                "{isa} {at}"
+                            );
+                        }
+                    }
+                }
+            }
+        }
         // Nothing at all.
         assert_eq!(reduce(ReduceOp::Sum, 2, 0, 1, &[]), [0.0; 2]);
         assert_eq!(reduce(ReduceOp::Max, 1, 0, 2, &[]), [f32::NEG_INFINITY; 2]);

@@ -8,8 +8,7 @@
 //! million others. Where a bound has a part in `|x|`, the exact result may be so near to 0 that ulp say
 //! nothing. Functions without one are exact.
 //!
-//! NaN gives NaN, except in [`UnaryOp::Relu`] and [`UnaryOp::ThresholdedRelu`], which compare:
-//! there it gives 0 (a signalling NaN may give NaN). Functions of the form `x * f(x)` give NaN at -inf, as their definition does.
+//! NaN gives NaN, except in [`UnaryOp::ThresholdedRelu`], which compares: there it gives 0. Functions of the form `x * f(x)` give NaN at -inf, as their definition does.
 
 use super::unary_list::unary_list;
 use crate::error::{check_len, checked_len};
@@ -20,7 +19,7 @@ use core::ops::Range;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum UnaryOp {
-    /// `x > 0 ? x : 0`; NaN becomes 0, as it does where a kernel has the function fused.
+    /// `max(0, x)`; a NaN stays.
     Relu,
     /// `x > 0 ? x : alpha * x`, correctly rounded.
     LeakyRelu {

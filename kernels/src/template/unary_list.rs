@@ -5,7 +5,7 @@
 /// of the vector `x` and the parameters `a` and `b`, all lanes equal.
 macro_rules! unary_list {
     ($then:ident $($args:tt)*) => { $then! { $($args)*;
-        relu Relu x 4 |x, a, b| tile!(VMAX x, tile!(VZERO));
+        relu Relu x 4 |x, a, b| tile!(VMAX tile!(VZERO), x);
         leaky_relu LeakyRelu x 4 |x, a, b| tile!(VSEL tile!(VGT x, tile!(VZERO)), x, tile!(VMUL x, a));
         clip Clip x 4 |x, a, b| tile!(VMIN b, tile!(VMAX a, x));
         sigmoid Sigmoid x 2 |x, a, b| tile!(MATH SIGMOID x);

@@ -2,7 +2,9 @@
 
 use super::depthwise::{DepthwiseParams, DepthwisePlan};
 use super::pool::{PoolOp, PoolParams, PoolPlan};
-use crate::testing::{Guarded, Numbers, Place, activation_error, assert_close, skip, tolerance};
+use crate::testing::{
+    Guarded, Numbers, Place, activation_error, assert_close, maximum, skip, tolerance,
+};
 use crate::{Activation, C_BLOCK, Dtype, Epilogue, Isa, KernelError};
 use alloc::{vec, vec::Vec};
 
@@ -43,9 +45,9 @@ fn pooled(p: &PoolParams, x: &[f32], n: usize, k: usize, oy: usize, ox: usize) -
     let shape = [p.c, p.h_in, p.w_in];
     let value = |[r, c]: [isize; 2]| f64::from(x[at(shape, n, k, r as usize, c as usize)]);
     match p.op {
-        PoolOp::Max => taps(p, oy, ox)
-            .filter(|t| t.2)
-            .fold(f64::NEG_INFINITY, |m, t| if value(t.1) > m { value(t.1) } else { m }),
+        PoolOp::Max => {
+            taps(p, oy, ox).filter(|t| t.2).fold(f64::NEG_INFINITY, |m, t| maximum(m, value(t.1)))
+        }
         PoolOp::Average { count_include_pad } => {
             let counts = |t: &([usize; 2], [isize; 2], bool)| {
                 let (bottom, right) = (p.h_in + p.pads[2], p.w_in + p.pads[3]);
@@ -220,7 +222,7 @@ fn pool_values(isa: Isa) {
     let mut y = vec![0.0; plan.y_len()];
     plan.compute(&vec![-1.0; plan.x_len()], &mut y).unwrap();
     assert_eq!(y, vec![-1.0; 9 * 16]);
-    // Infinities; a window of NaN gives -inf, a NaN among numbers is passed over.
+    // Infinities; a NaN goes through.
     for value in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
         check_pool(isa, &p, Place::Aligned, Some(value));
     }
@@ -230,6 +232,36 @@ fn pool_values(isa: Isa) {
         Place::Aligned,
         Some(f32::NAN),
     );
+    // A NaN alone reaches the windows that hold it, and no others.
+    for (size, window) in [([6, 6], 6), ([7, 9], 2), ([7, 9], 3), ([3, 40], 3)] {
+        let p = pool(
+            PoolOp::Max,
+            16,
+            size,
+            [window; 2],
+            [if window == 6 { 1 } else { 2 }; 2],
+            [0; 4],
+            false,
+        );
+        let plan = PoolPlan::new(isa, &p).unwrap();
+        for hole in 0..size[0] * size[1] {
+            let mut x = Numbers::new(9).floats(plan.x_len());
+            x[hole * 16 + 3] = f32::NAN;
+            let mut y = vec![0.0; plan.y_len()];
+            plan.compute(&x, &mut y).unwrap();
+            for (oy, ox, k) in
+                (0..p.h_out * p.w_out * 16).map(|i| (i / 16 / p.w_out, i / 16 % p.w_out, i % 16))
+            {
+                let found = y[at([16, p.h_out, p.w_out], 0, k, oy, ox)];
+                assert_close(
+                    found,
+                    pooled(&p, &x, 0, k, oy, ox),
+                    0.0,
+                    (plan.kernel_name(), hole, oy, ox, k),
+                );
+            }
+        }
+    }
     // The mean of ones is one at every border, or what counting the padding makes of it.
     for (include, corner) in [(false, 1.0), (true, 4.0 / 9.0)] {
         let op = PoolOp::Average { count_include_pad: include };
@@ -278,7 +310,7 @@ fn as_pool(p: &DepthwiseParams) -> PoolParams {
 fn activate(activation: Activation, x: f64) -> f64 {
     match activation {
         Activation::None => x,
-        Activation::Relu => x.max(0.0),
+        Activation::Relu => maximum(x, 0.0),
         Activation::Clip { min, max } => x.clamp(min.into(), max.into()),
         Activation::LeakyRelu { alpha } => {
             if x > 0.0 {

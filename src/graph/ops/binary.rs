@@ -5,7 +5,7 @@ use core::ops::Range;
 use tilewright_kernels::template::binary::{BinaryOp, BinaryParams, BinaryPlan};
 use tilewright_kernels::{Activation, C_BLOCK};
 
-use super::elements::{floats, integers, write_floats, write_low_bits};
+use super::elements::{floats, integers, maximum, minimum, write_floats, write_low_bits};
 use super::{LayoutRule, Operator, RuleCx, expect_operands};
 use crate::graph::{GraphError, Info, Layout, LowerCx, Step, View, ViewMut};
 use crate::tensor::{AlignedBytes, DType, Element, MAX_DIMS, broadcast};
@@ -53,28 +53,15 @@ fn per_channel(dims: &[usize], full: &[usize]) -> bool {
     dims.iter().enumerate().all(|(i, &d)| d == 1 || (i + missing == 1 && d == full[1]))
 }
 
-/// The function from its definition, in double precision. Comparisons are false for NaN, so min
-/// and max give the second operand then, as the kernels do.
+/// The function from its definition, in double precision.
 fn apply(op: BinaryOp, a: f64, b: f64) -> f64 {
     match op {
         BinaryOp::Add => a + b,
         BinaryOp::Sub => a - b,
         BinaryOp::Mul => a * b,
         BinaryOp::Div => a / b,
-        BinaryOp::Min => {
-            if a < b {
-                a
-            } else {
-                b
-            }
-        }
-        BinaryOp::Max => {
-            if a > b {
-                a
-            } else {
-                b
-            }
-        }
+        BinaryOp::Min => minimum(a, b),
+        BinaryOp::Max => maximum(a, b),
         BinaryOp::Pow => a.powf(b),
         BinaryOp::PRelu => {
             if a > 0.0 {

@@ -95,6 +95,21 @@ pub(super) fn integers(x: &View<'_>, op: &'static str) -> Result<Vec<i64>, Graph
     low_bits(x, op)
 }
 
+/// Whether it is NaN.
+pub(super) fn is_nan<T: PartialOrd>(x: &T) -> bool {
+    x.partial_cmp(x).is_none()
+}
+
+/// The larger of two numbers, NaN if either is, as kernels have it.
+pub(super) fn maximum<T: PartialOrd>(a: T, b: T) -> T {
+    if a > b || is_nan(&a) { a } else { b }
+}
+
+/// The smaller of two numbers, NaN if either is, as kernels have it.
+pub(super) fn minimum<T: PartialOrd>(a: T, b: T) -> T {
+    if a < b || is_nan(&a) { a } else { b }
+}
+
 /// An index counted from the front; negative ones count from the end.
 pub(super) fn position(op: &'static str, index: i64, extent: usize) -> Result<usize, GraphError> {
     let from_front = if index < 0 { index.checked_add(extent as i64) } else { Some(index) };

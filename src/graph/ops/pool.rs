@@ -1,5 +1,6 @@
 //! Max and average pooling over one or two spatial dimensions.
 
+use super::elements::maximum;
 use super::windows::count_along;
 use super::{LayoutRule, Operator, RuleCx, expect_operands};
 use crate::graph::{GraphError, Info, Layout, LowerCx, Step, View, ViewMut};
@@ -166,12 +167,12 @@ impl Operator for Pool {
             }
             (PoolKind::Max, DType::F32) => {
                 self.eval_as(dims, x.slice::<f32>(op)?, dst.slice(op)?, |values, _| {
-                    values.fold(f32::NEG_INFINITY, |a, b| if b > a { b } else { a })
+                    values.fold(f32::NEG_INFINITY, maximum)
                 })
             }
             (PoolKind::Max, DType::F64) => {
                 self.eval_as(dims, x.slice::<f64>(op)?, dst.slice(op)?, |values, _| {
-                    values.fold(f64::NEG_INFINITY, |a, b| if b > a { b } else { a })
+                    values.fold(f64::NEG_INFINITY, maximum)
                 })
             }
             (PoolKind::Max, DType::I8) => {

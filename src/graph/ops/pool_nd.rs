@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use super::cast::Number;
-use super::elements::{checked_count, expect_dtype, floats, unravel, write_floats};
+use super::elements::{checked_count, expect_dtype, floats, is_nan, unravel, write_floats};
 use super::windows::Windows;
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut, with_element};
@@ -69,7 +69,8 @@ impl PoolNd {
             let first = i / windows * area;
             let mut best: Option<usize> = None;
             self.windows.for_each(&at, spatial, &mut |_, cell| {
-                if best.is_none_or(|b| x[first + cell] > x[b]) {
+                let larger = |b: &T| x[first + cell] > *b || is_nan(&x[first + cell]) && !is_nan(b);
+                if best.is_none_or(|b| larger(&x[b])) {
                     best = Some(first + cell);
                 }
             });

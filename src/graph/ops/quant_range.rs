@@ -6,15 +6,15 @@ use std::sync::Arc;
 use tilewright_kernels::Isa;
 use tilewright_kernels::template::reduce::{ReduceOp, ReduceParams, ReducePlan};
 
-use super::elements::expect_dtype;
+use super::elements::{expect_dtype, maximum, minimum};
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
 
 /// Scale and zero point of `u8` for a tensor, as ONNX `DynamicQuantizeLinear` chooses them: the range of
-/// the elements and 0, in 255 steps. Of a tensor of zeros the scale is 1.
+/// the elements and 0, in 255 steps. Of a tensor of zeros the scale is 1, of one with a NaN it is NaN.
 ///
-/// Operand: `x` of f32. Result: `[2]`, the scale and the zero point as a number. NaNs do not count.
+/// Operand: `x` of f32. Result: `[2]`, the scale and the zero point as a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QuantRange;
 
@@ -25,7 +25,10 @@ const CHUNK: usize = 8192;
 
 /// Scale and zero point for a least and a greatest element.
 fn parameters([least, most]: [f32; 2]) -> [f32; 2] {
-    let (least, most) = (least.min(0.0), most.max(0.0));
+    let (least, most) = (minimum(least, 0.0), maximum(most, 0.0));
+    if least.is_nan() || most.is_nan() {
+        return [f32::NAN, 0.0];
+    }
     if least.total_cmp(&most).is_eq() || (least == 0.0 && most == 0.0) {
         return [1.0, 0.0];
     }
@@ -45,10 +48,10 @@ impl Operator for QuantRange {
     }
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
-        let range = src[0].slice::<f32>(OP)?.iter().fold([0f32; 2], |[least, most], &x| {
-            // The least of a NaN and a number is the number.
-            [least.min(x), most.max(x)]
-        });
+        let range = src[0]
+            .slice::<f32>(OP)?
+            .iter()
+            .fold([0f32; 2], |[least, most], &x| [minimum(least, x), maximum(most, x)]);
         dst.slice::<f32>(OP)?.copy_from_slice(&parameters(range));
         Ok(())
     }
@@ -113,8 +116,8 @@ impl Step for Whole {
                 core::slice::from_raw_parts_mut(dst.cast::<f32>(), 2),
             )
         };
-        let least = least.iter().copied().fold(f32::INFINITY, f32::min);
-        let most = most.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let least = least.iter().copied().fold(f32::INFINITY, minimum);
+        let most = most.iter().copied().fold(f32::NEG_INFINITY, maximum);
         y.copy_from_slice(&parameters([least, most]));
         Ok(())
     }
@@ -174,14 +177,35 @@ mod tests {
         cx.constant_value(y).unwrap().as_slice::<f32>().unwrap().to_vec()
     }
 
+    fn computed(x: &[f32], threads: usize) -> Vec<f32> {
+        let mut cx = Context::new();
+        let input = cx.input("x", DType::F32, &[x.len()]).unwrap();
+        let y = cx.op(QuantRange, &[input]).unwrap();
+        let mut executor = Executor::new(Isa::best(), threads).unwrap();
+        let plan = executor.plan(&mut cx, &[y]).unwrap();
+        let given = Tensor::from_slice(&[x.len()], x).unwrap();
+        executor.run(&plan, &[&given], None).unwrap()[0].as_slice::<f32>().unwrap().to_vec()
+    }
+
     #[test]
     fn the_range_and_zero_in_255_steps() {
         assert_eq!(reference(&[0.0, 2.0, -3.0, -2.5, 1.34, 0.5]), [5.0 / 255.0, 153.0]);
         assert_eq!(reference(&[1.0, 2.0, 5.1]), [5.1 / 255.0, 0.0]);
         assert_eq!(reference(&[-1.0, -2.0]), [2.0 / 255.0, 255.0]);
         assert_eq!(reference(&[0.0, -0.0]), [1.0, 0.0]);
-        assert_eq!(reference(&[f32::NAN, 255.0]), [1.0, 0.0]);
         assert_eq!(reference(&[]), [1.0, 0.0]);
+    }
+
+    #[test]
+    fn a_nan_makes_the_scale_nan() {
+        for at in [0, 5, CHUNK, 2 * CHUNK + 3] {
+            let mut x = vec![2.0f32; 2 * CHUNK + 4];
+            x[at] = f32::NAN;
+            let found = reference(&x);
+            assert!(found[0].is_nan() && found[1] == 0.0, "{found:?}");
+            let found = computed(&x, 1);
+            assert!(found[0].is_nan() && found[1] == 0.0, "{found:?}");
+        }
     }
 
     #[test]
@@ -189,14 +213,7 @@ mod tests {
         for n in [1, 15, CHUNK - 1, CHUNK, CHUNK + 1, 5 * CHUNK + 77] {
             let x: Vec<f32> = (0..n).map(|i| ((i * 7919) % 1009) as f32 - 300.0).collect();
             for threads in [1, 3] {
-                let mut cx = Context::new();
-                let input = cx.input("x", DType::F32, &[n]).unwrap();
-                let y = cx.op(QuantRange, &[input]).unwrap();
-                let mut executor = Executor::new(Isa::best(), threads).unwrap();
-                let plan = executor.plan(&mut cx, &[y]).unwrap();
-                let given = Tensor::from_slice(&[n], &x).unwrap();
-                let found = executor.run(&plan, &[&given], None).unwrap();
-                assert_eq!(found[0].as_slice::<f32>().unwrap()[..], reference(&x)[..], "{n}");
+                assert_eq!(computed(&x, threads)[..], reference(&x)[..], "{n}");
             }
         }
     }

@@ -3,7 +3,7 @@
 pub use tilewright_kernels::template::reduce::ReduceOp;
 use tilewright_kernels::template::reduce::{ReduceParams, ReducePlan};
 
-use super::elements::{self, low_bits, write_floats, write_low_bits};
+use super::elements::{self, low_bits, maximum, minimum, write_floats, write_low_bits};
 use super::plan_step::PlanStep;
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
@@ -13,8 +13,7 @@ use crate::tensor::DType;
 ///
 /// Integers wrap around, and what is not exact for them is computed in f64 and truncated. Of no
 /// elements a sum is 0, a product 1, a maximum or minimum the type's least or greatest value (of
-/// floats: an infinity). NaN counts as smaller than every number for a maximum, as larger for a
-/// minimum. `bool` has a maximum (or) and a minimum (and).
+/// floats: an infinity). A NaN makes the result NaN. `bool` has a maximum (or) and a minimum (and).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reduce {
     /// How.
@@ -141,13 +140,13 @@ fn ints(op: ReduceOp, v: &[i64], ends: [i64; 2]) -> Option<i64> {
 /// The reduction from its definition.
 fn floats(op: ReduceOp, v: &[f64]) -> f64 {
     let sum_of = |f: &dyn Fn(f64) -> f64| v.iter().map(|&v| f(v)).sum::<f64>();
-    let largest = || v.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let largest = || v.iter().copied().fold(f64::NEG_INFINITY, maximum);
     match op {
         ReduceOp::Sum => sum_of(&|v| v),
         ReduceOp::Mean => sum_of(&|v| v) / v.len() as f64,
         ReduceOp::Prod => v.iter().product(),
         ReduceOp::Max => largest(),
-        ReduceOp::Min => v.iter().copied().fold(f64::INFINITY, f64::min),
+        ReduceOp::Min => v.iter().copied().fold(f64::INFINITY, minimum),
         ReduceOp::L1 => sum_of(&f64::abs),
         ReduceOp::L2 => sum_of(&|v| v * v).sqrt(),
         ReduceOp::SumSquare => sum_of(&|v| v * v),

@@ -38,7 +38,7 @@ pub(crate) fn activate(activation: Activation, x: f32) -> f32 {
 /// The function from its definition, in double precision.
 pub(crate) fn apply(op: UnaryOp, x: f64) -> f64 {
     let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
-    let positive = |x: f64| if x > 0.0 { x } else { 0.0 };
+    let positive = |x: f64| if x < 0.0 { 0.0 } else { x };
     let softplus = |x: f64| positive(x) + (-x.abs()).exp().ln_1p();
     let elu = |x: f64, alpha: f64| if x > 0.0 { x } else { alpha * x.exp_m1() };
     let clip = |x: f64, min: f32, max: f32| {

@@ -42,6 +42,10 @@ typedef JOIN(float, VEC) floatv;
             (p)[l_] = s_[l_]; \
     }
 
+// The larger and the smaller of two numbers or vectors; NaN if either is.
+#define LARGER(a, b) ((((a) > (b)) | ((a) != (a))) ? (a) : (b))
+#define SMALLER(a, b) ((((a) < (b)) | ((a) != (a))) ? (a) : (b))
+
 // Functions of one number, by the code that the host gives (src/backend/opencl/ops/codes.rs); 0 is none.
 #define FUNCTIONS(T, NAME) \
     T NAME##_sigmoid(T x) { return 1.0f / (1.0f + exp(-x)); } \
@@ -50,7 +54,7 @@ typedef JOIN(float, VEC) floatv;
     { \
         const T zero = (T)(0.0f), one = (T)(1.0f), va = (T)(a), vb = (T)(b); \
         switch (kind) { \
-        case 1: return (x > zero) ? x : zero; \
+        case 1: return (x < zero) ? zero : x; \
         case 2: { T low = (x < va) ? va : x; return (low > vb) ? vb : low; } \
         case 3: return (x > zero) ? x : x * va; \
         case 4: return NAME##_sigmoid(x); \

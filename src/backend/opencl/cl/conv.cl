@@ -182,7 +182,7 @@ __kernel void pool(IN(float, x), OUT(float, y), int planes, int h, int w, int o_
             if (row < 0 || row >= h || column < 0 || column >= w)
                 continue;
             float v = x[row * w + column];
-            sum = kind == 0 ? fmax(sum, v) : sum + v;
+            sum = kind == 0 ? LARGER(v, sum) : sum + v;
             inside++;
         }
     }

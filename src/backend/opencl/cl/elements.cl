@@ -21,8 +21,8 @@ __kernel void unary(IN(float, x), OUT(float, y), int n, int kind, float a, float
         case 1: return a - b; \
         case 2: return a * b; \
         case 3: return a / b; \
-        case 4: return (a < b) ? a : b; \
-        case 5: return (a > b) ? a : b; \
+        case 4: return SMALLER(a, b); \
+        case 5: return LARGER(a, b); \
         case 6: return pow(a, b); \
         default: return (a > (T)(0.0f)) ? a : a * b; \
         } \

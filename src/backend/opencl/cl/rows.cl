@@ -115,8 +115,7 @@ __kernel void norm(IN(float, x), IN(float, scale), IN(float, bias), OUT(float, y
     }
 }
 
-// kind: 0 sum, 1 mean, 2 product, 3 maximum, 4 minimum, 5 L1, 6 L2, 7 sum of squares. A NaN is passed
-// over by maximum and minimum.
+// kind: 0 sum, 1 mean, 2 product, 3 maximum, 4 minimum, 5 L1, 6 L2, 7 sum of squares.
 __kernel void reduce(IN(float, x), OUT(float, y), int outer, int axis, int inner, int kind)
 {
     OPEN_IN(float, x);
@@ -130,8 +129,8 @@ __kernel void reduce(IN(float, x), OUT(float, y), int outer, int axis, int inner
         float v = x[k * inner];
         switch (kind) {
         case 2: sum *= v; break;
-        case 3: sum = fmax(sum, v); break;
-        case 4: sum = fmin(sum, v); break;
+        case 3: sum = LARGER(v, sum); break;
+        case 4: sum = SMALLER(v, sum); break;
         case 5: sum += fabs(v); break;
         case 6:
         case 7: sum += v * v; break;
