@@ -207,6 +207,18 @@ const ROWS: &[Row] = &[
         ..PLAIN
     },
     Row {
+        names: &["minicpm5"],
+        stages: &[
+            Pattern(r"\p{N}{1,3}"),
+            Words(concat!(
+                contractions!(),
+                r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+            )),
+        ],
+        whole: true,
+        ..PLAIN
+    },
+    Row {
         names: &["poro-chat", "bloom", "gpt3-finnish"],
         stages: &[Pattern(r" ?[^(\s|.,!?…。，、।۔،)]+")],
         ..PLAIN
