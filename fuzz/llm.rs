@@ -9,7 +9,7 @@ use tilewright::llm::{ChatTemplate, Llm, LlmOptions, Message};
 use super::gguf::{ARRAY, BOOL, F32, File, I32, STRING, U32, array, text, texts};
 
 /// Architectures with the tensors that this makes.
-const ARCHITECTURES: [&str; 4] = ["llama", "qwen2", "qwen3", "gemma"];
+const ARCHITECTURES: [&str; 6] = ["llama", "qwen2", "qwen3", "gemma", "granite", "lfm2"];
 
 /// Ways of cutting text, and one that does not exist.
 const CUTS: [&str; 6] = ["default", "llama-bpe", "qwen2", "gpt-2", "smollm", "none"];
@@ -51,14 +51,33 @@ pub(crate) fn model(u: &mut Unstructured<'_>) -> Result<(Vec<u8>, String)> {
         ("context_length", 16),
         ("rope.dimension_count", 16),
         ("attention.sliding_window", u.int_in_range(0..=4)?),
+        ("shortconv.l_cache", 3),
     ];
     if u.ratio(1, 4)? {
         let at = u.choose_index(settings.len())?;
         settings[at].1 = *u.choose(&WRONG)?;
     }
     let mut file = File::new().with("general.architecture", STRING, text(arch));
+    // Of LFM2, some layers convolve; which is in a list.
+    let convolves = match arch == "lfm2" {
+        true => (0..layers).map(|_| u.arbitrary()).collect::<Result<_>>()?,
+        false => vec![false; layers as usize],
+    };
+    if arch == "lfm2" {
+        settings.retain(|(name, _)| *name != "attention.head_count_kv");
+        let of_layer = |&convolves: &bool| if convolves { 0 } else { kv_heads };
+        let list: Vec<u8> = convolves.iter().flat_map(|c| of_layer(c).to_le_bytes()).collect();
+        let list = array(U32, layers.into(), &list);
+        file = file.with("lfm2.attention.head_count_kv", ARRAY, list);
+    }
     for (name, value) in settings {
         file = file.with(&format!("{arch}.{name}"), U32, value.to_le_bytes());
+    }
+    if arch == "granite" {
+        for name in ["embedding_scale", "residual_scale", "logit_scale"] {
+            let scale = if u.ratio(1, 8)? { u.arbitrary()? } else { 1.5f32 };
+            file = file.with(&format!("granite.{name}"), F32, scale.to_le_bytes());
+        }
     }
     let epsilon = if u.ratio(1, 16)? { u.arbitrary()? } else { 1e-5f32 };
     file =
@@ -75,26 +94,38 @@ pub(crate) fn model(u: &mut Unstructured<'_>) -> Result<(Vec<u8>, String)> {
     let kv = u64::from(width / heads * kv_heads);
     let [wide, deep, rows] = [u64::from(width), u64::from(hidden), tokens as u64];
     matrix(u, &mut file, "token_embd.weight", &[wide, rows])?;
-    matrix(u, &mut file, "output_norm.weight", &[wide])?;
-    for i in 0..layers {
-        let matrices: [(&str, &[u64]); 9] = [
+    let last = if arch == "lfm2" { "token_embd_norm.weight" } else { "output_norm.weight" };
+    matrix(u, &mut file, last, &[wide])?;
+    for (i, convolves) in convolves.into_iter().enumerate() {
+        let common: [(&str, &[u64]); 5] = [
             ("attn_norm", &[wide]),
             ("ffn_norm", &[wide]),
-            ("attn_q", &[wide, wide]),
-            ("attn_k", &[wide, kv]),
-            ("attn_v", &[wide, kv]),
-            ("attn_output", &[wide, wide]),
             ("ffn_gate", &[wide, deep]),
             ("ffn_up", &[wide, deep]),
             ("ffn_down", &[deep, wide]),
         ];
-        for (name, dims) in matrices {
+        let attention: [(&str, &[u64]); 4] = [
+            ("attn_q", &[wide, wide]),
+            ("attn_k", &[wide, kv]),
+            ("attn_v", &[wide, kv]),
+            ("attn_output", &[wide, wide]),
+        ];
+        let convolution: [(&str, &[u64]); 3] = [
+            ("shortconv.in_proj", &[wide, 3 * wide]),
+            ("shortconv.conv", &[3, wide]),
+            ("shortconv.out_proj", &[wide, wide]),
+        ];
+        let mixing = if convolves { &convolution[..] } else { &attention[..] };
+        for &(name, dims) in common.iter().chain(mixing) {
             matrix(u, &mut file, &format!("blk.{i}.{name}.weight"), dims)?;
+        }
+        if convolves {
+            continue;
         }
         for (name, size) in [("attn_q", wide), ("attn_k", kv), ("attn_v", kv)] {
             match arch {
                 "qwen2" => matrix(u, &mut file, &format!("blk.{i}.{name}.bias"), &[size])?,
-                "qwen3" if name != "attn_v" => {
+                "qwen3" | "lfm2" if name != "attn_v" => {
                     matrix(u, &mut file, &format!("blk.{i}.{name}_norm.weight"), &[16])?;
                 }
                 _ => {}
@@ -153,7 +184,8 @@ fn matrix(u: &mut Unstructured<'_>, file: &mut File, name: &str, dims: &[u64]) -
     let value = if fault == 4 { u.arbitrary::<f32>()? } else { 0.1 };
     let count = dims.iter().product::<u64>() as usize;
     // Blocks of 32 bytes behind a scale, or floats.
-    let (kind, data) = if dims.len() > 1 && u.arbitrary::<bool>()? {
+    let blocks = dims.len() > 1 && dims[0].is_multiple_of(32);
+    let (kind, data) = if blocks && u.arbitrary::<bool>()? {
         let scale = if fault == 4 { u.arbitrary::<[u8; 2]>()? } else { [0, 0x1c] };
         (8, [&scale[..], &[3; 32]].concat().repeat(count / 32))
     } else {

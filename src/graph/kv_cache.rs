@@ -17,7 +17,7 @@ pub struct KvShape {
     pub heads: usize,
     /// Elements of a key of one head.
     pub key_size: usize,
-    /// Elements of a value of one head.
+    /// Elements of a value of one head; 0 where [`super::ops::kv_conv::KvConv`] keeps its rows as keys.
     pub value_size: usize,
     /// Positions that can be kept.
     pub capacity: usize,
@@ -40,7 +40,11 @@ impl KvShape {
     /// possible.
     pub fn bytes(&self) -> Option<usize> {
         let [keys, values] = self.planes()?;
-        let kernels = self.params(1, self.heads).cache_bytes().ok()?;
+        let kernels = match self.value_size {
+            // Rows of a convolution, which has no kernels.
+            0 => 0,
+            _ => self.params(1, self.heads).cache_bytes().ok()?,
+        };
         keys.checked_add(values).map(|b| b.max(kernels)).filter(|&b| b <= isize::MAX as usize)
     }
 

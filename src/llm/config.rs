@@ -10,6 +10,9 @@ const MAX_LAYERS: usize = 4096;
 /// Most elements of a head that are believed.
 const MAX_HEAD: usize = 1 << 16;
 
+/// Most taps of a layer that convolves that are believed.
+const MAX_TAPS: usize = 64;
+
 /// How positions beyond those of the training are treated.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Scaling {
@@ -69,8 +72,12 @@ pub struct Config {
     pub feed_forward: usize,
     /// Heads of queries.
     pub heads: usize,
-    /// Heads of keys and values.
+    /// Heads of keys and values of the layers that attend.
     pub kv_heads: usize,
+    /// Which layers attend; all where it is empty. The others have 0 in `attention.head_count_kv`.
+    pub attending: Vec<bool>,
+    /// `shortconv.l_cache`: taps of the layers that convolve; 0 if there are none.
+    pub taps: usize,
     /// Elements of a query or key of one head.
     pub key_size: usize,
     /// Elements of a value of one head.
@@ -154,6 +161,28 @@ impl<'a> Keys<'a> {
             return Err(self.wrong(name, "a list of different numbers", "one for all layers"));
         }
         Ok(Some(first as usize))
+    }
+
+    /// Which layers have a count above 0, where some have 0 and the others have all the same; else nothing.
+    fn attending(&self, name: &str, layers: usize) -> Result<Vec<bool>, Error> {
+        let key = self.key(name);
+        if !matches!(self.metadata.get(&key), Some(Value::Array(_))) {
+            return Ok(Vec::new());
+        }
+        let list = self.metadata.u32s(&key)?.unwrap_or_default();
+        let most = list.iter().max().copied().unwrap_or(0);
+        let mixed = list.contains(&0) && list.iter().all(|&n| n == 0 || n == most) && most > 0;
+        if mixed && list.len() != layers {
+            let expected = format!("one of {layers} numbers");
+            return Err(self.wrong(name, format!("a list of {}", list.len()), &expected));
+        }
+        Ok(if mixed { list.iter().map(|&n| n > 0).collect() } else { Vec::new() })
+    }
+
+    /// The largest of a list of counts.
+    fn largest(&self, name: &str) -> Result<usize, Error> {
+        let list = self.metadata.u32s(&self.key(name))?.unwrap_or_default();
+        Ok(list.iter().max().copied().unwrap_or(0) as usize)
     }
 
     /// Which layers have a window: a number, or a list of booleans, one per layer.
@@ -261,7 +290,11 @@ impl Config {
         let heads = keys.uniform(heads_name)?.filter(|&n| n > 0);
         let heads = heads.ok_or_else(|| LlmError::MissingKey(keys.key(heads_name)))?;
         let kv_name = "attention.head_count_kv";
-        let kv_heads = keys.uniform(kv_name)?.unwrap_or(heads);
+        let attending = keys.attending(kv_name, layers)?;
+        let kv_heads = match attending.is_empty() {
+            true => keys.uniform(kv_name)?.unwrap_or(heads),
+            false => keys.largest(kv_name)?,
+        };
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
             let expected = format!("a number that divides the {heads} heads");
             return Err(keys.wrong(kv_name, kv_heads, &expected));
@@ -293,6 +326,11 @@ impl Config {
             None => keys.positive(layer)?,
         };
         let window_pattern = keys.window_pattern(layers)?;
+        let taps_name = "shortconv.l_cache";
+        let taps = if attending.is_empty() { 0 } else { keys.needed(taps_name)? };
+        if taps > MAX_TAPS {
+            return Err(keys.wrong(taps_name, taps, &format!("at most {MAX_TAPS}")));
+        }
         let causal = "attention.causal";
         if keys.metadata.get(&keys.key(causal)) == Some(&Value::Bool(false)) {
             return Err(keys.wrong(causal, false, "true: rows see only what is before them"));
@@ -304,6 +342,8 @@ impl Config {
             feed_forward: feed_forward.ok_or_else(|| LlmError::MissingKey(keys.key(ff_name)))?,
             heads,
             kv_heads,
+            attending,
+            taps,
             key_size,
             value_size,
             vocabulary: keys.vocabulary()?.unwrap_or(rows),
@@ -354,6 +394,11 @@ impl Config {
             Scaling::Yarn { factor, .. } => 1.0 + 0.1 * factor.ln(),
         };
         self.rope.attention_factor * yarn as f32
+    }
+
+    /// Whether a layer attends, and does not convolve instead.
+    pub(super) fn attends(&self, layer: usize) -> bool {
+        self.attending.get(layer).copied().unwrap_or(true)
     }
 
     /// The window of a layer, if it has one; all layers have one where there is no pattern.

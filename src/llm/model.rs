@@ -22,6 +22,9 @@ use tilewright_kernels::Isa;
 /// Most positions of a session that asks for no number of them.
 const CONTEXT: usize = 4096;
 
+/// Rows that layers keep which convolve. To go back further than that, a text is computed again from its beginning.
+const ROWS: usize = 256;
+
 /// How a model is loaded and how its sessions run.
 #[derive(Clone, Debug)]
 pub struct LlmOptions {
@@ -177,9 +180,7 @@ impl Llm {
             _held: None,
         };
         // Building the graph asks for all tensors, so that a wrong one is found now.
-        let cache = Arc::new(KvCache::new(inner.cache_shape(1))?);
-        let caches = vec![cache; inner.config.layers];
-        inner.graph(&mut inner.context(), &caches, 1, Rows::Last)?;
+        inner.graph(&mut inner.context(), &inner.caches(1)?, 1, Rows::Last)?;
         let names: Vec<String> = inner.weights.left_over().into_iter().map(str::to_owned).collect();
         if !names.is_empty() {
             let arch = inner.config.arch.clone();
@@ -286,18 +287,32 @@ impl Inner {
         self.options.context.unwrap_or(self.config.context.min(CONTEXT)).max(1)
     }
 
-    /// Sizes of the cache of a layer.
-    pub(super) fn cache_shape(&self, capacity: usize) -> KvShape {
-        let Config { kv_heads, key_size, value_size, .. } = self.config;
+    /// Whether the caches have what positions from this one on need, if some up to `newest` were computed: those of
+    /// layers that convolve keep the last rows only.
+    pub(super) fn can_go_on(&self, position: usize, newest: usize) -> bool {
+        let needed = position - position.min(self.config.taps.saturating_sub(1));
+        let all = self.config.attending.iter().all(|&attends| attends);
+        all || newest <= needed.saturating_add(self.kept_rows(self.positions()))
+    }
+
+    /// Rows that a layer keeps which convolves, in a session of so many positions.
+    fn kept_rows(&self, positions: usize) -> usize {
+        positions.min(ROWS).max(self.config.taps)
+    }
+
+    /// Sizes of the caches of all layers.
+    pub(super) fn cache_shapes(&self, capacity: usize) -> impl Iterator<Item = KvShape> {
+        let Config { kv_heads, key_size, value_size, embedding, .. } = self.config;
         let dtype = self.options.cache_type;
-        KvShape { heads: kv_heads, key_size, value_size, capacity, dtype }
+        let attention = KvShape { heads: kv_heads, key_size, value_size, capacity, dtype };
+        let (key_size, capacity) = (embedding.saturating_add(1), self.kept_rows(capacity));
+        let rows = KvShape { heads: 1, key_size, value_size: 0, capacity, dtype: DType::F32 };
+        (0..self.config.layers).map(move |i| if self.config.attends(i) { attention } else { rows })
     }
 
     /// Caches of all layers, with nothing in them.
     pub(super) fn caches(&self, capacity: usize) -> Result<Vec<Arc<KvCache>>, Error> {
-        let shape = self.cache_shape(capacity);
-        let one = |_| Ok(Arc::new(KvCache::new(shape)?));
-        (0..self.config.layers).map(one).collect()
+        self.cache_shapes(capacity).map(|shape| Ok(Arc::new(KvCache::new(shape)?))).collect()
     }
 
     /// An empty graph that shares packed weights with all others of the model.

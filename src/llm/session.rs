@@ -12,7 +12,7 @@ use super::sampler::Candidate;
 use crate::Error;
 use crate::ProfileRow;
 use crate::backend::cpu::{Executor, Inputs, NodeInfo, Plan};
-use crate::graph::kv_cache::KvCache;
+use crate::graph::kv_cache::{KvCache, KvShape};
 use crate::graph::ops::best::{self, Best};
 use crate::tensor::{DType, Tensor, available_memory};
 use tilewright_kernels::Isa;
@@ -46,6 +46,8 @@ pub struct Session {
     plans: VecDeque<Entry>,
     /// Tokens in the cache.
     history: Vec<u32>,
+    /// Most positions that were computed since the first one was.
+    newest: usize,
     cancel: Arc<AtomicBool>,
     /// The tokens that [`Session::best`] has found.
     best: Vec<Candidate>,
@@ -82,8 +84,8 @@ impl Session {
         let context = model.positions();
         let most = || available_memory().map_or(usize::MAX, |free| free / 5 * 4);
         let limit = model.options.memory_limit.unwrap_or_else(most);
-        let needed = model.cache_shape(context).bytes();
-        let needed = needed.and_then(|b| b.checked_mul(model.config.layers));
+        let bytes = |sum: usize, shape: KvShape| sum.checked_add(shape.bytes()?);
+        let needed = model.cache_shapes(context).try_fold(0, bytes);
         let left = needed.and_then(|needed| limit.checked_sub(needed));
         let Some(left) = left.filter(|_| i32::try_from(context).is_ok()) else {
             let needed = needed.unwrap_or(usize::MAX);
@@ -103,7 +105,7 @@ impl Session {
         let best = Vec::new();
         let large_pages = executor.leaves_the_cpu();
         let mut session =
-            Self { model, executor, caches, large_pages, plans, history, cancel, best };
+            Self { model, executor, caches, large_pages, plans, history, newest: 0, cancel, best };
         // Packs the weights, and finds out whether everything can be computed.
         if !session.repacks_later() {
             session.entry(1, Want::Logits(Rows::Last))?;
@@ -127,6 +129,7 @@ impl Session {
             to.copy_from(from)?;
         }
         other.history.extend_from_slice(&self.history);
+        other.newest = self.newest;
         Ok(other)
     }
 
@@ -293,6 +296,15 @@ impl Session {
         if self.cancel.load(Ordering::Relaxed) {
             return Err(LlmError::Cancelled.into());
         }
+        if self.history.is_empty() {
+            self.newest = 0;
+        }
+        if !self.model.can_go_on(self.history.len(), self.newest) {
+            // The caches no longer have what comes before.
+            let history = self.history.clone();
+            self.truncate(0);
+            self.fill(&history)?;
+        }
         let short = self.history.is_empty() && (2..=SHORT).contains(&tokens.len());
         if !short && self.repacks_later() {
             self.model.pack_from_now_on();
@@ -305,6 +317,7 @@ impl Session {
         self.entry(tokens.len(), want)?;
         let Entry { plan, order, inputs, results, times, runs, .. } = &mut self.plans[0];
         let first = self.history.len();
+        self.newest = self.newest.max(first + tokens.len());
         let values = [
             &mut tokens.iter().map(|&t| t as i32) as &mut dyn Iterator<Item = i32>,
             &mut (0..tokens.len()).map(|i| (first + i) as i32),

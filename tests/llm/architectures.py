@@ -46,6 +46,9 @@ class Architecture:
     pattern: int = 0
     # Layers without the window turn nothing.
     still: bool = False
+    # Layers that convolve along the positions, with so many taps, in place of attending.
+    convolving: tuple = ()
+    taps: int = 0
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
     attention_scale: float = 0.0
@@ -55,6 +58,10 @@ class Architecture:
     attention_cap: float = 0.0
     final_cap: float = 0.0
     epsilon: float = 1e-5
+
+    @property
+    def last_norm(self):
+        return "token_embd_norm" if self.convolving else "output_norm"
 
     def windowed(self, layer):
         return self.window > 0 and (self.pattern == 0 or layer % self.pattern < self.pattern - 1)
@@ -97,6 +104,10 @@ ARCHITECTURES = {
         Architecture("internlm2", "internlm2", base=1e6),
         Architecture("cohere2", "cohere2", tied=True, layers=4, layer_norm=True, norm_bias=False, parallel=True,
                      window=24, pattern=4, still=True, base=5e4, logit_scale=0.5),
+        Architecture("lfm2", "lfm2", layers=5, tied=True, neighbours=False, base=1e6, head_norms=True,
+                     convolving=(0, 2, 4), taps=3),
+        Architecture("lfm2-attention-last", "lfm2", layers=3, tied=True, neighbours=False, base=1e6, head_norms=True,
+                     convolving=(0, 1), taps=3),
         Architecture("qwen2vl", "qwen2vl", neighbours=False, base=1e6, bias=True, epsilon=1e-6),
         Architecture("qwen3vl", "qwen3vl", neighbours=False, base=5e6, head_norms=True, epsilon=1e-6),
     )
@@ -133,7 +144,7 @@ def tensors(a, seed):
     yield "token_embd.weight", matrix(VOCAB, WIDTH, 3.0)
     if not a.tied:
         yield "output.weight", matrix(VOCAB, WIDTH, 3.0)
-    yield from norm("output_norm", WIDTH)
+    yield from norm(a.last_norm, WIDTH)
     if a.factors == "llama3":
         yield "rope_freqs.weight", frequency_factors(a).astype(numpy.float32)
     if a.factors == "phi3":
@@ -143,21 +154,26 @@ def tensors(a, seed):
         b = f"blk.{i}."
         if a.pre_norms:
             yield from norm(b + "attn_norm", WIDTH)
-        if a.fused:
+        if i in a.convolving:
+            yield b + "shortconv.in_proj.weight", matrix(3 * WIDTH, WIDTH, 1.4)
+            yield b + "shortconv.conv.weight", matrix(WIDTH, a.taps, 1.0)
+            yield b + "shortconv.out_proj.weight", matrix(WIDTH, WIDTH, gain)
+        elif a.fused:
             yield b + "attn_qkv.weight", matrix(q + 2 * kv, WIDTH, 1.4)
         else:
             for part, rows, sharp in (("q", q, 1.4), ("k", kv, 1.4), ("v", kv, 1.0)):
                 yield f"{b}attn_{part}.weight", matrix(rows, WIDTH, sharp)
                 if a.bias:
                     yield f"{b}attn_{part}.bias", vector(rows, 0.0)
-        if a.head_norms:
+        if a.head_norms and i not in a.convolving:
             # StableLM has one LayerNorm weight a head, the others one RMS weight for all.
             shape = (lambda heads: (heads, HEAD)) if a.layer_norm else (lambda heads: (HEAD,))
             if a.joint_norms:
                 shape = lambda heads: (heads * HEAD,)  # noqa: E731
             yield b + "attn_q_norm.weight", vector(shape(a.heads), 1.4)
             yield b + "attn_k_norm.weight", vector(shape(KV_HEADS), 1.4)
-        yield b + "attn_output.weight", matrix(WIDTH, q, gain)
+        if i not in a.convolving:
+            yield b + "attn_output.weight", matrix(WIDTH, q, gain)
         if a.post_norms:
             yield b + "post_attention_norm.weight", vector(WIDTH, gain)
             yield b + "post_ffw_norm.weight", vector(WIDTH, gain)
@@ -189,7 +205,11 @@ def _parameters(writer, a):
     writer.add_block_count(a.layers)
     writer.add_feed_forward_length(HIDDEN)
     writer.add_head_count(a.heads)
-    writer.add_head_count_kv(KV_HEADS)
+    if a.convolving:
+        writer.add_head_count_kv([0 if i in a.convolving else KV_HEADS for i in range(a.layers)])
+        writer.add_shortconv_l_cache(a.taps)
+    else:
+        writer.add_head_count_kv(KV_HEADS)
     writer.add_key_length(HEAD)
     writer.add_value_length(HEAD)
     (writer.add_layer_norm_eps if a.layer_norm else writer.add_layer_norm_rms_eps)(a.epsilon)
@@ -230,7 +250,7 @@ def write(path, a, kind, quantise, seed=7):
     _vocabulary(writer)
     values = {}
     for name, value in tensors(a, seed):
-        if value.ndim == 1 or "norm" in name or kind.name == "F32":
+        if value.ndim == 1 or "norm" in name or "shortconv.conv" in name or kind.name == "F32":
             writer.add_tensor(name, value)
         elif kind.name == "F16":
             value = value.astype(numpy.float16)

@@ -98,6 +98,14 @@ def _attention(a, w, b, x, layer, context):
     return mixed.reshape(tokens, -1) @ w[b + "attn_output.weight"].T
 
 
+def _convolution(a, w, b, x):
+    before, after, x = numpy.split(x @ w[b + "shortconv.in_proj.weight"].T, 3, -1)
+    x, weights = before * x, w[b + "shortconv.conv.weight"]
+    back = [numpy.pad(x, ((i, 0), (0, 0)))[: len(x)] for i in range(a.taps)]
+    mixed = sum(weights[:, a.taps - 1 - i] * rows for i, rows in enumerate(back))
+    return (after * mixed) @ w[b + "shortconv.out_proj.weight"].T
+
+
 def _feed_forward(a, w, b, x):
     up = x @ w[b + "ffn_up.weight"].T
     if a.fused:
@@ -121,7 +129,10 @@ def logits(a, w, ids, context=512):
     for i in range(a.layers):
         b = f"blk.{i}."
         normed = norm(x, b + "attn_norm") if a.pre_norms else x
-        mixed = _attention(a, w, b, normed, i, context)
+        if i in a.convolving:
+            mixed = _convolution(a, w, b, normed)
+        else:
+            mixed = _attention(a, w, b, normed, i, context)
         if a.post_norms:
             mixed = _rms(mixed, w[b + "post_attention_norm.weight"], a.epsilon)
         if a.parallel:
@@ -132,6 +143,6 @@ def logits(a, w, ids, context=512):
         if a.post_norms:
             out = _rms(out, w[b + "post_ffw_norm.weight"], a.epsilon)
         x = x + a.residual_scale * out
-    out = norm(x, "output_norm") @ w["token_embd.weight" if a.tied else "output.weight"].T
+    out = norm(x, a.last_norm) @ w["token_embd.weight" if a.tied else "output.weight"].T
     out = out / a.logit_scale if a.divides_logits else out * a.logit_scale
     return _cap(out, a.final_cap)

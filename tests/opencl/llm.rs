@@ -96,7 +96,6 @@ fn model(arch: &str, kind: Kind) -> Vec<u8> {
         ("embedding_length", WIDTH),
         ("feed_forward_length", HIDDEN),
         ("attention.head_count", heads),
-        ("attention.head_count_kv", kv_heads),
         ("attention.key_length", HEAD),
         ("attention.value_length", HEAD),
         ("context_length", 256),
@@ -107,6 +106,16 @@ fn model(arch: &str, kind: Kind) -> Vec<u8> {
     for (name, value) in numbers {
         file = file.with(&format!("{arch}.{name}"), U32, (value as u32).to_le_bytes());
     }
+    // Of LFM2, the first layer convolves.
+    let convolves = |layer: usize| arch == "lfm2" && layer == 0;
+    let key = format!("{arch}.attention.head_count_kv");
+    file = if arch == "lfm2" {
+        let list = [[0; 4], (kv_heads as i32).to_le_bytes()].concat();
+        let taps = (format!("{arch}.shortconv.l_cache"), 3u32.to_le_bytes());
+        file.with(&taps.0, U32, taps.1).with(&key, ARRAY, array(I32, layers as u64, &list))
+    } else {
+        file.with(&key, U32, (kv_heads as u32).to_le_bytes())
+    };
     let epsilon = 1e-5f32.to_le_bytes();
     file = file.with(&format!("{arch}.attention.layer_norm_rms_epsilon"), F32, epsilon);
     if arch == "gemma2" {
@@ -137,20 +146,34 @@ fn model(arch: &str, kind: Kind) -> Vec<u8> {
     // Logits far apart, as those of a trained model are.
     file = matrix(file, "token_embd.weight", WIDTH, VOCABULARY, 16.0);
     file = matrix(file, "output.weight", WIDTH, VOCABULARY, 4.0);
-    file = vector(file, "output_norm.weight", WIDTH, 1.0);
+    let last = if arch == "lfm2" { "token_embd_norm.weight" } else { "output_norm.weight" };
+    file = vector(file, last, WIDTH, 1.0);
     let kv = kv_heads * HEAD;
     for layer in 0..layers {
         let name = |part: &str| format!("blk.{layer}.{part}");
-        let matrices = [
-            ("attn_q.weight", WIDTH, WIDTH),
-            ("attn_k.weight", WIDTH, kv),
-            ("attn_v.weight", WIDTH, kv),
-            ("attn_output.weight", WIDTH, WIDTH),
+        let mixing: &[(&str, usize, usize)] = match convolves(layer) {
+            true => {
+                let taps: Vec<f32> = noise(WIDTH * 3, 5);
+                let bytes: Vec<u8> = taps.iter().flat_map(|v| v.to_le_bytes()).collect();
+                file = file.tensor(&name("shortconv.conv.weight"), 0, &[3, WIDTH as u64], &bytes);
+                &[
+                    ("shortconv.in_proj.weight", WIDTH, 3 * WIDTH),
+                    ("shortconv.out_proj.weight", WIDTH, WIDTH),
+                ]
+            }
+            false => &[
+                ("attn_q.weight", WIDTH, WIDTH),
+                ("attn_k.weight", WIDTH, kv),
+                ("attn_v.weight", WIDTH, kv),
+                ("attn_output.weight", WIDTH, WIDTH),
+            ],
+        };
+        let network = [
             ("ffn_gate.weight", WIDTH, HIDDEN),
             ("ffn_up.weight", WIDTH, HIDDEN),
             ("ffn_down.weight", HIDDEN, WIDTH),
         ];
-        for (part, k, n) in matrices {
+        for &(part, k, n) in mixing.iter().chain(&network) {
             file = matrix(file, &name(part), k, n, 1.0);
         }
         file = vector(file, &name("attn_norm.weight"), WIDTH, 1.0);
@@ -160,7 +183,7 @@ fn model(arch: &str, kind: Kind) -> Vec<u8> {
                 file = vector(file, &name(part), n, 0.0);
             }
         }
-        if arch == "qwen3" {
+        if arch == "qwen3" || arch == "lfm2" && !convolves(layer) {
             file = vector(file, &name("attn_q_norm.weight"), HEAD, 1.0);
             file = vector(file, &name("attn_k_norm.weight"), HEAD, 1.0);
         }
@@ -257,6 +280,29 @@ fn architectures_and_types_choose_the_tokens_of_the_cpu() {
     // Random weights leave some tokens nearly equal; most runs must not meet any.
     assert!(all <= 4, "{all} of 512 tokens are others");
     assert_eq!(device.fallbacks().on_cpu, [], "the CPU computes part of a model");
+}
+
+/// The CPU keeps what convolutions have seen, the device what attention has; sessions that go back or fork
+/// take both along.
+#[test]
+fn a_model_that_convolves_is_computed_by_both() {
+    let Some(device) = open(options()) else { return };
+    let bytes = model("lfm2", Kind::F16);
+    let load = |options| Llm::from_bytes(bytes.clone(), options).unwrap();
+    assert!(compare(&device, &load, "lfm2") <= 2);
+    let names = device.fallbacks().on_cpu;
+    assert!(names.iter().any(|(op, _)| op == "kv_conv"), "{names:?}");
+    let mut session = load(options_on(Some(&device))).session().unwrap();
+    let whole = session.prompt(&PROMPT).unwrap().to_vec();
+    session.truncate(4);
+    let mut other = session.fork().unwrap();
+    for session in [&mut session, &mut other] {
+        let again = session.prompt(&PROMPT).unwrap();
+        let most = whole.iter().fold(0f32, |m, v| m.max(v.abs()));
+        for (a, b) in again.iter().zip(&whole) {
+            assert!((a - b).abs() <= ROUNDING * most, "{a} {b}");
+        }
+    }
 }
 
 #[test]

@@ -35,7 +35,7 @@ pub struct KvAttention {
     pub cache: Arc<KvCache>,
 }
 
-const OP: &str = "kv_attention";
+pub(super) const OP: &str = "kv_attention";
 
 impl Operator for KvAttention {
     fn name(&self) -> &'static str {
@@ -92,7 +92,7 @@ impl Operator for KvAttention {
         let [key_plane, _] = shape.planes().expect("the cache exists");
         let (keys, values) = memory.split_at_mut(key_plane);
         for (i, &position) in positions.iter().enumerate() {
-            let at = check_position(position, shape.capacity)?;
+            let at = check_position(OP, position, shape.capacity)?;
             store(&shape, keys, at, k, i, shape.key_size)?;
             store(&shape, values, at, v, i, shape.value_size)?;
         }
@@ -100,7 +100,7 @@ impl Operator for KvAttention {
         let rows = dst.slice::<f32>(OP)?.chunks_exact_mut(shape.value_size.max(1));
         for (i, y) in rows.enumerate() {
             let (row, head) = (i / self.heads, i % self.heads);
-            let position = check_position(positions[row], shape.capacity)?;
+            let position = check_position(OP, positions[row], shape.capacity)?;
             let first = self.window.map_or(0, |w| (position + 1).saturating_sub(w));
             let q = &q[i * shape.key_size..][..shape.key_size];
             let q: Vec<f64> = q.iter().map(|&q| f64::from(q)).collect();
@@ -135,8 +135,12 @@ impl Operator for KvAttention {
 }
 
 /// A position as an index below the capacity.
-pub(super) fn check_position(position: i32, capacity: usize) -> Result<usize, GraphError> {
-    let out = GraphError::IndexOutOfRange { op: OP, index: position.into(), extent: capacity };
+pub(super) fn check_position(
+    op: &'static str,
+    position: i32,
+    capacity: usize,
+) -> Result<usize, GraphError> {
+    let out = GraphError::IndexOutOfRange { op, index: position.into(), extent: capacity };
     usize::try_from(position).ok().filter(|&p| p < capacity).ok_or(out)
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tilewright_kernels::{AttentionOperands, AttentionPlan};
 
-use super::kv_attention::check_position;
+use super::kv_attention::{OP, check_position};
 use crate::graph::kv_cache::KvCache;
 use crate::graph::{GraphError, Step};
 
@@ -68,7 +68,7 @@ impl Step for Stage {
         let positions: *const i32 = src[3].cast();
         // SAFETY: there is a position for each row.
         for &position in unsafe { slice::from_raw_parts(positions, plan.params().rows) } {
-            check_position(position, plan.params().capacity)?;
+            check_position(OP, position, plan.params().capacity)?;
         }
         let o = AttentionOperands {
             q: src[0].cast(),

@@ -237,6 +237,7 @@ ops! {
         grid_sample::GridSample,
         inverse::Inverse,
         kv_attention::KvAttention,
+        kv_conv::KvConv,
         linear_attention::LinearAttention,
         math::Math,
         nll_loss::NllLoss,

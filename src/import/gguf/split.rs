@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{GgufError, Metadata};
+use super::{GgufError, Metadata, Value};
 use crate::import::ImportError;
 
 /// What the metadata of a part say about it.
@@ -50,6 +50,15 @@ pub(super) fn fault(no: usize, reason: impl Into<String>) -> ImportError {
     GgufError::Split { part: no + 1, reason: reason.into() }.into()
 }
 
+/// Whether two values are the same, one that is NaN and itself too.
+fn same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::F32(a), Value::F32(b)) => a.to_bits() == b.to_bits(),
+        (Value::F64(a), Value::F64(b)) => a.to_bits() == b.to_bits(),
+        _ => a == b,
+    }
+}
+
 /// Checks that parts, each with its number of tensors, are all parts of one model, in their order.
 pub(super) fn check(parts: &[(Split, &Metadata, usize)]) -> Result<(), ImportError> {
     let Some(&(first, common, _)) = parts.first() else { return Ok(()) };
@@ -69,8 +78,8 @@ pub(super) fn check(parts: &[(Split, &Metadata, usize)]) -> Result<(), ImportErr
             return Err(fault(no, reason));
         }
         // Only the first part has all metadata; what others repeat must be the same.
-        let differs = |&(key, value): &(&str, &super::Value)| {
-            key != "split.no" && common.get(key).is_some_and(|v| v != value)
+        let differs = |&(key, value): &(&str, &Value)| {
+            key != "split.no" && common.get(key).is_some_and(|v| !same(v, value))
         };
         if let Some((key, _)) = metadata.iter().find(differs) {
             return Err(fault(no, format!("{key} differs from that of the first part")));

@@ -48,6 +48,8 @@ pub(super) struct Decoder {
     pub(super) ffn_norm: Holds,
     /// Norms behind attention and feed-forward network.
     pub(super) post_norms: Holds,
+    /// The norm behind all blocks.
+    pub(super) last_norm: &'static str,
     /// What the results of both are multiplied with before they are added to the sum.
     pub(super) residual_scale: f32,
     /// What logits are multiplied with.
@@ -65,6 +67,7 @@ impl Decoder {
         pre_norms: true,
         ffn_norm: Holds::Always,
         post_norms: Holds::Never,
+        last_norm: "output_norm",
         residual_scale: 1.0,
         logit_scale: 1.0,
     };
@@ -107,9 +110,12 @@ impl Builder<'_> {
                 true => self.layer_norm(x, layer, "attn_norm", blocks.norm)?,
                 false => x,
             };
-            let a = self.attended_heads(h, layer, blocks, place(layer))?;
+            let (a, last) = match self.config().attends(layer) {
+                true => (self.attended_heads(h, layer, blocks, place(layer))?, "attn_output"),
+                false => (self.convolved(h, layer)?, "shortconv.out_proj"),
+            };
             let rest = self.wanted(layer, x)?;
-            let a = self.layer_linear(a, layer, "attn_output")?;
+            let a = self.layer_linear(a, layer, last)?;
             let normed =
                 self.norm_if(blocks.post_norms, a, layer, "post_attention_norm", blocks)?;
             x = self.add_scaled(rest, normed.unwrap_or(a), blocks.residual_scale)?;
@@ -122,7 +128,7 @@ impl Builder<'_> {
             let normed = self.norm_if(blocks.post_norms, h, layer, "post_ffw_norm", blocks)?;
             x = self.add_scaled(x, normed.unwrap_or(h), blocks.residual_scale)?;
         }
-        let x = self.norm(x, "output_norm", blocks.norm)?;
+        let x = self.norm(x, blocks.last_norm, blocks.norm)?;
         let x = self.scaled(x, blocks.logit_scale)?;
         self.logits(x)
     }

@@ -9,6 +9,7 @@ use crate::graph::ops::block_matmul::BlockMatMul;
 use crate::graph::ops::embedding::Embedding;
 use crate::graph::ops::glu::{Glu, GluOp};
 use crate::graph::ops::kv_attention::KvAttention;
+use crate::graph::ops::kv_conv::KvConv;
 use crate::graph::ops::norm::{Norm, NormOp};
 use crate::graph::ops::rope::{Rope, RopeStyle};
 use crate::graph::ops::rope_table::RopeTable;
@@ -48,7 +49,7 @@ pub(in crate::llm) struct Builder<'a> {
     positions: TensorId,
     /// Whether attention may round to bf16.
     pub(in crate::llm) bf16: bool,
-    /// What the last layer has attended to.
+    /// What the last layer has attended to, or convolved.
     attended: Option<TensorId>,
 }
 
@@ -344,6 +345,29 @@ impl<'a> Builder<'a> {
             self.attended = Some(self.wanted(layer, a)?);
         }
         Ok(a)
+    }
+
+    /// What a layer without attention has in its place: a convolution along the positions of one part of
+    /// `x` times another, times a third; of the tokens that are wanted.
+    pub(super) fn convolved(&mut self, x: TensorId, layer: usize) -> Result<TensorId, Error> {
+        let n = self.config.embedding;
+        let all = n.saturating_mul(3);
+        let name = format!("blk.{layer}.shortconv.in_proj");
+        let mut part = |i: usize| self.linear_part(x, &name, all, i * n, n);
+        let [before, after, x] = [part(0)?, part(1)?, part(2)?];
+        let x = self.op("gate", Binary::new(BinaryOp::Mul), &[before, x])?;
+        let name = format!("blk.{layer}.shortconv.conv");
+        let weight = format!("{name}.weight");
+        let weight = self.vector(&weight, &[n, self.config.taps])?;
+        let op = KvConv { cache: self.caches[layer].clone() };
+        let positions = self.positions;
+        let y = self.op(&name, op, &[x, weight, positions])?;
+        let y = self.op("gate", Binary::new(BinaryOp::Mul), &[after, y])?;
+        let y = self.wanted(layer, y)?;
+        if layer + 1 == self.config.layers {
+            self.attended = Some(y);
+        }
+        Ok(y)
     }
 
     /// Behind the attention of the last layer, the rows that logits are wanted of; anywhere else all.

@@ -66,6 +66,7 @@ architectures! {
     granite::GRANITE,
     hunyuan::HUNYUAN,
     internlm2::INTERNLM2,
+    lfm2::LFM2,
     llama::LLAMA,
     minicpm::MINICPM,
     olmo2::OLMO2,

@@ -1,0 +1,275 @@
+//! Architectures with parts of their own, on small files of random weights: they load, a text is the same
+//! whatever it is cut into, and files that a graph would misread are refused.
+
+#![cfg(feature = "llm")]
+
+use tilewright::Error;
+use tilewright::llm::{Llm, LlmOptions, Session};
+
+#[path = "../fuzz/gguf_file.rs"]
+mod gguf;
+
+use gguf::{ARRAY, F32, File, I32, STRING, U32, array, text, texts};
+
+const WIDTH: usize = 32;
+const HEAD: usize = 8;
+const HIDDEN: usize = 48;
+const VOCABULARY: usize = 40;
+const TOKENS: [u32; 12] = [1, 5, 9, 30, 31, 7, 7, 12, 0, 3, 22, 8];
+
+/// What a file has beside, or in place of, what Llama's have.
+#[derive(Default)]
+struct Parts {
+    /// Heads of keys and values of each layer.
+    kv_heads: [u32; 3],
+    /// Whether it is written as a list.
+    list: bool,
+    /// Vectors of each layer that attends: name and length.
+    attending: &'static [(&'static str, usize)],
+    /// Vectors of each layer.
+    vectors: &'static [(&'static str, usize)],
+    /// Name of the last norm.
+    last: &'static str,
+    /// More metadata.
+    numbers: &'static [(&'static str, f32)],
+    counts: &'static [(&'static str, u32)],
+}
+
+fn model(arch: &str, parts: &Parts) -> Vec<u8> {
+    let layers = parts.kv_heads.len();
+    let mut file = File::new().with("general.architecture", STRING, text(arch));
+    let counts = [
+        ("block_count", layers as u32),
+        ("embedding_length", WIDTH as u32),
+        ("feed_forward_length", HIDDEN as u32),
+        ("attention.head_count", (WIDTH / HEAD) as u32),
+        ("context_length", 1024),
+    ];
+    for (name, value) in counts.iter().chain(parts.counts) {
+        file = file.with(&format!("{arch}.{name}"), U32, value.to_le_bytes());
+    }
+    for (name, value) in [("attention.layer_norm_rms_epsilon", 1e-5)].iter().chain(parts.numbers) {
+        file = file.with(&format!("{arch}.{name}"), F32, value.to_le_bytes());
+    }
+    let key = format!("{arch}.attention.head_count_kv");
+    file = if parts.list {
+        let bytes: Vec<u8> = parts.kv_heads.iter().flat_map(|n| n.to_le_bytes()).collect();
+        file.with(&key, ARRAY, array(I32, layers as u64, &bytes))
+    } else {
+        file.with(&key, U32, parts.kv_heads[0].to_le_bytes())
+    };
+    let tokens: Vec<String> = (0..VOCABULARY).map(|i| format!("t{i}")).collect();
+    file = file.with("tokenizer.ggml.model", STRING, text("llama")).with(
+        "tokenizer.ggml.tokens",
+        ARRAY,
+        texts(&tokens),
+    );
+    let mut seed = 7u32;
+    let mut tensor = |file: File, name: &str, dims: &[usize], around: f32| {
+        let mut draw = || {
+            seed = seed.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            around + ((seed >> 8) as f32 / (1 << 23) as f32 - 1.0) * 0.3
+        };
+        let count = dims.iter().product();
+        let bytes: Vec<u8> = (0..count).flat_map(|_| draw().to_le_bytes()).collect();
+        let dims: Vec<u64> = dims.iter().rev().map(|&d| d as u64).collect();
+        file.tensor(name, 0, &dims, &bytes)
+    };
+    file = tensor(file, "token_embd.weight", &[VOCABULARY, WIDTH], 0.0);
+    file = tensor(file, &format!("{}.weight", parts.last), &[WIDTH], 1.0);
+    for (layer, &kv_heads) in parts.kv_heads.iter().enumerate() {
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
+        let kv = kv_heads as usize * HEAD;
+        let attention = [
+            ("attn_q", WIDTH, WIDTH),
+            ("attn_k", kv, WIDTH),
+            ("attn_v", kv, WIDTH),
+            ("attn_output", WIDTH, WIDTH),
+        ];
+        let convolution = [
+            ("shortconv.in_proj", 3 * WIDTH, WIDTH),
+            ("shortconv.conv", WIDTH, 3),
+            ("shortconv.out_proj", WIDTH, WIDTH),
+        ];
+        let mixing: &[_] = if kv > 0 { &attention } else { &convolution };
+        let network =
+            [("ffn_gate", HIDDEN, WIDTH), ("ffn_up", HIDDEN, WIDTH), ("ffn_down", WIDTH, HIDDEN)];
+        for &(part, rows, columns) in mixing.iter().chain(&network) {
+            file = tensor(file, &name(part), &[rows, columns], 0.0);
+        }
+        let own = if kv > 0 { parts.attending } else { &[] };
+        for (part, n) in own.iter().chain(parts.vectors) {
+            file = tensor(file, &name(part), &[*n], 1.0);
+        }
+    }
+    file.bytes()
+}
+
+const NORMS: &[(&str, usize)] = &[("attn_norm", WIDTH), ("ffn_norm", WIDTH)];
+const BEHIND: &[(&str, usize)] = &[("post_attention_norm", WIDTH), ("post_ffw_norm", WIDTH)];
+const OF_HEADS: &[(&str, usize)] = &[("attn_q_norm", HEAD), ("attn_k_norm", HEAD)];
+
+const LLAMA: Parts = Parts {
+    kv_heads: [2; 3],
+    list: false,
+    attending: &[],
+    vectors: NORMS,
+    last: "output_norm",
+    numbers: &[],
+    counts: &[],
+};
+const LFM2: Parts = Parts {
+    counts: &[("shortconv.l_cache", 3)],
+    kv_heads: [0, 2, 0],
+    list: true,
+    attending: OF_HEADS,
+    last: "token_embd_norm",
+    ..LLAMA
+};
+const OLMO2: Parts = Parts {
+    attending: &[("attn_q_norm", WIDTH), ("attn_k_norm", 2 * HEAD)],
+    vectors: BEHIND,
+    ..LLAMA
+};
+
+fn load(arch: &str, parts: &Parts) -> Result<Llm, Error> {
+    let options = LlmOptions { threads: Some(1), ..LlmOptions::default() };
+    Llm::from_bytes(model(arch, parts), options)
+}
+
+/// Logits behind each token, however many of them are given at once.
+fn logits(session: &mut Session, at_once: usize) -> Vec<Vec<f32>> {
+    let mut rows = Vec::new();
+    for tokens in TOKENS.chunks(at_once) {
+        session.eval_all(tokens, |_, row| rows.push(row.to_vec())).unwrap();
+    }
+    rows
+}
+
+fn close(a: &[Vec<f32>], b: &[Vec<f32>]) -> bool {
+    let near = |(a, b): (&f32, &f32)| (a - b).abs() < 1e-4;
+    a.len() == b.len() && a.iter().flatten().zip(b.iter().flatten()).all(near)
+}
+
+#[test]
+fn a_text_is_the_same_whatever_it_is_cut_into() {
+    let of_heads = Parts { attending: OF_HEADS, ..LLAMA };
+    let scales = Parts {
+        numbers: &[("embedding_scale", 2.0), ("residual_scale", 0.5), ("logit_scale", 3.0)],
+        ..LLAMA
+    };
+    let models = [
+        ("llama", LLAMA),
+        ("granite", scales),
+        ("minicpm", LLAMA),
+        ("ernie4_5", LLAMA),
+        ("internlm2", LLAMA),
+        ("olmo2", OLMO2),
+        ("exaone4", Parts { attending: OF_HEADS, vectors: BEHIND, ..LLAMA }),
+        ("hunyuan-dense", of_heads),
+        ("qwen3vl", Parts { attending: OF_HEADS, ..LLAMA }),
+        ("qwen2vl", LLAMA),
+        (
+            "cohere2",
+            Parts {
+                vectors: &[("attn_norm", WIDTH)],
+                counts: &[("attention.sliding_window", 4)],
+                ..LLAMA
+            },
+        ),
+        ("lfm2", LFM2),
+        ("lfm2", Parts { kv_heads: [0, 0, 1], ..LFM2 }),
+    ];
+    let mut all: Vec<Vec<Vec<f32>>> = Vec::new();
+    for (arch, parts) in models {
+        let llm = load(arch, &parts).unwrap_or_else(|e| panic!("{arch}: {e}"));
+        let mut session = llm.session().unwrap();
+        let whole = logits(&mut session, TOKENS.len());
+        assert!(whole.iter().flatten().all(|y| y.is_finite()), "{arch}");
+        for at_once in [1, 2, 5] {
+            session.truncate(0);
+            assert!(close(&whole, &logits(&mut session, at_once)), "{arch} by {at_once}");
+        }
+        // Going back, and going on in another session.
+        for kept in [0, 1, 2, 3, 7] {
+            session.truncate(kept);
+            let mut other = session.fork().unwrap();
+            for session in [&mut session, &mut other] {
+                let last = session.prompt(&TOKENS).unwrap().to_vec();
+                assert!(close(&[last], &whole[TOKENS.len() - 1..]), "{arch} from {kept}");
+            }
+        }
+        // No two are computed in the same way, but those that are Llama by other names.
+        let same = all.iter().filter(|other| close(other, &whole)).count();
+        let twins = ["ernie4_5", "internlm2"].iter().position(|twin| *twin == arch);
+        assert_eq!(same, twins.map_or(0, |at| at + 1), "{arch}");
+        all.push(whole);
+    }
+}
+
+/// Layers that convolve keep some rows only: a text that goes back further is computed again.
+#[test]
+fn a_text_goes_back_as_far_as_it_likes() {
+    let llm = load("lfm2", &LFM2).unwrap();
+    let mut session = llm.session().unwrap();
+    let tokens: Vec<u32> = (0..700).map(|i| (i * i + 3 * i) % VOCABULARY as u32).collect();
+    let mut rows = Vec::new();
+    session.eval_all(&tokens, |_, row| rows.push(row.to_vec())).unwrap();
+    for kept in [699, 500, 446, 445, 443, 200, 3, 1, 0, 650] {
+        session.truncate(kept);
+        let mut other = session.fork().unwrap();
+        for session in [&mut session, &mut other] {
+            // Another token in place of the next one, then that.
+            session.eval(&[5]).unwrap();
+            session.truncate(kept);
+            let row = session.eval(&tokens[kept..=kept]).unwrap().to_vec();
+            assert!(close(&[row], &rows[kept..=kept]), "from {kept}");
+            let row = session.prompt(&tokens).unwrap().to_vec();
+            assert!(close(&[row], &rows[699..]), "to the end from {kept}");
+        }
+    }
+    // Stopped while it is computed again: what is in the context is what was computed.
+    session.truncate(100);
+    session.cancel_flag().store(true, std::sync::atomic::Ordering::Relaxed);
+    assert!(session.eval(&[5]).is_err());
+    session.cancel_flag().store(false, std::sync::atomic::Ordering::Relaxed);
+    let row = session.prompt(&tokens[..300]).unwrap().to_vec();
+    assert!(close(&[row], &rows[299..300]));
+}
+
+#[test]
+fn files_that_a_graph_would_misread_are_refused() {
+    let refused = |arch: &str, parts: Parts, why: &[&str]| {
+        let e = load(arch, &parts).map(|_| ()).unwrap_err().to_string();
+        assert!(why.iter().all(|why| e.contains(why)), "{arch}: {e}");
+    };
+    let window = &[("attention.sliding_window", 8)];
+    refused(
+        "olmo2",
+        Parts { counts: window, ..OLMO2 },
+        &["olmo2.attention.sliding_window", "Olmo 3"],
+    );
+    // Norms of other sizes than the architecture's.
+    refused("olmo2", Parts { attending: OF_HEADS, ..OLMO2 }, &["blk.0.attn_q_norm.weight"]);
+    refused(
+        "hunyuan-dense",
+        Parts { attending: OLMO2.attending, ..LLAMA },
+        &["attn_q_norm.weight"],
+    );
+    // Norms that it has no use for.
+    refused("granite", Parts { attending: OF_HEADS, ..LLAMA }, &["attn_q_norm.weight"]);
+    refused("exaone4", LLAMA, &["attn_q_norm.weight"]);
+    // Layers that neither attend nor convolve, and layers that differ.
+    let few = Parts { kv_heads: [2, 2, 2], ..LFM2 };
+    assert!(load("lfm2", &few).is_ok());
+    refused("lfm2", Parts { kv_heads: [2, 1, 0], ..LFM2 }, &["lfm2.attention.head_count_kv"]);
+    let taps: &[_] = &[("shortconv.l_cache", 65)];
+    refused("lfm2", Parts { counts: taps, ..LFM2 }, &["lfm2.shortconv.l_cache", "at most 64"]);
+    let taps: &[_] = &[("shortconv.l_cache", 4)];
+    refused("lfm2", Parts { counts: taps, ..LFM2 }, &["blk.0.shortconv.conv.weight"]);
+    refused("lfm2", Parts { counts: &[], ..LFM2 }, &["lfm2.shortconv.l_cache"]);
+    refused("llama", LFM2, &["output_norm.weight"]);
+    refused("lfm2", Parts { kv_heads: [0; 3], ..LFM2 }, &["lfm2.attention.head_count_kv"]);
+    let scaled = Parts { numbers: &[("residual_scale", f32::NAN)], ..LLAMA };
+    refused("granite", scaled, &["granite.residual_scale", "finite"]);
+}
