@@ -207,6 +207,15 @@ fn a_text_is_the_same_whatever_it_is_cut_into() {
     }
 }
 
+#[test]
+fn weights_are_brought_into_order_once() {
+    let options = LlmOptions { threads: Some(1), profile: true, ..LlmOptions::default() };
+    let mut session = Llm::from_bytes(model("lfm2", &LFM2), options).unwrap().session().unwrap();
+    session.eval(&TOKENS[..1]).unwrap();
+    let ops: Vec<String> = session.profile().into_iter().map(|row| row.op).collect();
+    assert!(ops.iter().any(|op| op == "kv_conv") && !ops.iter().any(|op| op == "cont"), "{ops:?}");
+}
+
 /// Layers that convolve keep some rows only: a text that goes back further is computed again.
 #[test]
 fn a_text_goes_back_as_far_as_it_likes() {

@@ -12,7 +12,7 @@ use crate::tensor::DType;
 /// Stores rows of new positions in a cache, then convolves each column with taps of its own over the
 /// positions up to each row's (the short convolution of LFM2, Liquid AI 2025).
 ///
-/// Operands: `x [m, width]` of f32, weights `[width, taps]` of f32, the last tap for the own position,
+/// Operands: `x [m, width]` of f32, weights `[taps, width]` of f32, the last row for the own position,
 /// positions `[m]` of `i32`, one behind the other. Before position 0 there are zeros. Result: `[m, width]`
 /// of f32.
 ///
@@ -40,7 +40,7 @@ impl Operator for KvConv {
         let KvShape { heads, key_size, value_size, capacity, dtype } = *self.cache.shape();
         let kept = (heads, value_size, dtype) == (1, 0, DType::F32);
         let fits = match (&src[0].dims[..], &src[1].dims[..], &src[2].dims[..]) {
-            (&[m, width], &[columns, taps], &[positions]) => {
+            (&[m, width], &[taps, columns], &[positions]) => {
                 let kept = kept && key_size.checked_sub(1) == Some(width);
                 m == positions && width == columns && (1..=capacity).contains(&taps) && kept
             }
@@ -59,7 +59,7 @@ impl Operator for KvConv {
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
         let (x, weights) = (src[0].slice::<f32>(OP)?, src[1].slice::<f32>(OP)?);
-        let ([width, taps], capacity) = ([src[1].dims[0], src[1].dims[1]], self.cache.shape().capacity);
+        let ([taps, width], capacity) = ([src[1].dims[0], src[1].dims[1]], self.cache.shape().capacity);
         let (stride, size) = (width + 1, width.max(1));
         let mut memory = self.cache.lock();
         let rows = bytemuck::cast_slice_mut::<u8, f32>(&mut memory);
@@ -79,7 +79,7 @@ impl Operator for KvConv {
                     let what = format!("position {position} behind {at}, which is no longer kept");
                     return Err(GraphError::Unsupported { op: OP, what });
                 }
-                let weights = weights[taps - 1 - back..].iter().step_by(taps);
+                let weights = &weights[(taps - 1 - back) * width..][..width];
                 let sums = y.iter_mut().zip(&row[1..]).zip(weights);
                 sums.for_each(|((y, x), w)| *y += x * w);
             }
@@ -88,7 +88,7 @@ impl Operator for KvConv {
     }
 
     fn macs(&self, src: &[Info], dst: &Info) -> u64 {
-        (dst.elements() as u64).saturating_mul(src[1].dims[1] as u64)
+        (dst.elements() as u64).saturating_mul(src[1].dims[0] as u64)
     }
 }
 
@@ -108,7 +108,7 @@ mod tests {
         let mut cx = Context::new();
         let ids = [
             cx.constant(Tensor::from_slice(&[x.len() / 2, 2], x)?)?,
-            cx.constant(Tensor::from_slice(&[2, 3], &[1.0f32, 10.0, 100.0, 0.0, 2.0, -1.0])?)?,
+            cx.constant(Tensor::from_slice(&[3, 2], &[1.0f32, 0.0, 10.0, 2.0, 100.0, -1.0])?)?,
             cx.constant(Tensor::from_slice(&[positions.len()], positions)?)?,
         ];
         let y = cx.op(Op::from(KvConv { cache: cache.clone() }), &ids)?;

@@ -359,6 +359,8 @@ impl<'a> Builder<'a> {
         let name = format!("blk.{layer}.shortconv.conv");
         let weight = format!("{name}.weight");
         let weight = self.vector(&weight, &[n, self.config.taps])?;
+        let by_tap = self.cx.transpose(weight, &[1, 0])?;
+        let weight = self.cx.cont(by_tap)?;
         let op = KvConv { cache: self.caches[layer].clone() };
         let positions = self.positions;
         let y = self.op(&name, op, &[x, weight, positions])?;
