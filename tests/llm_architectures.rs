@@ -239,9 +239,9 @@ fn a_text_goes_back_as_far_as_it_likes() {
     }
     // Stopped while it is computed again: what is in the context is what was computed.
     session.truncate(100);
-    session.cancel_flag().store(true, std::sync::atomic::Ordering::Relaxed);
+    session.cancel_flag().store(true, core::sync::atomic::Ordering::Relaxed);
     assert!(session.eval(&[5]).is_err());
-    session.cancel_flag().store(false, std::sync::atomic::Ordering::Relaxed);
+    session.cancel_flag().store(false, core::sync::atomic::Ordering::Relaxed);
     let row = session.prompt(&tokens[..300]).unwrap().to_vec();
     assert!(close(&[row], &rows[299..300]));
 }

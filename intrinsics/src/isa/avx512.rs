@@ -48,9 +48,12 @@ macro_rules! tile_avx512_f32 {
         { $crate::arch::_MM_MANT_NORM_1_2 }, { $crate::arch::_MM_MANT_SIGN_SRC }>($x) };
     // Both orders give the same number, or one of them a NaN, which the other does not unmake.
     (VMAXIMUM $a:expr, $b:expr) => {{ let (a, b) = ($a, $b);
-        $crate::arch::_mm512_or_ps($crate::arch::_mm512_max_ps(a, b), $crate::arch::_mm512_max_ps(b, a)) }};
+        $crate::tile_avx512_f32!(EITHER $crate::arch::_mm512_max_ps(a, b), $crate::arch::_mm512_max_ps(b, a)) }};
     (VMINIMUM $a:expr, $b:expr) => {{ let (a, b) = ($a, $b);
-        $crate::arch::_mm512_or_ps($crate::arch::_mm512_min_ps(a, b), $crate::arch::_mm512_min_ps(b, a)) }};
+        $crate::tile_avx512_f32!(EITHER $crate::arch::_mm512_min_ps(a, b), $crate::arch::_mm512_min_ps(b, a)) }};
+    // An instruction of AVX-512 F, which that on floats is not.
+    (EITHER $a:expr, $b:expr) => { $crate::arch::_mm512_castsi512_ps($crate::arch::_mm512_or_si512(
+        $crate::arch::_mm512_castps_si512($a), $crate::arch::_mm512_castps_si512($b))) };
     (VPAIR_LO $a:expr, $b:expr) => { $crate::arch::_mm512_unpacklo_ps($a, $b) };
     (VPAIR_HI $a:expr, $b:expr) => { $crate::arch::_mm512_unpackhi_ps($a, $b) };
     (VQUAD_LO $a:expr, $b:expr) => { $crate::arch::_mm512_castpd_ps($crate::arch::_mm512_unpacklo_pd(

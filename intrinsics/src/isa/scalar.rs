@@ -31,6 +31,10 @@ macro_rules! tile_scalar_f32 {
         f32::from_bits(f32::to_bits($x) & 0x7fff_ffff | f32::to_bits($s) & 0x8000_0000) };
     (VGT $a:expr, $b:expr) => { $a > $b };
     (VSEL $m:expr, $a:expr, $b:expr) => { if $m { $a } else { $b } };
+    (VMAXIMUM $a:expr, $b:expr) => {{ let (a, b) = ($a, $b);
+        if a > b || f32::is_nan(a) { a } else { b } }};
+    (VMINIMUM $a:expr, $b:expr) => {{ let (a, b) = ($a, $b);
+        if a < b || f32::is_nan(a) { a } else { b } }};
     (VPOW2 $n:expr) => { f32::from_bits((($n as i32 + 127) << 23) as u32) };
     (VEXPO $x:expr) => { ((f32::to_bits($x) >> 23) as i32 - 127) as f32 };
     (VMANT $x:expr) => { f32::from_bits(f32::to_bits($x) & 0x007f_ffff | 0x3f80_0000) };

@@ -23,7 +23,7 @@ fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
     };
     let table = b.rope_table()?;
     let x = b.embedding()?;
-    b.decoder(x, &blocks, |layer| {
+    b.decoder(x, &blocks, &|layer| {
         let window = config.window_of(layer);
         Place { table: Some(table).filter(|_| window.is_some()), window }
     })

@@ -94,7 +94,7 @@ impl Builder<'_> {
     pub(super) fn usual(&mut self, blocks: &Decoder) -> Result<TensorId, Error> {
         let table = self.rope_table()?;
         let x = self.embedding()?;
-        self.decoder(x, blocks, |_| Place::turned(table))
+        self.decoder(x, blocks, &|_| Place::turned(table))
     }
 
     /// All blocks, the last norm and the logits; `x` are the vectors of the tokens, `place` gives
@@ -103,7 +103,8 @@ impl Builder<'_> {
         &mut self,
         mut x: TensorId,
         blocks: &Decoder,
-        place: impl Fn(usize) -> Place,
+        // Not a parameter of a type: all of this would be there once per architecture.
+        place: &dyn Fn(usize) -> Place,
     ) -> Result<TensorId, Error> {
         for layer in 0..self.layers() {
             let h = match blocks.pre_norms {

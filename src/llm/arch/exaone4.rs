@@ -32,7 +32,7 @@ fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
     let config = b.config();
     let table = b.rope_table()?;
     let x = b.embedding()?;
-    b.decoder(x, &BLOCKS, |layer| {
+    b.decoder(x, &BLOCKS, &|layer| {
         let window = config.window_of(layer);
         let turns = window.is_some() || config.window.is_none();
         Place { table: Some(table).filter(|_| turns), window }

@@ -16,7 +16,7 @@ pub(super) const BLOCKS: Decoder =
 fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
     let table = b.rope_table()?;
     let x = embedding(b)?;
-    b.decoder(x, &BLOCKS, |_| Place::turned(table))
+    b.decoder(x, &BLOCKS, &|_| Place::turned(table))
 }
 
 /// Vectors of the tokens times the root of their size.

@@ -34,5 +34,5 @@ fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
     let table = b.rope_table()?;
     let config = b.config();
     let x = gemma::embedding(b)?;
-    b.decoder(x, &BLOCKS, |layer| Place { table: Some(table), window: config.window_of(layer) })
+    b.decoder(x, &BLOCKS, &|layer| Place { table: Some(table), window: config.window_of(layer) })
 }

@@ -25,7 +25,7 @@ fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
     let far = b.rope_table()?;
     let near = b.table(config.rope.base_window.unwrap_or(10_000.0), &Scaling::Linear(1.0), None)?;
     let x = gemma::embedding(b)?;
-    b.decoder(x, &BLOCKS, |layer| {
+    b.decoder(x, &BLOCKS, &|layer| {
         let window = config.window_of(layer);
         Place { table: Some(if window.is_some() { near } else { far }), window }
     })

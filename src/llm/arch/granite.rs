@@ -18,5 +18,5 @@ pub(super) fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
     let table = Some(b.rope_table()?).filter(|_| config.rope.finetuned);
     let x = b.embedding()?;
     let x = b.scaled(x, config.embedding_scale.unwrap_or(1.0))?;
-    b.decoder(x, &blocks, |_| Place { table, window: None })
+    b.decoder(x, &blocks, &|_| Place { table, window: None })
 }

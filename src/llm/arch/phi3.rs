@@ -18,5 +18,5 @@ fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
         b.factors(if long { "rope_factors_long.weight" } else { "rope_factors_short.weight" })?;
     let table = b.table(config.rope.base, &config.rope.scaling, factors.as_deref())?;
     let x = b.embedding()?;
-    b.decoder(x, &BLOCKS, |_| Place::turned(table))
+    b.decoder(x, &BLOCKS, &|_| Place::turned(table))
 }

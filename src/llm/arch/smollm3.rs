@@ -12,7 +12,7 @@ const WITHOUT: usize = 4;
 fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
     let table = b.rope_table()?;
     let x = b.embedding()?;
-    b.decoder(x, &Decoder::LLAMA, |layer| {
+    b.decoder(x, &Decoder::LLAMA, &|layer| {
         let table = Some(table).filter(|_| (layer + 1) % WITHOUT != 0);
         Place { table, window: None }
     })
