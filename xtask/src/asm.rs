@@ -4,12 +4,13 @@
 //! shipped for and looks, in each microkernel, at the innermost loop with most FMA instructions. It
 //! fails if that loop loads or stores a vector on the stack, if its FMAs are not a multiple of those of
 //! a step of the tile, or, where an instruction per multiply-add is what limits the machine, if too few
-//! of a main tile's instructions are FMAs. What is expected of which kernel: `asm/rules.rs`.
+//! of a main tile's instructions are FMAs. What is expected of which kernel: `asm/rules.rs`. A call of an
+//! intrinsic fails as well: it is an instruction only where a function names its instruction set.
 
 mod page;
 mod rules;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -112,7 +113,23 @@ fn judge(model: &Model, text: &str, rows: &[rows::Row]) -> Vec<String> {
         failures.extend(page::check(&kernels));
     }
     failures.extend(found.iter().map(|failure| format!("{}: {failure}", model.name)));
+    failures.extend(called_intrinsics(text).into_iter().map(|(function, times)| {
+        format!("{}: {function} is called {times} times and no instruction", model.name)
+    }));
     failures
+}
+
+/// Functions of `core::arch` that are called, and how often.
+fn called_intrinsics(text: &str) -> BTreeMap<&str, usize> {
+    let mut found = BTreeMap::new();
+    for line in text.lines().filter(|line| line.contains("core_arch")) {
+        let mut words = line.split_whitespace();
+        let (first, function) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
+        if ["call", "callq", "jmp", "bl", "b"].contains(&first) {
+            *found.entry(function).or_default() += 1;
+        }
+    }
+    found
 }
 
 /// The least share of multiply-adds in the hot loop of a main tile, in percent.
@@ -383,6 +400,15 @@ mod tests {
         let kernels = kernels(&text);
         assert_eq!((kernels.len(), kernels[0].row, kernels[0].tile), (1, "avx2_f32", "1x1x2"));
         rules::check(&kernels[0], X86, &rows::parse(TABLE))
+    }
+
+    #[test]
+    fn an_intrinsic_that_is_called_is_found() {
+        let dq = "_RNvNtNtNtCs1_4core9core_arch3x868avx512dq12__mm512_or_ps";
+        let there = format!("{dq}:\n\tvorps\t%zmm0, %zmm1, %zmm0\n\tretq\n");
+        assert!(called_intrinsics(&there).is_empty());
+        let called = format!("{there}f:\n\tcallq\t{dq}\n\tcallq\t{dq}\n");
+        assert_eq!(called_intrinsics(&called), BTreeMap::from([(dq, 2)]));
     }
 
     #[test]
