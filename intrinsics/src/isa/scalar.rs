@@ -31,10 +31,11 @@ macro_rules! tile_scalar_f32 {
         f32::from_bits(f32::to_bits($x) & 0x7fff_ffff | f32::to_bits($s) & 0x8000_0000) };
     (VGT $a:expr, $b:expr) => { $a > $b };
     (VSEL $m:expr, $a:expr, $b:expr) => { if $m { $a } else { $b } };
+    // Both orders give the same number, or one of them a NaN, which the other does not unmake.
     (VMAXIMUM $a:expr, $b:expr) => {{ let (a, b) = ($a, $b);
-        if a > b || f32::is_nan(a) { a } else { b } }};
+        f32::from_bits(f32::to_bits(if a > b { a } else { b }) | f32::to_bits(if b > a { b } else { a })) }};
     (VMINIMUM $a:expr, $b:expr) => {{ let (a, b) = ($a, $b);
-        if a < b || f32::is_nan(a) { a } else { b } }};
+        f32::from_bits(f32::to_bits(if a < b { a } else { b }) | f32::to_bits(if b < a { b } else { a })) }};
     (VPOW2 $n:expr) => { f32::from_bits((($n as i32 + 127) << 23) as u32) };
     (VEXPO $x:expr) => { ((f32::to_bits($x) >> 23) as i32 - 127) as f32 };
     (VMANT $x:expr) => { f32::from_bits(f32::to_bits($x) & 0x007f_ffff | 0x3f80_0000) };
