@@ -65,6 +65,10 @@ impl Operator for KvAttention {
         if heads == 0 || self.heads == 0 || !self.heads.is_multiple_of(heads) {
             return invalid("heads", "must be a multiple of those of keys and values");
         }
+        // Kernels lay out keys and values; a cache without values is as large as rows of `KvConv`.
+        if key_size == 0 || value_size == 0 {
+            return invalid("cache", "must have keys and values");
+        }
         let m = src[3].dims.first().copied().unwrap_or(0);
         let width = |heads: usize, size: usize| heads.saturating_mul(size);
         let wanted = [
@@ -291,6 +295,13 @@ mod tests {
         for op in wrong {
             assert!(attend(&op, &[0.0], &[0.0], &[0.0], &[0]).is_err(), "{op:?}");
         }
+        let shape = KvShape { value_size: 0, ..*op.cache.shape() };
+        let rows = KvAttention { cache: Arc::new(KvCache::new(shape).unwrap()), ..op.clone() };
+        let mut cx = Context::new();
+        let src = [[1, 64], [1, 32], [1, 0]].map(|dims| cx.input("", DType::F32, &dims).unwrap());
+        let position = cx.input("", DType::I32, &[1]).unwrap();
+        let e = cx.op(Op::from(rows), &[src[0], src[1], src[2], position]).unwrap_err();
+        assert!(matches!(e, GraphError::InvalidAttribute { attribute: "cache", .. }), "{e}");
         let shape = KvShape { capacity: usize::MAX / 64, ..*op.cache.shape() };
         assert!(KvCache::new(shape).is_err());
         let shape = KvShape { dtype: DType::Q4_0, ..*op.cache.shape() };
