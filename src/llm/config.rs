@@ -163,26 +163,22 @@ impl<'a> Keys<'a> {
         Ok(Some(first as usize))
     }
 
-    /// Which layers have a count above 0, where some have 0 and the others have all the same; else nothing.
-    fn attending(&self, name: &str, layers: usize) -> Result<Vec<bool>, Error> {
+    /// The count above 0 that some layers have, and which, where the others have 0; else nothing.
+    fn of_some(&self, name: &str, layers: usize) -> Result<Option<(usize, Vec<bool>)>, Error> {
         let key = self.key(name);
         if !matches!(self.metadata.get(&key), Some(Value::Array(_))) {
-            return Ok(Vec::new());
+            return Ok(None);
         }
         let list = self.metadata.u32s(&key)?.unwrap_or_default();
         let most = list.iter().max().copied().unwrap_or(0);
-        let mixed = list.contains(&0) && list.iter().all(|&n| n == 0 || n == most) && most > 0;
-        if mixed && list.len() != layers {
+        if most == 0 || !list.contains(&0) || list.iter().any(|&n| n != 0 && n != most) {
+            return Ok(None);
+        }
+        if list.len() != layers {
             let expected = format!("one of {layers} numbers");
             return Err(self.wrong(name, format!("a list of {}", list.len()), &expected));
         }
-        Ok(if mixed { list.iter().map(|&n| n > 0).collect() } else { Vec::new() })
-    }
-
-    /// The largest of a list of counts.
-    fn largest(&self, name: &str) -> Result<usize, Error> {
-        let list = self.metadata.u32s(&self.key(name))?.unwrap_or_default();
-        Ok(list.iter().max().copied().unwrap_or(0) as usize)
+        Ok(Some((most as usize, list.iter().map(|&n| n > 0).collect())))
     }
 
     /// Which layers have a window: a number, or a list of booleans, one per layer.
@@ -290,10 +286,9 @@ impl Config {
         let heads = keys.uniform(heads_name)?.filter(|&n| n > 0);
         let heads = heads.ok_or_else(|| LlmError::MissingKey(keys.key(heads_name)))?;
         let kv_name = "attention.head_count_kv";
-        let attending = keys.attending(kv_name, layers)?;
-        let kv_heads = match attending.is_empty() {
-            true => keys.uniform(kv_name)?.unwrap_or(heads),
-            false => keys.largest(kv_name)?,
+        let (kv_heads, attending) = match keys.of_some(kv_name, layers)? {
+            Some(found) => found,
+            None => (keys.uniform(kv_name)?.unwrap_or(heads), Vec::new()),
         };
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
             let expected = format!("a number that divides the {heads} heads");
