@@ -51,6 +51,9 @@ fn main() -> Outcome {
     if wanted("tokens") {
         tokens(&options, if quick { 1 } else { 25 })?;
     }
+    if wanted("kernels") {
+        kernels(&options, if quick { 1 } else { 16 }, if quick { 32 } else { 512 })?;
+    }
     Ok(())
 }
 
@@ -302,5 +305,56 @@ fn tokens(options: &Options, rounds: usize) -> Outcome {
         println!("  {fused:.2} ms fused, {plain:.2} ms one by one: {:.2} times", plain / fused);
         println!("  outside of kernels: {:.1} % of the time of a token", 100.0 * outside);
     }
+    Ok(())
+}
+
+/// Where the time of a prompt and of the tokens behind it goes.
+fn kernels(options: &Options, tokens: usize, prompt: usize) -> Outcome {
+    let device = Arc::new(OpenClDevice::open(&Options { profile: true, ..options.clone() })?);
+    let on = Some(device.clone() as Arc<dyn Device>);
+    let options = LlmOptions { device: on, context: Some(1024), ..LlmOptions::default() };
+    let bytes = bytes::Bytes::from(model::llama_110m(model::Kind::Q8_0));
+    let mut session = Llm::from_bytes(bytes, options)?.session()?;
+    let ids: Vec<u32> = (0..prompt as u32).map(|i| i * 31 % 30_000).collect();
+    // The first runs build kernels.
+    session.prompt(&ids)?;
+    session.eval(&[3])?;
+    session.truncate(0);
+    let mut before = device.kernel_times();
+    let mut since = |what: &str, wall: Duration, each: u32| {
+        let now = device.kernel_times();
+        let old = |name: &str| before.iter().find(|(n, ..)| **n == *name);
+        let mut all: Vec<(&str, u64, Duration)> = now
+            .iter()
+            .map(|(name, count, time)| {
+                let (_, n, t) = old(name).cloned().unwrap_or_default();
+                (&**name, count - n, *time - t)
+            })
+            .filter(|(_, count, _)| *count > 0)
+            .collect();
+        all.sort_by_key(|(.., time)| core::cmp::Reverse(*time));
+        println!("\n{what}: {:.3} ms, {:.3} ms in kernels", wall.as_secs_f64() * 1e3, {
+            all.iter().map(|(.., t)| t.as_secs_f64()).sum::<f64>() * 1e3 / f64::from(each)
+        });
+        for (name, count, time) in all {
+            let time = time.as_secs_f64() * 1e6;
+            println!(
+                "{:>9.1} us {:>5} times {:>8.1} us each  {name}",
+                time / f64::from(each),
+                count / u64::from(each),
+                time / count as f64
+            );
+        }
+        before = now;
+    };
+    let begin = Instant::now();
+    session.prompt(&ids)?;
+    since(&format!("Q8_0, a prompt of {prompt} tokens"), begin.elapsed(), 1);
+    let begin = Instant::now();
+    for i in 0..tokens {
+        session.eval(&[i as u32])?;
+    }
+    let each = begin.elapsed() / tokens as u32;
+    since(&format!("Q8_0, a token behind {prompt}"), each, tokens as u32);
     Ok(())
 }

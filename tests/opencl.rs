@@ -25,13 +25,22 @@ mod windows;
 use std::sync::Arc;
 
 use tilewright::backend::cpu::Executor;
-use tilewright::backend::opencl::{OpenClDevice, OpenClError, Options};
+use tilewright::backend::opencl::{OpenClDevice, OpenClError, Options, Vendor};
 use tilewright::graph::{Context, Device, TensorId};
 use tilewright::{DType, Isa, Tensor};
 
 /// The defaults of the tests: no files of built kernels, which would hide what is wrong with them.
+/// `TILEWRIGHT_TEST_SHAPE` shapes kernels as for GPUs of a vendor: what they compute may be looked at anywhere.
 fn options() -> Options {
-    Options { cache: None, log: |_| {}, ..Options::from_env().unwrap() }
+    let shaped_for = std::env::var("TILEWRIGHT_TEST_SHAPE").ok().map(|name| match &*name {
+        "nvidia" => Vendor::Nvidia,
+        "amd" => Vendor::Amd,
+        "intel" => Vendor::Intel,
+        "mali" => Vendor::Mali,
+        "adreno" => Vendor::Adreno,
+        _ => panic!("TILEWRIGHT_TEST_SHAPE is {name}, which is no vendor"),
+    });
+    Options { cache: None, log: |_| {}, shaped_for, ..Options::from_env().unwrap() }
 }
 
 /// A device, or `None` where there is none.

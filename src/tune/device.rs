@@ -68,6 +68,9 @@ impl DeviceTuner {
         let mut rest = vec![usual];
         rest.extend(Some(best).filter(|best| *best != usual));
         rest.extend(bench.variants(&best));
+        if rest.len() < 2 {
+            return Ok(tiles);
+        }
         self.compare(&bench, rest, budget / 2)
     }
 

@@ -200,13 +200,17 @@ fn elements_are_moved() {
 #[test]
 fn rows_become_rows_or_numbers() {
     let Some(device) = shared() else { return };
+    rows_or_numbers(&device);
+}
+
+fn rows_or_numbers(device: &Arc<OpenClDevice>) {
     for n in sizes() {
         for axis in 0..3 {
             let x = tensor(&[3, n, 5], 1);
             for log in [false, true] {
                 let build = op(Softmax { axis, log });
                 check(
-                    &device,
+                    device,
                     &format!("softmax {n} {axis}"),
                     1e-5,
                     core::slice::from_ref(&x),
@@ -225,7 +229,7 @@ fn rows_become_rows_or_numbers() {
             ] {
                 let build = op(Reduce { op: kind, axis, count: 1 });
                 check(
-                    &device,
+                    device,
                     &format!("{kind:?} {n} {axis}"),
                     1e-5,
                     core::slice::from_ref(&x),
@@ -237,13 +241,13 @@ fn rows_become_rows_or_numbers() {
             let norm = Norm { op: kind, axis: 1, epsilon: 1e-5, by_parts: false };
             let (x, scale, bias) = (tensor(&[4, n], 2), tensor(&[n], 3), tensor(&[n], 4));
             let what = format!("{kind:?} {n}");
-            check(&device, &what, 1e-4, core::slice::from_ref(&x), &op(norm));
-            check(&device, &what, 1e-4, &[x.clone(), scale.clone()], &op(norm));
-            check(&device, &what, 1e-4, &[x, scale, bias], &op(norm));
+            check(device, &what, 1e-4, core::slice::from_ref(&x), &op(norm));
+            check(device, &what, 1e-4, &[x.clone(), scale.clone()], &op(norm));
+            check(device, &what, 1e-4, &[x, scale, bias], &op(norm));
             let parts = Norm { axis: 2, by_parts: true, ..norm };
             let (x, scale) = (tensor(&[2, 3, 4 * n], 5), tensor(&[3, 4], 6));
             check(
-                &device,
+                device,
                 &format!("{what} by parts"),
                 1e-4,
                 &[x, scale.clone(), scale],
@@ -256,20 +260,24 @@ fn rows_become_rows_or_numbers() {
 #[test]
 fn the_best_of_rows() {
     let Some(device) = shared() else { return };
+    best_of_rows(&device);
+}
+
+fn best_of_rows(device: &Arc<OpenClDevice>) {
     // One part of a row, several, many; few different values, so that there are ties.
     for n in [64, 1000, 1025, 5000, 70_000] {
         for k in [1, 7, 40, 64] {
             let coarse: Vec<f32> = noise(2 * n, 3).iter().map(|v| (v * 500.0).round()).collect();
             let x = Tensor::from_slice(&[2, n], &coarse).unwrap();
-            check(&device, &format!("best {n} {k}"), 0.0, &[x], &op(Best { k }));
+            check(device, &format!("best {n} {k}"), 0.0, &[x], &op(Best { k }));
         }
     }
     let mut x = noise(3000, 1);
     (x[17], x[2000], x[2999]) = (f32::NAN, f32::INFINITY, f32::NEG_INFINITY);
     let x = Tensor::from_slice(&[1, 3000], &x).unwrap();
-    check(&device, "best", 0.0, &[x], &op(Best { k: 3 }));
+    check(device, "best", 0.0, &[x], &op(Best { k: 3 }));
     let x = Tensor::from_slice(&[1, 3], &[f32::NEG_INFINITY; 3]).unwrap();
-    check(&device, "best", 0.0, &[x], &op(Best { k: 2 }));
+    check(device, "best", 0.0, &[x], &op(Best { k: 2 }));
 }
 
 #[test]
@@ -482,6 +490,10 @@ fn shapes_of_kernels_for_other_devices() {
         if all {
             weights_by_rows(&device);
             windows::convolutions(&device, if full() { 400 } else { 24 });
+            rows_or_numbers(&device);
+            best_of_rows(&device);
+            attention(&device);
+            products_of_many_rows(&device);
         }
         layers(&device, if all { None } else { Some(i) });
         for n in if all { sizes() } else { vec![3, 33] } {
@@ -495,10 +507,35 @@ fn shapes_of_kernels_for_other_devices() {
     }
 }
 
+/// Long sums, which work-items share, and many rows, of which groups compute tiles.
+fn products_of_many_rows(device: &Arc<OpenClDevice>) {
+    for (batch, m, n, k) in [(1, 3, 5, 300), (1, 9, 70, 320), (1, 20, 130, 64), (2, 70, 33, 96)] {
+        let (a, b) = (tensor(&[batch, m, k], 1), tensor(&[batch, k, n], 2));
+        let (bias, more) = (tensor(&[n], 3), tensor(&[batch, m, n], 4));
+        let product = MatMul {
+            bias: true,
+            residual: true,
+            activation: Activation::Relu,
+            ..MatMul::default()
+        };
+        let (what, bound) = (format!("{batch} {m} {n} {k}"), sum_bound(k));
+        let src = [a.clone(), b, bias.clone(), more.clone()];
+        check(device, &what, bound, &src, &op(product.clone()));
+        let rows = MatMul { transposed_b: true, ..product };
+        let b = tensor(&[batch, n, k], 2);
+        check(device, &format!("{what} by rows"), bound, &[a, b, bias, more], &op(rows));
+    }
+}
+
 #[test]
 fn attention_of_networks() {
     let Some(device) = shared() else { return };
-    for (keys, size, values) in [(1, 4, 4), (20, 16, 8), (33, 5, 7)] {
+    attention(&device);
+}
+
+/// Of a few keys, and of more than a work-group has work-items.
+fn attention(device: &Arc<OpenClDevice>) {
+    for (keys, size, values) in [(1, 4, 4), (20, 16, 8), (33, 5, 7), (300, 12, 300)] {
         let (batch, heads, queries) = (2, 3, 4);
         let rows = |n: usize, size: usize| Rows {
             offset: 0,
@@ -521,11 +558,11 @@ fn attention_of_networks() {
             tensor(&[batch, heads, keys, size], 2),
             tensor(&[batch, heads, keys, values], 3),
         ];
-        check(&device, &format!("{attention:?}"), 1e-5, &src, &op(attention));
+        check(device, &format!("{attention:?}"), 1e-5, &src, &op(attention));
         for mask in [&[1, 1, queries, keys][..], &[batch, 1, 1, keys], &[keys]] {
             src.truncate(3);
             src.push(tensor(mask, 4));
-            check(&device, &format!("{attention:?} {mask:?}"), 1e-5, &src, &op(attention));
+            check(device, &format!("{attention:?} {mask:?}"), 1e-5, &src, &op(attention));
         }
     }
 }

@@ -226,13 +226,24 @@ fn margin(logits: &[f32]) -> f32 {
     (logits[best] - second) / logits.iter().fold(0f32, |m, v| m.max(v.abs()))
 }
 
-/// What rounding makes of logits where activations become 8 bits: a number between two steps goes either way,
-/// and others follow it. Two instruction sets of the CPU differ by half of this on the embedded model.
-const ROUNDING: f32 = 0.02;
+/// What rounding makes of logits, as a share of the largest. Where activations become 8 bits, a number between two
+/// steps goes either way, and others follow it: 0.7 % in the median and 1.5 to 2.0 % at most for 100 tokens of
+/// stories260K in Q8_0 and Q4_0, whether kernels are shaped for processors or for GPUs. Else 0.05 %.
+const BLOCKS: f32 = 0.03;
+const PLAIN: f32 = 0.002;
+
+fn rounding(kind: Kind) -> f32 {
+    if matches!(kind, Kind::F16) { PLAIN } else { BLOCKS }
+}
 
 /// Makes 32 tokens on the CPU, and has the device choose each of them, after the same ones before. Two tokens
 /// that are closer than rounding may change places; gives how often they did.
-fn compare(device: &Arc<OpenClDevice>, load: &dyn Fn(LlmOptions) -> Llm, what: &str) -> usize {
+fn compare(
+    device: &Arc<OpenClDevice>,
+    load: &dyn Fn(LlmOptions) -> Llm,
+    what: &str,
+    rounding: f32,
+) -> usize {
     let mut on_cpu = load(options_on(None)).session().unwrap();
     let mut on_device = load(options_on(Some(device))).session().unwrap();
     let (mut ties, mut given) = (0, PROMPT.to_vec());
@@ -241,10 +252,10 @@ fn compare(device: &Arc<OpenClDevice>, load: &dyn Fn(LlmOptions) -> Llm, what: &
         let found = on_device.eval(&given).unwrap();
         let most = expected.iter().fold(0f32, |m, v| m.max(v.abs()));
         for (a, b) in found.iter().zip(&expected) {
-            assert!((a - b).abs() <= ROUNDING * most, "{what}, step {step}: {a} {b} of {most}");
+            assert!((a - b).abs() <= rounding * most, "{what}, step {step}: {a} {b} of {most}");
         }
         if best(found) != best(&expected) {
-            assert!(margin(&expected) < ROUNDING, "{what}, step {step}: {}", margin(&expected));
+            assert!(margin(&expected) < rounding, "{what}, step {step}: {}", margin(&expected));
             ties += 1;
         }
         given = vec![best(&expected)];
@@ -257,7 +268,7 @@ fn compare(device: &Arc<OpenClDevice>, load: &dyn Fn(LlmOptions) -> Llm, what: &
     let check = |i: usize, row: &[f32]| {
         let most = rows[i].iter().fold(0f32, |m, v| m.max(v.abs()));
         for (a, b) in row.iter().zip(&rows[i]) {
-            assert!((a - b).abs() <= ROUNDING * most, "{what}, position {i}: {a} {b}");
+            assert!((a - b).abs() <= rounding * most, "{what}, position {i}: {a} {b}");
         }
     };
     on_device.eval_all(&PROMPT, check).unwrap();
@@ -272,7 +283,7 @@ fn architectures_and_types_choose_the_tokens_of_the_cpu() {
         for kind in [Kind::F16, Kind::Q8_0, Kind::Q4_0, Kind::Q4K] {
             let bytes = model(arch, kind);
             let load = |options| Llm::from_bytes(bytes.clone(), options).unwrap();
-            let ties = compare(&device, &load, &format!("{arch} {kind:?}"));
+            let ties = compare(&device, &load, &format!("{arch} {kind:?}"), rounding(kind));
             assert!(ties <= 2, "{arch} {kind:?}: {ties} of 32 tokens are others");
             all += ties;
         }
@@ -289,7 +300,7 @@ fn a_model_that_convolves_is_computed_by_both() {
     let Some(device) = open(options()) else { return };
     let bytes = model("lfm2", Kind::F16);
     let load = |options| Llm::from_bytes(bytes.clone(), options).unwrap();
-    assert!(compare(&device, &load, "lfm2") <= 2);
+    assert!(compare(&device, &load, "lfm2", PLAIN) <= 2);
     let names = device.fallbacks().on_cpu;
     assert!(names.iter().any(|(op, _)| op == "kv_conv"), "{names:?}");
     let mut session = load(options_on(Some(&device))).session().unwrap();
@@ -300,7 +311,7 @@ fn a_model_that_convolves_is_computed_by_both() {
         let again = session.prompt(&PROMPT).unwrap();
         let most = whole.iter().fold(0f32, |m, v| m.max(v.abs()));
         for (a, b) in again.iter().zip(&whole) {
-            assert!((a - b).abs() <= ROUNDING * most, "{a} {b}");
+            assert!((a - b).abs() <= PLAIN * most, "{a} {b}");
         }
     }
 }
@@ -313,7 +324,8 @@ fn kernels_shaped_for_gpus_choose_the_tokens_of_the_cpu() {
         for (arch, kind) in [("llama", Kind::Q8_0), ("gemma2", Kind::F16)] {
             let bytes = model(arch, kind);
             let load = |options| Llm::from_bytes(bytes.clone(), options).unwrap();
-            let ties = compare(&device, &load, &format!("{vendor:?} {arch} {kind:?}"));
+            let ties =
+                compare(&device, &load, &format!("{vendor:?} {arch} {kind:?}"), rounding(kind));
             assert!(ties <= 2, "{vendor:?} {arch} {kind:?}: {ties} of 32 tokens are others");
         }
     }
@@ -322,6 +334,7 @@ fn kernels_shaped_for_gpus_choose_the_tokens_of_the_cpu() {
 #[test]
 fn trained_models_give_the_tokens_of_the_cpu() {
     let Some(device) = open(options()) else { return };
+    let gpu = device.info().kind == "gpu" || options().shaped_for.is_some();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut files = vec![root.join("models/manual/manual.gguf")];
     let folder = std::env::var_os("TILEWRIGHT_MODELS")
@@ -335,10 +348,18 @@ fn trained_models_give_the_tokens_of_the_cpu() {
             continue;
         }
         let load = |options| Llm::load(&file, options).unwrap();
-        assert_eq!(compare(&device, &load, &file.display().to_string()), 0, "{}", file.display());
+        let what = file.display().to_string();
+        let plain = what.ends_with("f32.gguf") || what.ends_with("f16.gguf");
+        let ties = compare(&device, &load, &what, if plain { PLAIN } else { BLOCKS });
+        // GPUs sum in another order, after which numbers may be rounded to the other side.
+        if !plain && gpu {
+            assert!(ties <= 2, "{what}: {ties} of 32 tokens are others");
+            continue;
+        }
+        assert_eq!(ties, 0, "{what}");
         // And each on its own.
         let tokens = |device| greedy(&mut load(options_on(device)).session().unwrap(), &PROMPT, 48);
-        assert_eq!(tokens(Some(&device)), tokens(None), "{}", file.display());
+        assert_eq!(tokens(Some(&device)), tokens(None), "{what}");
     }
     assert_eq!(device.fallbacks().on_cpu, [], "the CPU computes part of a model");
 }

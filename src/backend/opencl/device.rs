@@ -109,6 +109,17 @@ impl DeviceInfo {
         }
     }
 
+    /// Work-items that keep a GPU busy: a kernel with fewer had better let more of them share its work.
+    pub(super) fn enough_items(&self) -> usize {
+        usize::try_from(self.units).unwrap_or(usize::MAX).saturating_mul(ITEMS_OF_UNIT)
+    }
+
+    /// A power of two of work-items, `most` at most, that a group may have.
+    pub(super) fn group(&self, most: usize) -> usize {
+        let allowed = usize::try_from(self.work_group).unwrap_or(usize::MAX);
+        1 << most.min(allowed).max(1).ilog2()
+    }
+
     /// A line about it.
     pub fn summary(&self) -> String {
         format!("{}: {} [{}; {}]", self.index, self.name, self.kind, self.platform)
@@ -127,6 +138,9 @@ impl DeviceInfo {
         shape.within(self.work_group)
     }
 }
+
+/// Work-items that a unit of a GPU has at a time, so that some compute while others wait for memory.
+const ITEMS_OF_UNIT: usize = 256;
 
 /// Processors: vectors as long as theirs, one work-item per tile.
 const CPU: Shape = Shape {

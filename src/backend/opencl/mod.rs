@@ -320,9 +320,16 @@ impl OpenClDevice {
 
     /// What the device has done so far.
     pub fn counts(&self) -> Counts {
-        let [waits, kernels, read, written, busy] = self.shared.queue.counts();
+        let [waits, kernels, read, written] = self.shared.queue.counts();
         let (objects, bytes) = self.shared.api.live();
-        Counts { kernels, waits, read, written, busy: Duration::from_nanos(busy), objects, bytes }
+        let busy = self.shared.queue.times().iter().map(|(.., time)| *time).sum();
+        Counts { kernels, waits, read, written, busy, objects, bytes }
+    }
+
+    /// Kernels, by name, definitions and work-items, with how often they ran and what that took in all, if
+    /// [`Options::profile`] is set.
+    pub fn kernel_times(&self) -> Vec<(Arc<str>, u64, Duration)> {
+        self.shared.queue.times()
     }
 
     /// Which operations went to the CPU.

@@ -414,7 +414,13 @@ pub(super) unsafe fn launch(
     let Call { family, definitions, kernel, args, global, local } = call;
     let program = shared.programs.get(&shared.context, &shared.device, family, &definitions)?;
     // SAFETY: the caller's duty.
-    unsafe { Launch::new(&program, kernel, args.into_iter().map(place).collect(), global, local) }
+    let launch = unsafe {
+        Launch::new(&program, kernel, args.into_iter().map(place).collect(), global, local)
+    }?;
+    Ok(match shared.queue.is_timed() {
+        true => launch.named(&format!("{kernel} {definitions} items {global:?}")),
+        false => launch,
+    })
 }
 
 /// Turns arguments into memory and numbers.

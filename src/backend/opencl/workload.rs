@@ -11,15 +11,39 @@ use crate::graph::Way;
 use crate::order::sort;
 use crate::tensor::DType;
 
-/// Work-items of a group of products whose work-items share no sum, and of convolutions.
+/// Work-items of a group of products whose work-items share no sum, and of convolutions; on GPUs, which need many.
 const GROUP: usize = 32;
 const CONV_GROUP: usize = 4;
+const MANY: usize = 64;
+
+/// Work-items of a group of products whose work-items share sums.
+const SHARED: usize = 256;
+
+/// Most work-items that share a tile of a product of matrices, and steps of the reduction of each, at least.
+const MOST_LANES: usize = 16;
+const LEAST_STEPS: usize = 16;
 
 /// Most rows of a tile.
 pub(super) const MOST_ROWS: usize = 32;
 
 /// Most elements of a tile that is tried: more do not stay in registers anywhere.
 const MOST_TILE: usize = 512;
+
+/// Work-items of a group that computes many rows of products with weights by rows, on GPUs, as many of them beside
+/// each other, and the fewest rows for which that pays.
+const TILED: usize = 128;
+const ACROSS: usize = 16;
+const MANY_ROWS: usize = 8;
+
+/// Whether a group brings what its work-items compute with to its memory: see `cl/weights.cl`.
+pub(super) fn is_tiled(way: &Way) -> bool {
+    way.lanes == 1 && way.items == [TILED, 1]
+}
+
+/// Rows and columns that such a group computes.
+pub(super) fn tile_of_group(way: &Way) -> [usize; 2] {
+    [way.tile[0] * (TILED / ACROSS), way.tile[1] * ACROSS]
+}
 
 /// A kernel of given sizes that a tuner can measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -78,6 +102,30 @@ impl Rows {
         self.norm || self.round
     }
 
+    /// How many rows are computed on a GPU: by tiles as large as leave all its units something to do.
+    fn tiled(&self, info: &DeviceInfo) -> Way {
+        let way = |rows| Way { vec: 4, tile: [rows, 4], items: [TILED, 1], ..Way::default() };
+        let groups = |rows| {
+            let [rows, columns] = tile_of_group(&way(rows));
+            let across: usize = self.n.iter().map(|n| n.div_ceil(columns)).sum();
+            self.batch.saturating_mul(self.m.div_ceil(rows)).saturating_mul(across)
+        };
+        let busy = |rows: &usize| {
+            groups(*rows) as u64 >= info.units && self.m.next_power_of_two() >= 8 * rows
+        };
+        way([8, 4].into_iter().find(busy).unwrap_or(2))
+    }
+
+    /// Whether kernels compute it by tiles of groups.
+    fn may_be_tiled(&self, info: &DeviceInfo) -> bool {
+        let way = Way { tile: [8, 4], items: [TILED, 1], ..Way::default() };
+        let [rows, columns] = tile_of_group(&way);
+        let elements = 32 * (rows + 1 + (1 + usize::from(self.gated)) * (columns + 1)) + TILED;
+        let room = (elements * size_of::<f32>()) as u64 <= info.local_memory;
+        let fits = self.m >= MANY_ROWS && self.k.is_multiple_of(32) && !self.prepares();
+        fits && room && info.work_group >= TILED as u64
+    }
+
     /// Bytes of a work-group's memory.
     pub(super) fn local_bytes(&self, way: &Way) -> Option<usize> {
         let kept = if self.prepares() { way.tile[0].checked_mul(self.k)? } else { 0 };
@@ -87,29 +135,61 @@ impl Rows {
 
 impl Workload {
     /// The way that is taken without a table.
-    pub(super) fn usual(&self, shape: &Shape) -> Way {
-        let alone = if shape.lanes == 1 { 1 } else { GROUP };
+    /// On a GPU, few tiles of a product of matrices are shared by work-items, so that there are enough of them.
+    pub(super) fn usual(&self, shape: &Shape, info: &DeviceInfo) -> Way {
+        let gpu = shape.lanes > 1;
         match self.0 {
-            Kind::Gemm { m, n, .. } => {
+            Kind::Gemm { batch, m, n, k, .. } => {
                 let vec = vector(shape.vec, n);
-                let tile = [shape.w_ob.min(m.next_power_of_two()), shape.c_v.min(n / vec).max(1)];
-                Way { vec, tile, unroll: shape.unroll, group: alone, ..Way::default() }
+                let [w_ob, c_v] =
+                    [shape.w_ob.min(m.next_power_of_two()), shape.c_v.min(n / vec).max(1)];
+                let way = Way { vec, tile: [w_ob, c_v], unroll: shape.unroll, ..Way::default() };
+                if !gpu {
+                    return way;
+                }
+                // Few tiles are made lower, and then shared.
+                let (enough, across) = (info.enough_items(), n.div_ceil(c_v * vec));
+                let tiles = |rows| batch.saturating_mul(m.div_ceil(rows)).saturating_mul(across);
+                let rows = if tiles(w_ob) < enough { w_ob.min(2) } else { w_ob };
+                let wanted = (enough / tiles(rows).max(1)).min(k / LEAST_STEPS);
+                let lanes = 1 << wanted.clamp(1, MOST_LANES).ilog2();
+                let group = match lanes {
+                    1 => info.group(GROUP),
+                    _ => (info.group(SHARED) / lanes).max(1),
+                };
+                Way { tile: [rows, c_v], lanes, group, ..way }
             }
+            Kind::Rows(rows) if gpu && rows.may_be_tiled(info) => rows.tiled(info),
             Kind::Rows(rows) => {
                 let [w_ob, c_ob] = shape.rows;
                 let w_ob = w_ob.min(rows.m.next_power_of_two());
                 let c_ob = if w_ob == 1 { shape.columns } else { c_ob };
                 // Registers hold the tiles of both matrices.
-                let c_ob = if rows.gated { (c_ob / 2).max(1) } else { c_ob };
-                let tile = [w_ob, c_ob.min(rows.n[0].next_power_of_two())];
-                let items = if rows.prepares() { shape.items } else { [1; 2] };
-                Way { vec: 4, tile, lanes: shape.lanes, items, ..Way::default() }
+                let c_ob = if rows.gated && !(gpu && w_ob == 1) { (c_ob / 2).max(1) } else { c_ob };
+                let most = rows.n[0].next_power_of_two();
+                // On a GPU that has far more tiles than it computes at a time, a group prepares its row for several.
+                let items = rows.n.iter().sum::<usize>() / c_ob * shape.lanes;
+                let many = gpu && w_ob == 1 && items / 8 >= info.enough_items();
+                let c_ob = if many { 2 * c_ob } else { c_ob };
+                let items = match rows.prepares() {
+                    true if many => [1, 4],
+                    true => shape.items,
+                    false => [1; 2],
+                };
+                Way {
+                    vec: 4,
+                    tile: [w_ob, c_ob.min(most)],
+                    lanes: shape.lanes,
+                    items,
+                    ..Way::default()
+                }
             }
             Kind::Conv(conv) => {
                 let vec = vector(shape.vec, conv.output[1].next_power_of_two());
                 let w_ob = shape.w_ob.min(conv.k.next_power_of_two());
                 let w_ob = if conv.c == 1 { w_ob.min(conv.k) } else { w_ob };
-                Way { vec, tile: [w_ob, 1], group: CONV_GROUP, ..Way::default() }
+                let group = if gpu { info.group(MANY) } else { CONV_GROUP };
+                Way { vec, tile: [w_ob, 1], group, ..Way::default() }
             }
         }
     }
@@ -124,13 +204,20 @@ impl Workload {
         match self.0 {
             Kind::Gemm { n, .. } => {
                 let inside = vector && way.vec * columns <= n && rows <= MOST_ROWS && columns <= 16;
-                inside && way.unroll <= 16 && group && alone
+                let lanes =
+                    way.lanes.is_power_of_two() && way.group.saturating_mul(way.lanes) <= most;
+                let sums = [way.group, way.lanes, rows, columns, way.vec, size_of::<f32>()];
+                let bytes = sums.into_iter().fold(1, usize::saturating_mul);
+                let shared = way.lanes == 1 || bytes as u64 <= info.local_memory;
+                inside && way.unroll <= 16 && group && way.items == [1; 2] && lanes && shared
             }
             Kind::Rows(sizes) => {
                 let room = usize::try_from(info.local_memory).unwrap_or(usize::MAX);
                 let fits = sizes.local_bytes(way).is_some_and(|bytes| bytes <= room);
                 let inside = rows <= 16 && columns <= 32 && way.items[1] <= 256;
                 let shared = way.lanes.is_power_of_two() && way.lanes * way.items[0] <= most;
+                let tiled = sizes.may_be_tiled(info) && rows <= 8 && columns == 4;
+                let fits = fits && (!is_tiled(way) || tiled);
                 inside && fits && shared && [way.vec, way.unroll, way.group] == [4, 1, 1]
             }
             Kind::Conv(_) => {
@@ -142,7 +229,7 @@ impl Workload {
 
     /// Ways that differ in their tiles from the usual one, which is the first.
     pub(super) fn tiles(&self, shape: &Shape, info: &DeviceInfo) -> Vec<Way> {
-        let usual = self.usual(shape);
+        let usual = self.usual(shape, info);
         let mut all = Vec::new();
         match self.0 {
             Kind::Gemm { m, .. } => {
@@ -154,10 +241,14 @@ impl Workload {
             }
             Kind::Rows(rows) => {
                 let lanes: &[usize] =
-                    if usual.lanes == 1 { &[1] } else { &[4, 8, 16, 32, 64, 128] };
+                    if shape.lanes == 1 { &[1] } else { &[4, 8, 16, 32, 64, 128] };
+                if is_tiled(&usual) {
+                    all.extend([2, 4, 8].map(|rows| Way { tile: [rows, 4], ..usual }));
+                }
                 let m = [1, 2, 4, 8].into_iter().filter(|&r| r <= rows.m.next_power_of_two());
                 for tile in m.flat_map(|r| [1, 2, 4, 8, 16].map(|c| [r, c])) {
-                    all.extend(lanes.iter().map(|&lanes| Way { lanes, tile, ..usual }));
+                    let items = if is_tiled(&usual) { [1; 2] } else { usual.items };
+                    all.extend(lanes.iter().map(|&lanes| Way { lanes, tile, items, ..usual }));
                 }
             }
             Kind::Conv(conv) => {
@@ -194,7 +285,11 @@ impl Workload {
             Kind::Gemm { .. } => {
                 all.extend(groups());
                 all.extend([1, 2, 4, 8].map(|unroll| Way { unroll, ..*way }));
+                if info.kind != "cpu" {
+                    all.extend([1, 2, 4, 8, 16].map(|lanes| Way { lanes, ..*way }));
+                }
             }
+            Kind::Rows(_) if is_tiled(way) => {}
             Kind::Rows(_) if way.lanes == 1 => {
                 all.extend([1, 4, 16, 64].map(|turns| Way { items: [1, turns], ..*way }));
             }

@@ -1,11 +1,27 @@
-// Attention. Definitions: KEY and VALUE, elements of a head; HALF_CACHE: keys and values are kept as f16.
+// Attention. Definitions: KEY and VALUE, elements of a head; HALF_CACHE: keys and values are kept as f16; GROUP,
+// work-items that compute one head of one row; SPAN, a power of two of them that have values beside each other.
 //
-// A work-item computes one head of one row, a block of positions at a time: the sum and the weighted
-// values so far are scaled whenever a larger score comes (Milakov and Gimelshein 2018).
+// A block of positions at a time is attended to: the sum and the weighted values so far are scaled whenever a
+// larger score comes (Milakov and Gimelshein 2018). On processors a work-item does all of that; on GPUs those of a
+// group have a score each, and then values each.
+
+#ifndef GROUP
+#define GROUP 1
+#endif
 
 #ifdef HALF_CACHE
 #define KEPT(p, i) vload_half(i, (__global const half *)(p))
+#if KEY % 4 == 0
+// Rows of the cache lie aligned: GPUs read four elements at once.
+float4 kept4(__global const ushort *p)
+{
+    uint2 bits = *(__global const uint2 *)p;
+    return vload_half4(0, (const half *)&bits);
+}
+#define KEPT4(p, i) kept4((p) + 4 * (i))
+#else
 #define KEPT4(p, i) vload_half4(i, (__global const half *)(p))
+#endif
 #define KEEP(v, p, i) vstore_half_rte(v, i, (__global half *)(p))
 typedef ushort kept;
 float as_kept(float v)
@@ -22,7 +38,32 @@ typedef float kept;
 #define as_kept(v) (v)
 #endif
 
+#if GROUP == 1
 #define BLOCK 16
+#define OURS
+#define ITEM 0
+#define MEET
+#define SCRATCH BLOCK
+#else
+#define BLOCK GROUP
+#define OURS __local
+#define ITEM get_local_id(0)
+#define MEET barrier(CLK_LOCAL_MEM_FENCE)
+#define SCRATCH (2 * GROUP)
+#endif
+
+// What the work-items of a head have together: a head that is read often, key and value of a new position, and
+// scores.
+#define HEAD \
+    OURS float query[KEY]; \
+    OURS float scores[SCRATCH]
+#define NEW_HEAD \
+    OURS float key[KEY]; \
+    OURS float value[VALUE]
+#define OWN(q) \
+    for (int i = ITEM; i < KEY; i += GROUP) \
+        query[i] = (q)[i]; \
+    MEET
 
 // Keys and values of new positions go into the cache: [heads][capacity][size].
 __kernel void keep(IN(float, x), IN(int, positions), OUT(kept, cache), int rows, int heads, int size,
@@ -85,20 +126,38 @@ __kernel void turn_and_keep(IN(float, q), IN(float, k), IN(float, v), IN(int, po
     { \
         float4 dot4 = (float4)(0.0f); \
         int i = 0; \
-        for (; i + 4 <= KEY; i += 4) \
+        _Pragma("unroll 8") for (; i + 4 <= KEY; i += 4) \
             dot4 = fma(vload4(0, (q) + i), KEY4, dot4); \
         score = (dot4.x + dot4.y) + (dot4.z + dot4.w); \
         for (; i < KEY; i++) \
             score += (q)[i] * (KEY1); \
     }
 
+// The score of position `at` in a block.
+#define SCORE(one, at) \
+    float one; \
+    if ((at) == last) { \
+        DOT(dot, q, vload4(0, last_key + i), last_key[i]); \
+        one = dot; \
+    } else { \
+        __global const kept *key = keys + (long)(at) * key_row; \
+        DOT(dot, q, KEPT4(key + i, 0), KEPT(key, i)); \
+        one = dot; \
+    } \
+    one *= scale; \
+    if (cap > 0.0f) \
+        one = cap * tanh(one / cap); \
+    if (has_mask) \
+        one += mask[at]
+
 // What is attended to: the head `q`, positions first to end - 1 of a plane of keys and of values whose rows
 // are `key_row` and `value_row` elements apart. Key and value of the last position are `last_key` and
 // `last_value`, if `last` is that position, and not in the planes yet. A mask, if there is one, holds a number
-// per position.
-void attend(const float *q, __global const kept *keys, __global const kept *values, __global const float *mask,
+// per position; `s` is room for scores.
+void attend(OURS const float *q, __global const kept *keys, __global const kept *values, __global const float *mask,
     int has_mask, __global float *y, int first, int end, int key_row, int value_row, float scale, float cap,
-    int last, const float *last_key, const float *last_value)
+    int last, OURS const float *last_key, OURS const float *last_value, OURS float *s)
+#if GROUP == 1
 {
     float sums[VALUE];
     for (int i = 0; i < VALUE; i++)
@@ -106,23 +165,9 @@ void attend(const float *q, __global const kept *keys, __global const kept *valu
     float most = -INFINITY, total = 0.0f;
     for (int block = first; block < end; block += BLOCK) {
         int count = min(BLOCK, end - block);
-        float s[BLOCK];
         float top = most;
         for (int b = 0; b < count; b++) {
-            float one;
-            if (block + b == last) {
-                DOT(dot, q, vload4(0, last_key + i), last_key[i]);
-                one = dot;
-            } else {
-                __global const kept *key = keys + (long)(block + b) * key_row;
-                DOT(dot, q, KEPT4(key + i, 0), KEPT(key, i));
-                one = dot;
-            }
-            one *= scale;
-            if (cap > 0.0f)
-                one = cap * tanh(one / cap);
-            if (has_mask)
-                one += mask[block + b];
+            SCORE(one, block + b);
             s[b] = one;
             top = fmax(top, one);
         }
@@ -151,12 +196,71 @@ void attend(const float *q, __global const kept *keys, __global const kept *valu
     for (int i = 0; i < VALUE; i++)
         y[i] = sums[i] * inverse;
 }
-
-// A head that is read often.
-#define OWN(query, q) \
-    float query[KEY]; \
-    for (int i = 0; i < KEY; i++) \
-        query[i] = (q)[i]
+#else
+{
+    int item = get_local_id(0), part = item / SPAN, parts = GROUP / SPAN, element = item % SPAN;
+    OURS float *both = s + GROUP;
+    float sums[(VALUE + SPAN - 1) / SPAN];
+    for (int e = 0; e * SPAN < VALUE; e++)
+        sums[e] = 0.0f;
+    float most = -INFINITY, total = 0.0f;
+    for (int block = first; block < end; block += BLOCK) {
+        int count = min(BLOCK, end - block), stored = last >= block && last < block + count ? count - 1 : count;
+        float own = -INFINITY;
+        if (item < count) {
+            SCORE(one, block + item);
+            own = one;
+        }
+        both[item] = own;
+        for (int half_ = GROUP / 2; half_ > 0; half_ /= 2) {
+            MEET;
+            if (item < half_)
+                both[item] = fmax(both[item], both[item + half_]);
+        }
+        MEET;
+        float top = fmax(most, both[0]);
+        // All masked so far: nothing to add, and no difference of infinities.
+        bool none = top == -INFINITY;
+        float shrink = none ? 1.0f : exp(most - top), weight = none || item >= count ? 0.0f : exp(own - top);
+        most = top;
+        total = total * shrink + weight;
+        s[item] = weight;
+        MEET;
+        for (int e = 0; e * SPAN < VALUE; e++) {
+            int at = e * SPAN + element;
+            sums[e] *= shrink;
+            if (at >= VALUE)
+                continue;
+            __global const kept *value = values + (long)block * value_row + at;
+            _Pragma("unroll 8") for (int b = part; b < stored; b += parts)
+                sums[e] = fma(s[b], KEPT(value, (long)b * value_row), sums[e]);
+            if (stored < count && part == 0)
+                sums[e] = fma(s[stored], last_value[at], sums[e]);
+        }
+        MEET;
+    }
+    both[item] = total;
+    for (int half_ = GROUP / 2; half_ > 0; half_ /= 2) {
+        MEET;
+        if (item < half_)
+            both[item] += both[item + half_];
+    }
+    MEET;
+    float inverse = 1.0f / both[0];
+    for (int e = 0; e * SPAN < VALUE; e++) {
+        int at = e * SPAN + element;
+        MEET;
+        s[item] = sums[e];
+        MEET;
+        if (part == 0 && at < VALUE) {
+            float all = 0.0f;
+            for (int p = 0; p < parts; p++)
+                all += s[p * SPAN + element];
+            y[at] = all * inverse;
+        }
+    }
+}
+#endif
 
 // Causal attention over a cache; window 0: all positions.
 __kernel void attention_cached(IN(float, q), IN(int, positions), IN(kept, keys), IN(kept, values),
@@ -167,25 +271,24 @@ __kernel void attention_cached(IN(float, q), IN(int, positions), IN(kept, keys),
     OPEN_IN(kept, keys);
     OPEN_IN(kept, values);
     OPEN_OUT(float, y);
-    int head = get_global_id(0), row = get_global_id(1);
-    if (head >= heads || row >= rows)
-        return;
+    HEAD;
+    int head = get_group_id(0), row = get_group_id(1);
     int position = clamp(positions[row], 0, capacity - 1);
     int first = window ? max(position + 1 - window, 0) : 0;
     long at = (long)row * heads + head, plane = (long)(head / (heads / kv_heads)) * capacity;
-    OWN(query, q + at * KEY);
+    OWN(q + at * KEY);
     attend(query, keys + plane * KEY, values + plane * VALUE, q, 0, y + at * VALUE, first, position + 1, KEY,
-        VALUE, scale, cap, -1, query, query);
+        VALUE, scale, cap, -1, query, query, scores);
 }
 
 // One head of a new row: query and key of the position turn, key and value go into the planes of the cache if
 // `keeps`. Nobody reads them there in the same kernel.
 void attend_next(__global const float *q, __global const float *k, __global const float *v,
     __global const float *table, int pairs, int half_split, bool keeps, __global kept *keys,
-    __global kept *values, __global float *y, int position, int window, float scale, float cap)
+    __global kept *values, __global float *y, int position, int window, float scale, float cap,
+    OURS float *query, OURS float *key, OURS float *value, OURS float *scores)
 {
-    float query[KEY], key[KEY], value[VALUE];
-    for (int p = 0; p < KEY - pairs; p++) {
+    for (int p = ITEM; p < KEY - pairs; p += GROUP) {
         pair t = turn(q, table, p, pairs, half_split);
         query[t.first] = t.a;
         query[t.second] = t.b;
@@ -193,19 +296,20 @@ void attend_next(__global const float *q, __global const float *k, __global cons
         key[t.first] = as_kept(t.a);
         key[t.second] = as_kept(t.b);
     }
-    for (int i = 0; i < VALUE; i++)
+    for (int i = ITEM; i < VALUE; i += GROUP)
         value[i] = as_kept(v[i]);
+    MEET;
     if (keeps) {
-        for (int i = 0; i < KEY; i++)
+        for (int i = ITEM; i < KEY; i += GROUP)
             KEEP(key[i], keys, (long)position * KEY + i);
-        for (int i = 0; i < VALUE; i++)
+        for (int i = ITEM; i < VALUE; i += GROUP)
             KEEP(value[i], values, (long)position * VALUE + i);
     }
     attend(query, keys, values, q, 0, y, window ? max(position + 1 - window, 0) : 0, position + 1, KEY, VALUE, scale,
-        cap, position, key, value);
+        cap, position, key, value, scores);
 }
 
-// `turn_and_keep` and `attention_cached` of one row: a work-item has one head.
+// `turn_and_keep` and `attention_cached` of one row.
 typedef struct {
     ulong q, k, v, positions, table, keys, values, y;
     int heads, kv_heads, capacity, rotated, half_split, window;
@@ -224,13 +328,13 @@ __kernel void attention_next(OF(const float, q), OF(const float, k), OF(const fl
     OPEN_OF(kept, keys);
     OPEN_OF(kept, values);
     OPEN_OF(float, y);
-    int head = get_global_id(0), sharing = of.heads / of.kv_heads, kv_head = head / sharing;
-    if (head >= of.heads)
-        return;
+    HEAD;
+    NEW_HEAD;
+    int head = get_group_id(0), sharing = of.heads / of.kv_heads, kv_head = head / sharing;
     long plane = (long)kv_head * of.capacity;
     attend_next(q + (long)head * KEY, k + (long)kv_head * KEY, v + (long)kv_head * VALUE, table, of.rotated / 2,
         of.half_split, head % sharing == 0, keys + plane * KEY, values + plane * VALUE, y + (long)head * VALUE,
-        clamp(positions[0], 0, of.capacity - 1), of.window, of.scale, of.cap);
+        clamp(positions[0], 0, of.capacity - 1), of.window, of.scale, of.cap, query, key, value, scores);
 }
 
 #ifndef HALF_CACHE
@@ -245,13 +349,12 @@ __kernel void attention_plain(IN(float, q), IN(float, k), IN(float, v), IN(float
     OPEN_IN(float, v);
     OPEN_IN(float, mask);
     OPEN_OUT(float, y);
-    int head = get_global_id(0), row = get_global_id(1), batch = get_global_id(2);
-    if (head >= heads || row >= queries)
-        return;
-    OWN(query, q + (long)batch * q_batch + (long)head * q_head + (long)row * q_row);
+    HEAD;
+    int head = get_group_id(0), row = get_group_id(1), batch = get_group_id(2);
+    OWN(q + (long)batch * q_batch + (long)head * q_head + (long)row * q_row);
     attend(query, k + (long)batch * k_batch + (long)head * k_head, v + (long)batch * v_batch + (long)head * v_head,
         mask + (long)batch * m_batch + (long)head * m_head + (long)row * m_row, has_mask,
         y + (((long)batch * queries + row) * heads + head) * VALUE, 0, keys, k_row, v_row, scale, 0.0f,
-        -1, query, query);
+        -1, query, query, scores);
 }
 #endif

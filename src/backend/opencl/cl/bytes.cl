@@ -104,7 +104,7 @@ __kernel void qpool(IN(X, x), OUT(Y, y), int planes, int h, int w, int o_h, int 
         }
     }
     if (kind > 0) {
-        float each = scale / (float)(kind == 1 ? inside : padded);
+        float each = divided(scale, (float)(kind == 1 ? inside : padded));
         sum = clamp(convert_int_sat_rte((float)sum * each) + zero, low, high);
     }
     y[((long)plane * o_h + oh) * o_w + ow] = (Y)sum;
@@ -123,7 +123,7 @@ __kernel void quantize(IN(float, x), IN(float, scales), IN(int, zeros), OUT(Y, y
         return;
     int at = i / inner % axis;
     // Far beyond any byte, and not beyond what the sum holds.
-    float v = clamp(x[i] / scales[at], -1e6f, 1e6f);
+    float v = clamp(divided(x[i], scales[at]), -1e6f, 1e6f);
     y[i] = (Y)clamp(convert_int_rte(v) + zeros[at], low, high);
 }
 

@@ -6,6 +6,9 @@
 #ifndef VEC
 #define VEC 4
 #endif
+#ifndef KIND
+#define KIND 0
+#endif
 
 #define IN(T, x) __global const T *x##_memory, ulong x##_at
 #define OUT(T, x) __global T *x##_memory, ulong x##_at
@@ -46,11 +49,12 @@ typedef JOIN(float, VEC) floatv;
 #define LARGER(a, b) ((((a) > (b)) | ((a) != (a))) ? (a) : (b))
 #define SMALLER(a, b) ((((a) < (b)) | ((a) != (a))) ? (a) : (b))
 
-// Functions of one number, by the code that the host gives (src/backend/opencl/ops/codes.rs); 0 is none.
+// Functions of one number by their codes (src/backend/opencl/ops/codes.rs); 0 is none. Which one a kernel computes,
+// KIND, is known when it is built, so that it has the code of no other.
 #define FUNCTIONS(T, NAME) \
-    T NAME##_sigmoid(T x) { return 1.0f / (1.0f + exp(-x)); } \
-    T NAME##_softplus(T x) { return fmax(x, (T)(0.0f)) + log1p(exp(-fabs(x))); } \
-    T NAME(T x, int kind, float a, float b) \
+    static T NAME##_sigmoid(T x) { return 1.0f / (1.0f + exp(-x)); } \
+    static T NAME##_softplus(T x) { return fmax(x, (T)(0.0f)) + log1p(exp(-fabs(x))); } \
+    static T NAME(T x, int kind, float a, float b) \
     { \
         const T zero = (T)(0.0f), one = (T)(1.0f), va = (T)(a), vb = (T)(b); \
         switch (kind) { \
@@ -93,6 +97,19 @@ FUNCTIONS(float, function1)
 FUNCTIONS(floatv, function_v)
 #endif
 
+// a / b as IEEE 754 rounds it; the division of devices may be 2.5 units of the last place off. The steps are those
+// of processors without a divider (Markstein 1990): reciprocal and quotient are corrected by what they leave
+// over, which fma gives exactly.
+float divided(float a, float b)
+{
+    float y = 1.0f / b;
+    y = fma(fma(-b, y, 1.0f), y, y);
+    float q = a * y;
+    q = fma(fma(-b, q, a), y, q);
+    q = fma(fma(-b, q, a), y, q);
+    return isfinite(q) ? q : a / b;
+}
+
 // The 32 numbers of two vectors become what 8 bits hold of them, as activations do on the CPU before they
 // meet weights in blocks: the largest magnitude is 127 steps.
 #define ROUND(a, b) \
@@ -101,7 +118,7 @@ FUNCTIONS(floatv, function_v)
         float8 m8 = fmax(m16.lo, m16.hi); \
         float4 m4 = fmax(m8.lo, m8.hi); \
         float2 m2 = fmax(m4.lo, m4.hi); \
-        float most = fmax(m2.x, m2.y), to_steps = 127.0f / most, step = most / 127.0f; \
+        float most = fmax(m2.x, m2.y), to_steps = divided(127.0f, most), step = divided(most, 127.0f); \
         if (any(isnan(a)) || any(isnan(b)) || isinf(most)) \
             to_steps = NAN; \
         else if (most < 0x1p-100f) \

@@ -1,5 +1,6 @@
 // Convolutions and pooling on [n, c, h, w]. Definitions: VEC output pixels of a row and C_OB output
-// channels make a tile; STRIDE, distance of windows along a row, where it is 1 or 2, else 0.
+// channels make a tile; STRIDE, distance of windows along a row, where it is 1 or 2, else 0; KIND, the function of
+// the results.
 
 #ifndef C_OB
 #define C_OB 1
@@ -49,8 +50,7 @@ floatv pixels_of(__global const float *p, int left)
 // Weights in panels [ceil(k / C_OB)][c][f_h][f_w][C_OB], per group.
 __kernel void conv(IN(float, x), IN(float, weights), IN(float, bias), IN(float, added), OUT(float, y),
     int groups, int c, int k, int h, int w, int o_h, int o_w, int f_h, int f_w, int stride_h, int stride_w,
-    int dilation_h, int dilation_w, int top, int left, int has_bias, int has_added, int kind, float fa,
-    float fb)
+    int dilation_h, int dilation_w, int top, int left, int has_bias, int has_added, float fa, float fb)
 {
     OPEN_IN(float, x);
     OPEN_IN(float, weights);
@@ -95,7 +95,7 @@ __kernel void conv(IN(float, x), IN(float, weights), IN(float, bias), IN(float, 
                 v += (floatv)(bias[channel]);
             if (has_added)
                 v += pixels_of(added + at, o_w - ow);
-            v = function_v(v, kind, fa, fb);
+            v = function_v(v, KIND, fa, fb);
             STORE(v, y + at, 0, o_w - ow);
         }
     }
@@ -105,7 +105,7 @@ __kernel void conv(IN(float, x), IN(float, weights), IN(float, bias), IN(float, 
 // group, as they are given.
 __kernel void conv_transposed(IN(float, x), IN(float, weights), IN(float, bias), IN(float, added),
     OUT(float, y), int groups, int c, int k, int h, int w, int o_h, int o_w, int f_h, int f_w, int stride_h,
-    int stride_w, int dilation_h, int dilation_w, int top, int left, int has_bias, int has_added, int kind,
+    int stride_w, int dilation_h, int dilation_w, int top, int left, int has_bias, int has_added,
     float fa, float fb)
 {
     OPEN_IN(float, x);
@@ -139,7 +139,7 @@ __kernel void conv_transposed(IN(float, x), IN(float, weights), IN(float, bias),
         sum += bias[channel];
     if (has_added)
         sum += added[at];
-    y[at] = function1(sum, kind, fa, fb);
+    y[at] = function1(sum, KIND, fa, fb);
 }
 
 // The windows as a matrix [c * f_h * f_w][o_h * o_w] per batch and group.

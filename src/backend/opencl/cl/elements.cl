@@ -1,20 +1,25 @@
-// Element by element: functions, pairs with broadcasting, gates, rotations. Definitions: VEC.
+// Element by element: functions, pairs with broadcasting, gates, rotations. Definitions: VEC; KIND, the function,
+// and PAIR_KIND, that of two numbers.
 
-__kernel void unary(IN(float, x), OUT(float, y), int n, int kind, float a, float b)
+__kernel void unary(IN(float, x), OUT(float, y), int n, float a, float b)
 {
     OPEN_IN(float, x);
     OPEN_OUT(float, y);
     int i = get_global_id(0) * VEC;
     if (i + VEC <= n) {
-        VSTORE(function_v(VLOAD(x + i), kind, a, b), y + i);
+        VSTORE(function_v(VLOAD(x + i), KIND, a, b), y + i);
         return;
     }
     for (; i < n; i++)
-        y[i] = function1(x[i], kind, a, b);
+        y[i] = function1(x[i], KIND, a, b);
 }
 
+#ifndef PAIR_KIND
+#define PAIR_KIND 0
+#endif
+
 #define PAIR(T, NAME) \
-    T NAME(T a, T b, int kind) \
+    static T NAME(T a, T b, int kind) \
     { \
         switch (kind) { \
         case 0: return a + b; \
@@ -38,7 +43,7 @@ PAIR(floatv, pair_v)
 // stride is 0 or 1.
 __kernel void binary(IN(float, a), IN(float, b), OUT(float, y), int d0, int d1, int d2, int d3,
     int a0, int a1, int a2, int a3, int b0, int b1, int b2, int b3,
-    int kind, int function, float fa, float fb)
+    float fa, float fb)
 {
     OPEN_IN(float, a);
     OPEN_IN(float, b);
@@ -52,25 +57,25 @@ __kernel void binary(IN(float, a), IN(float, b), OUT(float, y), int d0, int d1, 
     y += ((i0 * d1 + i1) * d2 + i2) * d3;
     if (i + VEC <= d3) {
         floatv va = a3 ? VLOAD(a + i) : (floatv)(a[0]), vb = b3 ? VLOAD(b + i) : (floatv)(b[0]);
-        VSTORE(function_v(pair_v(va, vb, kind), function, fa, fb), y + i);
+        VSTORE(function_v(pair_v(va, vb, PAIR_KIND), KIND, fa, fb), y + i);
         return;
     }
     for (; i < d3; i++)
-        y[i] = function1(pair1(a[i * a3], b[i * b3], kind), function, fa, fb);
+        y[i] = function1(pair1(a[i * a3], b[i * b3], PAIR_KIND), KIND, fa, fb);
 }
 
-__kernel void gated(IN(float, gate), IN(float, up), OUT(float, y), int n, int kind)
+__kernel void gated(IN(float, gate), IN(float, up), OUT(float, y), int n)
 {
     OPEN_IN(float, gate);
     OPEN_IN(float, up);
     OPEN_OUT(float, y);
     int i = get_global_id(0) * VEC;
     if (i + VEC <= n) {
-        VSTORE(function_v(VLOAD(gate + i), kind, 0.0f, 0.0f) * VLOAD(up + i), y + i);
+        VSTORE(function_v(VLOAD(gate + i), KIND, 0.0f, 0.0f) * VLOAD(up + i), y + i);
         return;
     }
     for (; i < n; i++)
-        y[i] = function1(gate[i], kind, 0.0f, 0.0f) * up[i];
+        y[i] = function1(gate[i], KIND, 0.0f, 0.0f) * up[i];
 }
 
 // A work-item turns one pair of one head, or moves one element behind those that turn.

@@ -53,6 +53,8 @@ __kernel void next_layer(OF(const float, x), OF(const uchar, w), OF(const uchar,
     OPEN_OF(kept, keys);
     OPEN_OF(kept, values);
     OPEN_OF(float, y);
+    HEAD;
+    NEW_HEAD;
     int head = get_group_id(0), sharing = of.heads / of.kv_heads, length = of.length;
     int position = clamp(positions[0], 0, of.capacity - 1), has_bias = of.has_bias;
     __local float *row = shared + ITEMS_OF_GROUP;
@@ -70,5 +72,5 @@ __kernel void next_layer(OF(const float, x), OF(const uchar, w), OF(const uchar,
     y += (long)head * sharing * VALUE;
     for (int s = 0; s < sharing; s++)
         attend_next(q + s * KEY, k, v, table, of.rotated / 2, of.half_split, s == 0, keys, values, y + s * VALUE,
-            position, of.window, of.factor, of.cap);
+            position, of.window, of.factor, of.cap, query, key, value, scores);
 }

@@ -1,53 +1,73 @@
 // Rows become a number or other rows: softmax, norms, reductions. Definitions: VEC; LANES, work-items
-// that share a row of a norm.
+// that share a row.
+
+// What the work-items of a row have found, together.
+#if LANES > 1
+#define TOGETHER(NAME, a, b, result) \
+    float NAME(float v, __local float *shared) \
+    { \
+        int lane = get_local_id(0); \
+        shared[lane] = v; \
+        for (int half_ = LANES / 2; half_ > 0; half_ /= 2) { \
+            barrier(CLK_LOCAL_MEM_FENCE); \
+            if (lane < half_) { \
+                float a = shared[lane], b = shared[lane + half_]; \
+                shared[lane] = result; \
+            } \
+        } \
+        barrier(CLK_LOCAL_MEM_FENCE); \
+        float all = shared[0]; \
+        barrier(CLK_LOCAL_MEM_FENCE); \
+        return all; \
+    }
+TOGETHER(total, a, b, a + b)
+TOGETHER(product, a, b, a * b)
+TOGETHER(largest, a, b, LARGER(a, b))
+TOGETHER(smallest, a, b, SMALLER(a, b))
+#define LANE get_local_id(0)
+#define ROW get_group_id(0)
+#define SHARED __local float shared[LANES]
+#else
+#define total(v, shared) (v)
+#define product(v, shared) (v)
+#define largest(v, shared) (v)
+#define smallest(v, shared) (v)
+#define LANE 0
+#define ROW get_global_id(0)
+#define SHARED
+#endif
 
 __kernel void softmax(IN(float, x), OUT(float, y), int outer, int axis, int inner, int logarithm)
 {
     OPEN_IN(float, x);
     OPEN_OUT(float, y);
-    int i = get_global_id(0), o = get_global_id(1);
+    SHARED;
+    int i = ROW, o = get_global_id(1);
     if (i >= inner || o >= outer)
         return;
     x += (long)o * axis * inner + i;
     y += (long)o * axis * inner + i;
     float most = -INFINITY, sum = 0.0f;
-    for (int k = 0; k < axis; k++)
+    for (int k = LANE; k < axis; k += LANES)
         most = fmax(most, x[k * inner]);
-    for (int k = 0; k < axis; k++) {
+    most = largest(most, shared);
+    for (int k = LANE; k < axis; k += LANES) {
         float e = exp(x[k * inner] - most);
         if (!logarithm)
             y[k * inner] = e;
         sum += e;
     }
+    sum = total(sum, shared);
     if (logarithm) {
         float l = log(sum);
-        for (int k = 0; k < axis; k++)
+        for (int k = LANE; k < axis; k += LANES)
             y[k * inner] = x[k * inner] - most - l;
         return;
     }
     float inverse = 1.0f / sum;
-    for (int k = 0; k < axis; k++)
+    for (int k = LANE; k < axis; k += LANES)
         y[k * inner] *= inverse;
 }
-
-#if LANES > 1
-float total(float v, __local float *shared)
-{
-    int lane = get_local_id(0);
-    shared[lane] = v;
-    for (int half_ = LANES / 2; half_ > 0; half_ /= 2) {
-        barrier(CLK_LOCAL_MEM_FENCE);
-        if (lane < half_)
-            shared[lane] += shared[lane + half_];
-    }
-    barrier(CLK_LOCAL_MEM_FENCE);
-    float sum = shared[0];
-    barrier(CLK_LOCAL_MEM_FENCE);
-    return sum;
-}
-#else
-#define total(v, shared) (v)
-#endif
 
 float sum_of(floatv v)
 {
@@ -120,12 +140,13 @@ __kernel void reduce(IN(float, x), OUT(float, y), int outer, int axis, int inner
 {
     OPEN_IN(float, x);
     OPEN_OUT(float, y);
-    int i = get_global_id(0), o = get_global_id(1);
+    SHARED;
+    int i = ROW, o = get_global_id(1);
     if (i >= inner || o >= outer)
         return;
     x += (long)o * axis * inner + i;
     float sum = kind == 2 ? 1.0f : kind == 3 ? -INFINITY : kind == 4 ? INFINITY : 0.0f;
-    for (int k = 0; k < axis; k++) {
+    for (int k = LANE; k < axis; k += LANES) {
         float v = x[k * inner];
         switch (kind) {
         case 2: sum *= v; break;
@@ -137,5 +158,12 @@ __kernel void reduce(IN(float, x), OUT(float, y), int outer, int axis, int inner
         default: sum += v;
         }
     }
-    y[(long)o * inner + i] = kind == 1 ? sum / axis : kind == 6 ? sqrt(sum) : sum;
+    switch (kind) {
+    case 2: sum = product(sum, shared); break;
+    case 3: sum = largest(sum, shared); break;
+    case 4: sum = smallest(sum, shared); break;
+    default: sum = total(sum, shared);
+    }
+    if (LANE == 0)
+        y[(long)o * inner + i] = kind == 1 ? sum / axis : kind == 6 ? sqrt(sum) : sum;
 }

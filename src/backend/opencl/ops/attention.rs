@@ -4,7 +4,7 @@ use core::any::Any;
 use std::sync::Arc;
 
 use super::matmul::{self, Together};
-use super::{Arg, Call, Check, Lower, Lowered, Result, args, ints, numbers, spread};
+use super::{Arg, Call, Check, Lower, Lowered, Result, args, ints, numbers};
 use crate::backend::opencl::programs::{ATTENTION, NEXT};
 use crate::backend::opencl::{Region, Shared};
 use crate::graph::GraphError;
@@ -19,6 +19,25 @@ const MOST: usize = 512;
 
 /// Work-items of a group that moves elements.
 const GROUP: usize = 64;
+
+/// Most work-items that compute one head of one row together.
+const MOST_TOGETHER: usize = 256;
+
+/// Work-items that compute one head of one row: on processors one, whose neighbours would only wait for it.
+fn together(shared: &Shared) -> usize {
+    if shared.shape.lanes == 1 { 1 } else { shared.info.group(MOST_TOGETHER) }
+}
+
+/// A group for every head of every row.
+fn groups([heads, rows, batch]: [usize; 3], together: usize) -> ([usize; 3], Option<[usize; 3]>) {
+    ([heads * together, rows, batch], Some([together, 1, 1]))
+}
+
+/// The definitions of kernels for heads of these sizes.
+fn heads([key, value]: [usize; 2], together: usize) -> String {
+    let span = value.next_power_of_two().min(together);
+    format!("-DKEY={key} -DVALUE={value} -DGROUP={together} -DSPAN={span}")
+}
 
 /// Keys and values of a layer on the device: `[heads][capacity][size]` each.
 struct DeviceCache {
@@ -107,8 +126,8 @@ pub(in crate::backend::opencl) fn layer(
         [Arg::Dst, Arg::Local(first.local)],
         numbers(args![sizes, floats]),
     ];
-    let definitions = format!("{} {}", first.definitions, definitions(&shape));
-    let (global, local) = ([shape.heads, 1, 1], Some([1; 3]));
+    let definitions = format!("{} {}", first.definitions, definitions(&shape, 1));
+    let (global, local) = groups([shape.heads, 1, 1], 1);
     let call = Call { family: NEXT, definitions, kernel: "next_layer", args, global, local };
     let made = [op.heads * shape.key_size, shape.heads * shape.key_size];
     let made = [made[0], made[1], shape.heads * shape.value_size];
@@ -142,7 +161,8 @@ fn over_cache(op: &KvAttention, cx: &Lower<'_>, rope: Option<&Rope>) -> Result {
     }
     let [keys, values] = cache(op, cx)?;
     let (rows, [heads, kv_heads]) = (cx.dst.dims[0], [op.heads, shape.heads]);
-    let definitions = format!("-DVEC=4 {}", definitions(&shape));
+    let together = together(cx.shared);
+    let definitions = format!("-DVEC=4 {}", definitions(&shape, together));
     let call = |kernel, args, (global, local)| {
         let definitions = definitions.clone();
         Call { family: ATTENTION, definitions, kernel, args, global, local }
@@ -164,7 +184,7 @@ fn over_cache(op: &KvAttention, cx: &Lower<'_>, rope: Option<&Rope>) -> Result {
             let operands = [0, 1, 2, 3, 4].map(Arg::Src);
             let numbers = numbers(args![sizes, scales()]);
             let args = args![operands, [keys(), values(), Arg::Dst], numbers];
-            calls.push(call("attention_next", args, spread([heads, 1, 1], 1)));
+            calls.push(call("attention_next", args, groups([heads, 1, 1], together)));
         }
         Some((rotated, half_split)) => {
             let sizes = ints([rows, heads, kv_heads, shape.capacity, rotated, half_split.into()]);
@@ -172,7 +192,7 @@ fn over_cache(op: &KvAttention, cx: &Lower<'_>, rope: Option<&Rope>) -> Result {
             let operands = [0, 1, 2, 3, 4].map(Arg::Src);
             let args = args![operands, [Arg::Temp(0), keys(), values()], sizes];
             let elements = (shape.key_size - rotated / 2).max(shape.value_size);
-            let items = spread([elements, heads + 2 * kv_heads, rows], GROUP);
+            let items = cx.spread([elements, heads + 2 * kv_heads, rows], GROUP);
             calls.push(call("turn_and_keep", args, items));
             temps.push(rows * heads * shape.key_size * size_of::<f32>());
         }
@@ -183,7 +203,7 @@ fn over_cache(op: &KvAttention, cx: &Lower<'_>, rope: Option<&Rope>) -> Result {
                 let sizes = ints([rows, kv_heads, size, shape.capacity]);
                 let Some(sizes) = sizes else { return Ok(None) };
                 let args = args![[Arg::Src(operand), Arg::Src(3), memory], sizes];
-                calls.push(call("keep", args, spread([size, kv_heads, rows], GROUP)));
+                calls.push(call("keep", args, cx.spread([size, kv_heads, rows], GROUP)));
             }
         }
     }
@@ -192,15 +212,15 @@ fn over_cache(op: &KvAttention, cx: &Lower<'_>, rope: Option<&Rope>) -> Result {
         let Some(sizes) = sizes else { return Ok(None) };
         let queries = if rotation.is_some() { Arg::Temp(0) } else { Arg::Src(0) };
         let args = args![[queries, Arg::Src(3), keys(), values(), Arg::Dst], sizes, scales()];
-        calls.push(call("attention_cached", args, spread([heads, rows, 1], 1)));
+        calls.push(call("attention_cached", args, groups([heads, rows, 1], together)));
     }
     Ok(Some(Lowered { temps, ..over(op, calls.into()) }))
 }
 
 /// The definitions of kernels over such a cache.
-fn definitions(shape: &KvShape) -> String {
+fn definitions(shape: &KvShape, together: usize) -> String {
     let half = if shape.dtype == DType::F16 { " -DHALF_CACHE" } else { "" };
-    format!("-DKEY={} -DVALUE={}{half}", shape.key_size, shape.value_size)
+    heads([shape.key_size, shape.value_size], together) + half
 }
 
 /// Kernels over the cache of an operation, which they keep.
@@ -256,8 +276,9 @@ pub(super) fn plain(op: &Attention, cx: &Lower<'_>) -> Result {
         steps,
         [Arg::Float(op.scale)]
     ];
-    let (global, local) = spread([op.heads, op.queries, op.batch], 1);
-    let definitions = format!("-DVEC=4 -DKEY={} -DVALUE={}", op.size, op.values);
+    let together = together(cx.shared);
+    let (global, local) = groups([op.heads, op.queries, op.batch], together);
+    let definitions = format!("-DVEC=4 {}", heads([op.size, op.values], together));
     let kernel = "attention_plain";
     Ok(Some(Call { family: ATTENTION, definitions, kernel, args, global, local }.into()))
 }

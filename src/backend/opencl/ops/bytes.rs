@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Arg, Call, Lower, Result, args, ints, spread};
+use super::{Arg, Call, Lower, Result, args, ints};
 use crate::backend::opencl::Region;
 use crate::backend::opencl::programs::BYTES;
 use crate::graph::GraphError;
@@ -104,7 +104,7 @@ pub(super) fn conv(op: &QConv, cx: &Lower<'_>) -> Result {
         [Arg::Int(conv.bias.into())],
         numbers
     ];
-    let (global, local) = spread([o_w, o_h, s.n * s.k], GROUP);
+    let (global, local) = cx.spread([o_w, o_h, s.n * s.k], GROUP);
     Ok(Some(Call { family: BYTES, definitions, kernel: "qconv", args, global, local }.into()))
 }
 
@@ -129,7 +129,7 @@ pub(super) fn matmul(op: &QMatMul, cx: &Lower<'_>) -> Result {
         [Arg::Int(op.product.bias.into())],
         numbers
     ];
-    let (global, local) = spread([n, m, 1], GROUP);
+    let (global, local) = cx.spread([n, m, 1], GROUP);
     Ok(Some(Call { family: BYTES, definitions, kernel: "qmatmul", args, global, local }.into()))
 }
 
@@ -151,7 +151,7 @@ pub(super) fn add(op: &QAdd, cx: &Lower<'_>) -> Result {
         Arg::Int(high),
     ];
     let args = args![[Arg::Src(0), Arg::Src(1), Arg::Dst], n, numbers];
-    let (global, local) = spread([cx.dst.elements(), 1, 1], GROUP);
+    let (global, local) = cx.spread([cx.dst.elements(), 1, 1], GROUP);
     Ok(Some(Call { family: BYTES, definitions, kernel: "qadd", args, global, local }.into()))
 }
 
@@ -181,7 +181,7 @@ pub(super) fn pool(op: &QPool, cx: &Lower<'_>) -> Result {
         Arg::Int(high),
     ];
     let args = args![[Arg::Src(0), Arg::Dst], sizes, numbers];
-    let (global, local) = spread([o_w, o_h, planes], GROUP);
+    let (global, local) = cx.spread([o_w, o_h, planes], GROUP);
     Ok(Some(Call { family: BYTES, definitions, kernel: "qpool", args, global, local }.into()))
 }
 
@@ -237,7 +237,7 @@ pub(super) fn quantize(op: &Quantize, cx: &Lower<'_>) -> Result {
     let [low, high] = bounds(op.to);
     let operands = [Arg::Src(0), scales, zeros, Arg::Dst];
     let args = args![operands, sizes, [Arg::Int(low), Arg::Int(high)]];
-    let (global, local) = spread([n, 1, 1], GROUP);
+    let (global, local) = cx.spread([n, 1, 1], GROUP);
     Ok(Some(Call { family: BYTES, definitions, kernel: "quantize", args, global, local }.into()))
 }
 
@@ -256,6 +256,6 @@ pub(super) fn dequantize(op: &Dequantize, cx: &Lower<'_>) -> Result {
         return Ok(None);
     };
     let args = args![[Arg::Src(0), scales, zeros, Arg::Dst], sizes];
-    let (global, local) = spread([n, 1, 1], GROUP);
+    let (global, local) = cx.spread([n, 1, 1], GROUP);
     Ok(Some(Call { family: BYTES, definitions, kernel: "dequantize", args, global, local }.into()))
 }

@@ -4,23 +4,51 @@ use tilewright_kernels::Activation;
 use tilewright_kernels::template::binary::BinaryOp;
 
 use super::Arg;
+use crate::graph::ops::glu::GluOp;
 use crate::graph::ops::unary::UnaryOp;
 
-/// A function with its two numbers; `None` if kernels do not have it.
-pub(super) fn unary(op: UnaryOp) -> Option<(i32, f32, f32)> {
-    let plain = |code| Some((code, 0.0, 0.0));
+/// A function with its two numbers.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Function(i32, [f32; 2]);
+
+impl Function {
+    /// What a kernel is built with for it.
+    pub(super) fn definition(self) -> String {
+        format!("-DKIND={}", self.0)
+    }
+
+    /// Its numbers, as arguments.
+    pub(super) fn numbers(self) -> [Arg; 2] {
+        self.1.map(Arg::Float)
+    }
+
+    /// That of a gated unit.
+    pub(super) fn gate(op: GluOp) -> Self {
+        let code = match op {
+            GluOp::Silu => 8,
+            GluOp::Gelu => 9,
+            GluOp::GeluTanh => 10,
+        };
+        Self(code, [0.0; 2])
+    }
+}
+
+/// A function as kernels know it; `None` if they do not have it.
+pub(super) fn unary(op: UnaryOp) -> Option<Function> {
+    let with = |code, a, b| Some(Function(code, [a, b]));
+    let plain = |code| with(code, 0.0, 0.0);
     match op {
         UnaryOp::Relu => plain(1),
-        UnaryOp::Clip { min, max } => Some((2, min, max)),
-        UnaryOp::LeakyRelu { alpha } => Some((3, alpha, 0.0)),
+        UnaryOp::Clip { min, max } => with(2, min, max),
+        UnaryOp::LeakyRelu { alpha } => with(3, alpha, 0.0),
         UnaryOp::Sigmoid => plain(4),
         UnaryOp::Tanh => plain(5),
-        UnaryOp::HardSigmoid { alpha, beta } => Some((6, alpha, beta)),
+        UnaryOp::HardSigmoid { alpha, beta } => with(6, alpha, beta),
         UnaryOp::HardSwish => plain(7),
         UnaryOp::Silu => plain(8),
         UnaryOp::Gelu => plain(9),
         UnaryOp::GeluTanh => plain(10),
-        UnaryOp::Elu { alpha } => Some((11, alpha, 0.0)),
+        UnaryOp::Elu { alpha } => with(11, alpha, 0.0),
         UnaryOp::Exp => plain(12),
         UnaryOp::Log => plain(13),
         UnaryOp::Sqrt => plain(14),
@@ -42,13 +70,9 @@ pub(super) fn unary(op: UnaryOp) -> Option<(i32, f32, f32)> {
     }
 }
 
-/// The arguments of an activation; `None` if kernels do not have it.
-pub(super) fn activation(activation: Activation) -> Option<[Arg; 3]> {
-    let code = match UnaryOp::from_activation(activation) {
-        None => (0, 0.0, 0.0),
-        Some(op) => unary(op)?,
-    };
-    Some([Arg::Int(code.0), Arg::Float(code.1), Arg::Float(code.2)])
+/// An activation as kernels know it; `None` if they do not have it.
+pub(super) fn activation(activation: Activation) -> Option<Function> {
+    UnaryOp::from_activation(activation).map_or(Some(Function::default()), unary)
 }
 
 /// A function of two numbers.

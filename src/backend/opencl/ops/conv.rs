@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use super::codes::Function;
 use super::matmul::{Gemm, gemm};
 use super::{Arg, Call, Lower, Lowered, Result, args, codes, ints, spread};
 use crate::backend::opencl::programs::CONV;
@@ -13,6 +14,9 @@ use crate::graph::Way;
 use crate::graph::ops::conv::Conv;
 use crate::graph::ops::pool::{Pool, PoolKind};
 use crate::tensor::Tensor;
+
+/// Steps of a sum that a work-item of a GPU had better compute alone.
+const SHORT: usize = 64;
 
 /// Work-items of a group that pools or moves.
 const POOL_GROUP: usize = 16;
@@ -71,17 +75,22 @@ pub(super) fn conv(op: &Conv, cx: &Lower<'_>) -> Result {
     let Some(channels) = ints([g, c, k]) else { return Ok(None) };
     if op.transposed.is_some() {
         let operands = [Arg::Src(0), Arg::Src(1), bias, added, Arg::Dst];
-        let args = args![operands, channels, window, place, flags, activation];
-        let (global, local) = spread([o_w, o_h, s.n * s.k], POOL_GROUP);
-        let (definitions, kernel) = (cx.vec(1), "conv_transposed");
+        let args = args![operands, channels, window, place, flags, activation.numbers()];
+        let (global, local) = cx.spread([o_w, o_h, s.n * s.k], POOL_GROUP);
+        let definitions = format!("{} {}", cx.vec(1), activation.definition());
+        let kernel = "conv_transposed";
         return Ok(Some(Call { family: CONV, definitions, kernel, args, global, local }.into()));
     }
     let vec = cx.vector_for(o_w.next_power_of_two());
     let stride = steps(op.stride[1]);
     let pointwise = [f_h, f_w] == [1, 1] && op.stride == [1; 2] && op.pads == [0; 4];
     let depthwise = c == 1;
-    // Rows that fill a vector less than by half are better computed as one.
-    let direct = depthwise || (!pointwise && 2 * o_w > cx.shared.shape.vec && k > 1);
+    // Rows that fill a vector less than by half are better computed as one, and on GPUs long sums of few tiles: a
+    // product shares them out.
+    let shape = cx.shared.shape;
+    let tiles = s.n * g * k.div_ceil(shape.w_ob) * o_h * o_w.div_ceil(vec);
+    let enough = shape.lanes == 1 || taps <= SHORT || 4 * tiles >= cx.shared.info.enough_items();
+    let direct = depthwise || (!pointwise && 2 * o_w > shape.vec && k > 1 && enough);
     if direct && let Some(value) = cx.values[1] {
         let sizes = workload::Conv {
             n: s.n,
@@ -99,8 +108,8 @@ pub(super) fn conv(op: &Conv, cx: &Lower<'_>) -> Result {
         let panels = [g, k, taps, way.tile[0]];
         let Some(weights) = packed(cx.shared, value, panels)? else { return Ok(None) };
         let operands = [Arg::Src(0), Arg::Memory(weights), bias, added, Arg::Dst];
-        let args = args![operands, channels, window, place, flags, activation];
-        return Ok(Some(direct_by(&sizes, &way, args).into()));
+        let args = args![operands, channels, window, place, flags, activation.numbers()];
+        return Ok(Some(direct_by(&sizes, &way, activation, args).into()));
     }
     // As a product of weights and windows.
     let pixels = o_h * o_w;
@@ -128,7 +137,7 @@ pub(super) fn conv(op: &Conv, cx: &Lower<'_>) -> Result {
         let operands = [Arg::Src(0), Arg::Temp(0)];
         let args = args![operands, images, window, place];
         let items = [o_w.div_ceil(vec), o_h, s.n * g * taps];
-        let (global, local) = spread(items, POOL_GROUP);
+        let (global, local) = cx.spread(items, POOL_GROUP);
         let definitions = format!("-DVEC={vec} -DSTRIDE={stride}");
         let kernel = "windows";
         lowered.calls.push(Call { family: CONV, definitions, kernel, args, global, local });
@@ -161,11 +170,15 @@ fn steps(stride: usize) -> usize {
     if stride <= 2 { stride } else { 0 }
 }
 
-fn direct_by(sizes: &workload::Conv, way: &Way, args: Vec<Arg>) -> Call {
+fn direct_by(sizes: &workload::Conv, way: &Way, function: Function, args: Vec<Arg>) -> Call {
     let ([o_h, o_w], Way { vec, tile: [c_ob, _], .. }) = (sizes.output, *way);
     let items = [o_w.div_ceil(vec), o_h, sizes.n * sizes.groups * sizes.k.div_ceil(c_ob)];
     let (global, local) = spread(items, way.group);
-    let definitions = format!("-DVEC={vec} -DC_OB={c_ob} -DSTRIDE={}", steps(sizes.stride[1]));
+    let definitions = format!(
+        "-DVEC={vec} -DC_OB={c_ob} -DSTRIDE={} {}",
+        steps(sizes.stride[1]),
+        function.definition()
+    );
     Call { family: CONV, definitions, kernel: "conv", args, global, local }
 }
 
@@ -183,9 +196,10 @@ pub(in crate::backend::opencl) fn trial(
         [x, weights, Arg::Absent, Arg::Absent, memory(&operands.results[0])],
         ints([groups, c, k, h, w, o_h, o_w, window[0], window[1], stride[0], stride[1]])?,
         ints([dilation[0], dilation[1], top, left])?,
-        [Arg::Int(0), Arg::Int(0), Arg::Int(0), Arg::Float(0.0), Arg::Float(0.0)],
+        [Arg::Int(0), Arg::Int(0)],
+        Function::default().numbers(),
     ];
-    Some(direct_by(sizes, way, args))
+    Some(direct_by(sizes, way, Function::default(), args))
 }
 
 pub(super) fn pool(op: &Pool, cx: &Lower<'_>) -> Result {
@@ -205,7 +219,7 @@ pub(super) fn pool(op: &Pool, cx: &Lower<'_>) -> Result {
     let sizes = [planes, h, w, o_h, o_w, f_h, f_w, s_h, s_w, d_h, d_w, top, left, bottom, right];
     let Some(sizes) = ints(sizes) else { return Ok(None) };
     let args = args![[Arg::Src(0), Arg::Dst], sizes, [Arg::Int(kind)]];
-    let (global, local) = spread([o_w, o_h, planes], POOL_GROUP);
+    let (global, local) = cx.spread([o_w, o_h, planes], POOL_GROUP);
     let definitions = cx.vec(1);
     Ok(Some(Call { family: CONV, definitions, kernel: "pool", args, global, local }.into()))
 }

@@ -1,9 +1,9 @@
 //! Element by element.
 
-use super::{Arg, Call, Lower, Result, args, codes, ints, spread};
+use super::{Arg, Call, Lower, Result, args, codes, ints};
 use crate::backend::opencl::programs::ELEMENTS;
 use crate::graph::ops::binary::Binary;
-use crate::graph::ops::glu::{Glu, GluOp};
+use crate::graph::ops::glu::Glu;
 use crate::graph::ops::rope::{Rope, RopeStyle};
 use crate::graph::ops::unary::Unary;
 
@@ -11,34 +11,23 @@ use crate::graph::ops::unary::Unary;
 const GROUP: usize = 16;
 
 pub(super) fn unary(op: &Unary, cx: &Lower<'_>) -> Result {
-    let Some((kind, a, b)) = codes::unary(op.op).filter(|_| cx.all_f32()) else { return Ok(None) };
+    let Some(function) = codes::unary(op.op).filter(|_| cx.all_f32()) else { return Ok(None) };
     let n = cx.dst.elements();
     let vec = cx.vector_for(n);
     let Some([n_arg]) = ints([n]) else { return Ok(None) };
-    let (global, local) = spread([n.div_ceil(vec), 1, 1], GROUP);
-    let args =
-        args![[Arg::Src(0), Arg::Dst, n_arg], [Arg::Int(kind), Arg::Float(a), Arg::Float(b)]];
-    let definitions = cx.vec(vec);
+    let (global, local) = cx.spread([n.div_ceil(vec), 1, 1], GROUP);
+    let args = args![[Arg::Src(0), Arg::Dst, n_arg], function.numbers()];
+    let definitions = format!("{} {}", cx.vec(vec), function.definition());
     Ok(Some(Call { family: ELEMENTS, definitions, kernel: "unary", args, global, local }.into()))
 }
 
-/// The number of a gate's function.
-pub(super) fn gate(op: GluOp) -> i32 {
-    match op {
-        GluOp::Silu => 8,
-        GluOp::Gelu => 9,
-        GluOp::GeluTanh => 10,
-    }
-}
-
 pub(super) fn glu(op: &Glu, cx: &Lower<'_>) -> Result {
-    let kind = gate(op.op);
     let n = cx.dst.elements();
     let vec = cx.vector_for(n);
     let Some([n_arg]) = ints([n]) else { return Ok(None) };
-    let (global, local) = spread([n.div_ceil(vec), 1, 1], GROUP);
-    let args = vec![Arg::Src(0), Arg::Src(1), Arg::Dst, n_arg, Arg::Int(kind)];
-    let definitions = cx.vec(vec);
+    let (global, local) = cx.spread([n.div_ceil(vec), 1, 1], GROUP);
+    let args = vec![Arg::Src(0), Arg::Src(1), Arg::Dst, n_arg];
+    let definitions = format!("{} {}", cx.vec(vec), codes::Function::gate(op.op).definition());
     Ok(Some(Call { family: ELEMENTS, definitions, kernel: "gated", args, global, local }.into()))
 }
 
@@ -90,9 +79,9 @@ pub(super) fn binary(op: &Binary, cx: &Lower<'_>) -> Result {
     let Some((dims, [a, b])) = shapes.filter(|_| cx.all_f32()) else { return Ok(None) };
     let (Some(d), Some(a), Some(b)) = (ints(dims), ints(a), ints(b)) else { return Ok(None) };
     let vec = cx.vector_for(dims[3]);
-    let (global, local) = spread([dims[3].div_ceil(vec), dims[2], dims[0] * dims[1]], GROUP);
-    let args = args![[Arg::Src(0), Arg::Src(1), Arg::Dst], d, a, b, [Arg::Int(kind)], activation];
-    let definitions = cx.vec(vec);
+    let (global, local) = cx.spread([dims[3].div_ceil(vec), dims[2], dims[0] * dims[1]], GROUP);
+    let args = args![[Arg::Src(0), Arg::Src(1), Arg::Dst], d, a, b, activation.numbers()];
+    let definitions = format!("{} {} -DPAIR_KIND={kind}", cx.vec(vec), activation.definition());
     Ok(Some(Call { family: ELEMENTS, definitions, kernel: "binary", args, global, local }.into()))
 }
 
@@ -104,7 +93,7 @@ pub(super) fn rope(op: &Rope, cx: &Lower<'_>) -> Result {
     let Some(sizes) = ints([rows, heads, op.size, rotated]) else { return Ok(None) };
     let half = matches!(op.style, RopeStyle::Half);
     let args = args![[Arg::Src(0), Arg::Src(1), Arg::Dst], sizes, [Arg::Int(half.into())]];
-    let (global, local) = spread([op.size - rotated / 2, heads, rows], GROUP);
+    let (global, local) = cx.spread([op.size - rotated / 2, heads, rows], GROUP);
     let definitions = cx.vec(cx.shared.shape.vec);
     Ok(Some(Call { family: ELEMENTS, definitions, kernel: "rope", args, global, local }.into()))
 }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use super::elements::{self, joined};
+use super::codes::Function;
+use super::elements::joined;
 use super::{Arg, Call, Check, Lower, Lowered, Result, args, codes, ints, numbers, spread};
 use crate::backend::opencl::programs::{ELEMENTS, GEMM, WEIGHTS};
 use crate::backend::opencl::trial::Operands;
@@ -35,11 +36,11 @@ pub(super) struct Gemm {
     pub(super) bias_kind: i32,
     pub(super) bias_step: usize,
     pub(super) has_added: bool,
-    pub(super) activation: [Arg; 3],
+    pub(super) activation: Function,
 }
 
 pub(super) fn gemm(p: Gemm) -> Option<Call> {
-    let ([m, n, k], Way { vec, tile: [w_ob, c_v], unroll, group, .. }) = (p.sizes, p.way);
+    let ([m, n, k], Way { vec, tile: [w_ob, c_v], unroll, group, lanes, .. }) = (p.sizes, p.way);
     let sizes = ints([m, n, k, p.inner])?;
     let [a, b] = [ints(p.a_steps)?, ints(p.b_steps)?];
     let args = args![
@@ -50,12 +51,26 @@ pub(super) fn gemm(p: Gemm) -> Option<Call> {
         [Arg::Int(p.bias_kind)],
         ints([p.bias_step])?,
         [Arg::Int(p.has_added.into())],
-        p.activation,
+        p.activation.numbers(),
     ];
     let packed = if p.packed { " -DPACKED" } else { "" };
-    let definitions = format!("-DVEC={vec} -DW_OB={w_ob} -DC_V={c_v} -DUNROLL={unroll}{packed}");
-    let items = [m.div_ceil(w_ob), n.div_ceil(c_v * vec), p.batch];
-    let (global, local) = spread(items, group);
+    let mut definitions =
+        format!("-DVEC={vec} -DW_OB={w_ob} -DC_V={c_v} -DUNROLL={unroll}{packed} ");
+    definitions += &p.activation.definition();
+    let [down, across] = [m.div_ceil(w_ob), n.div_ceil(c_v * vec)];
+    let (global, local) = match [group, lanes] {
+        [1, 1] => spread([down, across, p.batch], 1),
+        [_, 1] => {
+            definitions += " -DACROSS";
+            spread([across, down, p.batch], group)
+        }
+        _ => {
+            let tiles = across.next_power_of_two().min(group);
+            definitions += &format!(" -DACROSS -DLANES={lanes} -DTILES={tiles}");
+            let global = [across.next_multiple_of(tiles), down * lanes, p.batch];
+            (global, Some([tiles, lanes, 1]))
+        }
+    };
     Some(Call { family: GEMM, definitions, kernel: "gemm", args, global, local })
 }
 
@@ -78,7 +93,7 @@ struct Rows {
     w_steps: [usize; 2],
     has_bias: bool,
     has_added: bool,
-    activation: [Arg; 3],
+    activation: Function,
     gated: bool,
     prepare: usize,
     epsilon: f32,
@@ -90,7 +105,7 @@ const ROUND: usize = 2;
 
 impl Rows {
     /// One product, as it is.
-    fn one(dtype: DType, weights: Arg, [m, n, k]: [usize; 3], activation: [Arg; 3]) -> Self {
+    fn one(dtype: DType, weights: Arg, [m, n, k]: [usize; 3], activation: Function) -> Self {
         Self {
             dtype,
             weights: [weights, Arg::Absent, Arg::Absent],
@@ -117,12 +132,14 @@ impl Rows {
     /// The definitions of kernels for them.
     fn definitions(&self, way: &Way) -> Option<String> {
         let Way { tile: [w_ob, c_ob], lanes, items: [items, turns], .. } = *way;
-        let Self { prepare, gated, .. } = *self;
+        let Self { prepare, gated, activation, .. } = *self;
+        let tiled = if workload::is_tiled(way) { " -DTILED" } else { "" };
         Some(format!(
             "-DVEC=4 -DFORMAT={} -DW_OB={w_ob} -DC_OB={c_ob} -DLANES={lanes} -DITEMS={items} \
-             -DTILES={turns} -DPREPARE={prepare} -DGATED={}",
+             -DTILES={turns} -DPREPARE={prepare} -DGATED={} {}{tiled}",
             format(self.dtype, self.k)?,
-            usize::from(gated)
+            usize::from(gated),
+            activation.definition()
         ))
     }
 
@@ -158,13 +175,19 @@ fn rows_by(way: &Way, x: Arg, p: Rows) -> Option<Call> {
             x_steps,
             w_steps,
             [Arg::Int(p.has_bias.into()), Arg::Int(p.has_added.into())],
-            p.activation,
+            p.activation.numbers(),
             [Arg::Float(p.epsilon)],
         ]),
     ];
-    let tiles: usize = p.n.iter().map(|n| n.div_ceil(c_ob)).sum();
-    let groups = tiles.div_ceil(items * turns);
-    let global = [groups * items * lanes, p.m.div_ceil(w_ob), p.batch];
+    let tiles = |columns: usize| p.n.iter().map(|n| n.div_ceil(columns)).sum::<usize>();
+    let [across, down] = match workload::is_tiled(way) {
+        true => {
+            let [rows, columns] = workload::tile_of_group(way);
+            [tiles(columns), p.m.div_ceil(rows)]
+        }
+        false => [tiles(c_ob).div_ceil(items * turns), p.m.div_ceil(w_ob)],
+    };
+    let global = [across * items * lanes, down, p.batch];
     let local = Some([lanes * items, 1, 1]);
     Some(Call { family: WEIGHTS, definitions, kernel: "rows", args, global, local })
 }
@@ -196,8 +219,7 @@ fn products(op: &Together, cx: &Lower<'_>) -> Option<Rows> {
         return None;
     }
     let n = |i: usize| if i < op.matrices { cx.src[1 + i].dims[0] } else { 0 };
-    let function = op.gate.map_or(0, elements::gate);
-    let activation = [Arg::Int(function), Arg::Float(0.0), Arg::Float(0.0)];
+    let activation = op.gate.map(Function::gate).unwrap_or_default();
     let mut product = Rows::one(dtype, Arg::Src(1), [m, n(0), k], activation);
     for i in 1..op.matrices {
         product.weights[i] = Arg::Src(1 + i);
@@ -239,7 +261,7 @@ pub(in crate::backend::opencl) fn together(op: &Together, cx: &Lower<'_>) -> Res
         return Ok(rows(cx, Arg::Src(0), product).map(Lowered::from));
     }
     let Some([count]) = ints([m * k]) else { return Ok(None) };
-    let (global, local) = spread([m * k / 32, 1, 1], GROUP);
+    let (global, local) = cx.spread([m * k / 32, 1, 1], GROUP);
     let round = Call {
         family: ELEMENTS,
         definitions: cx.vec(cx.shared.shape.vec),
@@ -395,7 +417,6 @@ pub(in crate::backend::opencl) fn trial(
     way: &Way,
     operands: &Operands,
 ) -> Option<Call> {
-    let none = || [Arg::Int(0), Arg::Float(0.0), Arg::Float(0.0)];
     let memory = |region: &Arc<Region>| Arg::Memory(region.clone());
     let (x, w, y) = (memory(&operands.x), &operands.weights, &operands.results);
     let result_of = |call: Call| {
@@ -422,11 +443,11 @@ pub(in crate::backend::opencl) fn trial(
             bias_kind: 0,
             bias_step: 0,
             has_added: false,
-            activation: none(),
+            activation: Function::default(),
         }),
         Kind::Rows(sizes) => {
             let workload::Rows { dtype, batch, m, n, k, norm, round, gated } = sizes;
-            let mut product = Rows::one(dtype, memory(&w[0]), [m, n[0], k], none());
+            let mut product = Rows::one(dtype, memory(&w[0]), [m, n[0], k], Function::default());
             for i in 1..w.len() {
                 product.weights[i] = memory(&w[i]);
                 if !gated {

@@ -114,6 +114,12 @@ impl Lower<'_> {
         workload::vector(self.shared.shape.vec, len)
     }
 
+    /// Work-items of groups that share nothing: on processors at most `processors` of them.
+    fn spread(&self, items: [usize; 3], processors: usize) -> ([usize; 3], Option<[usize; 3]>) {
+        let gpu = self.shared.shape.lanes > 1;
+        spread(items, if gpu { self.shared.info.group(MANY) } else { processors })
+    }
+
     /// How a kernel is shaped: as a table says, if it can be shaped so, else by rules.
     fn way(&self, kind: Kind) -> Way {
         let workload = Workload(kind);
@@ -125,9 +131,13 @@ impl Lower<'_> {
         drop(asked);
         let units = usize::try_from(info.units).unwrap_or(usize::MAX);
         let known = self.choices.and_then(|c| c.way(identity, units, &workload.to_string()));
-        known.filter(|way| workload.allows(way, info)).unwrap_or_else(|| workload.usual(shape))
+        let usual = || workload.usual(shape, info);
+        known.filter(|way| workload.allows(way, info)).unwrap_or_else(usual)
     }
 }
+
+/// Work-items of groups on GPUs, whose units compute with so many in step, or twice half of them.
+const MANY: usize = 64;
 
 /// Work-items of groups that share nothing: a few per group, so that a group is worth its start.
 fn spread(items: [usize; 3], most: usize) -> ([usize; 3], Option<[usize; 3]>) {

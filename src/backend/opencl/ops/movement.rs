@@ -1,6 +1,6 @@
 //! Copies.
 
-use super::{Arg, Call, Lower, Lowered, Result, args, ints, spread};
+use super::{Arg, Call, Lower, Lowered, Result, args, ints};
 use crate::backend::opencl::programs::COPY;
 use crate::graph::ops::concat::Concat;
 use crate::graph::ops::pad::Pad;
@@ -55,7 +55,7 @@ fn copy(
     };
     let dims = part(0, 1);
     let (d, x, y) = (ints(dims)?, ints(part(1, 0))?, ints(part(2, 0))?);
-    let (global, local) = spread([dims[5], dims[4], dims[..4].iter().product()], GROUP);
+    let (global, local) = cx.spread([dims[5], dims[4], dims[..4].iter().product()], GROUP);
     let args = args![[from, Arg::Dst, Arg::Int(i32::try_from(shift).ok()?)], d, x, y];
     let definitions = format!("{} -DT={name}", cx.vec(1));
     Some(Call { family: COPY, definitions, kernel: "copy", args, global, local })
@@ -100,7 +100,7 @@ pub(super) fn pad(op: &Pad, cx: &Lower<'_>) -> Result {
     let (Some((name, _)), Some([n])) = (word(cx.dst.dtype), ints([cx.dst.elements()])) else {
         return Ok(None);
     };
-    let (global, local) = spread([cx.dst.elements(), 1, 1], GROUP);
+    let (global, local) = cx.spread([cx.dst.elements(), 1, 1], GROUP);
     let args = vec![Arg::Src(1), Arg::Dst, n];
     let definitions = format!("{} -DT={name}", cx.vec(1));
     let fill = Call { family: COPY, definitions, kernel: "fill", args, global, local };

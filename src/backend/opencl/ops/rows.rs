@@ -12,8 +12,27 @@ use crate::graph::ops::softmax::Softmax;
 /// Work-items of a group whose rows are theirs alone.
 const GROUP: usize = 8;
 
-fn definitions(cx: &Lower<'_>, vec: usize) -> String {
-    format!("-DVEC={vec} -DLANES={}", cx.shared.shape.lanes)
+fn definitions(lanes: usize, vec: usize) -> String {
+    format!("-DVEC={vec} -DLANES={lanes}")
+}
+
+/// A kernel over rows of `axis` elements that lie `inner` apart. Few long rows are shared by work-items, where those
+/// of a group run in step; of many, each has one.
+fn over_rows(
+    cx: &Lower<'_>,
+    kernel: &'static str,
+    args: Vec<Arg>,
+    [outer, axis, inner]: [usize; 3],
+) -> Call {
+    let shape = cx.shared.shape;
+    let share =
+        shape.lanes > 1 && axis >= shape.lanes && outer * inner < cx.shared.info.enough_items();
+    let lanes = if share { shape.lanes } else { 1 };
+    let (global, local) = match lanes {
+        1 => cx.spread([inner, outer, 1], GROUP),
+        _ => ([inner * lanes, outer, 1], Some([lanes, 1, 1])),
+    };
+    Call { family: ROWS, definitions: definitions(lanes, shape.vec), kernel, args, global, local }
 }
 
 pub(super) fn softmax(op: &Softmax, cx: &Lower<'_>) -> Result {
@@ -23,9 +42,7 @@ pub(super) fn softmax(op: &Softmax, cx: &Lower<'_>) -> Result {
     let sizes = ints([outer, dims[op.axis], inner]).filter(|_| cx.all_f32());
     let Some(sizes) = sizes else { return Ok(None) };
     let args = args![[Arg::Src(0), Arg::Dst], sizes, [Arg::Int(op.log.into())]];
-    let (global, local) = spread([inner, outer, 1], GROUP);
-    let definitions = definitions(cx, cx.shared.shape.vec);
-    Ok(Some(Call { family: ROWS, definitions, kernel: "softmax", args, global, local }.into()))
+    Ok(Some(over_rows(cx, "softmax", args, [outer, dims[op.axis], inner]).into()))
 }
 
 pub(super) fn norm(op: &Norm, cx: &Lower<'_>) -> Result {
@@ -54,7 +71,7 @@ pub(super) fn norm(op: &Norm, cx: &Lower<'_>) -> Result {
         ]
     ];
     let (global, local) = ([lanes, rows, 1], Some([lanes, 1, 1]));
-    let definitions = definitions(cx, cx.vector_for(len));
+    let definitions = definitions(lanes, cx.vector_for(len));
     Ok(Some(Call { family: ROWS, definitions, kernel: "norm", args, global, local }.into()))
 }
 
@@ -77,28 +94,28 @@ pub(super) fn reduce(op: &Reduce, cx: &Lower<'_>) -> Result {
     let sizes = ints([outer, axis, inner]).filter(|_| cx.all_f32() && axis > 0);
     let Some(sizes) = sizes else { return Ok(None) };
     let args = args![[Arg::Src(0), Arg::Dst], sizes, [Arg::Int(kind)]];
-    let (global, local) = spread([inner, outer, 1], GROUP);
-    let definitions = definitions(cx, cx.shared.shape.vec);
-    Ok(Some(Call { family: ROWS, definitions, kernel: "reduce", args, global, local }.into()))
+    Ok(Some(over_rows(cx, "reduce", args, [outer, axis, inner]).into()))
 }
 
 /// Most of the largest elements that kernels find: a work-item holds them.
 const MOST_BEST: usize = 64;
 
-/// Elements of a row that a work-item looks at, at least, and work-items of a row, at most.
-const LEAST_PART: usize = 1024;
-const MOST_PARTS: usize = 64;
+/// Elements of a row that a work-item looks at, at least, and work-items of a row, at most: on processors, and on
+/// GPUs.
+const PARTS: [[usize; 2]; 2] = [[1024, 64], [128, 256]];
 
 pub(super) fn best(op: &Best, cx: &Lower<'_>) -> Result {
     let (&[rows, n], k) = (&cx.src[0].dims[..], op.k) else { return Ok(None) };
-    let part = n.div_ceil(MOST_PARTS).max(LEAST_PART);
+    let gpu = cx.shared.shape.lanes > 1;
+    let [least_part, most_parts] = PARTS[usize::from(gpu)];
+    let part = n.div_ceil(most_parts).max(least_part);
     let parts = n.div_ceil(part);
     let Some([n_arg, part, k_arg, parts_arg]) = ints([n, part, k, parts]) else { return Ok(None) };
     if k > MOST_BEST || !cx.all_f32() {
         return Ok(None);
     }
     let definitions = format!("-DVEC=1 -DMOST={}", k.next_power_of_two());
-    let (global, local) = spread([parts, rows, 1], 1);
+    let (global, local) = cx.spread([parts, rows, 1], 1);
     let of_parts = Call {
         family: BEST,
         definitions: definitions.clone(),

@@ -324,6 +324,8 @@ pub(in super::super) struct Launch {
     pub(super) kernel: RawKernel,
     pub(super) global: [usize; 3],
     pub(super) local: Option<[usize; 3]>,
+    /// How a profile calls it.
+    pub(super) label: Arc<str>,
     /// What the kernel reads and writes.
     _memory: Vec<Arc<Mem>>,
 }
@@ -379,6 +381,11 @@ impl Launch {
                 Value::Local(bytes) => set(bytes, ptr::null())?,
             }
         }
-        Ok(Self { kernel, global, local, _memory: memory })
+        Ok(Self { kernel, global, local, label: "".into(), _memory: memory })
+    }
+
+    /// With the name by which its time is added up.
+    pub(in super::super) fn named(self, label: &str) -> Self {
+        Self { label: label.into(), ..self }
     }
 }

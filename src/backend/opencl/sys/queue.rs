@@ -5,7 +5,8 @@ use core::marker::PhantomData;
 use core::ptr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
-use std::sync::Mutex;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 
 use super::objects::{Context, Event, Launch, Mem, RawQueue};
 use super::recorded::Recorded;
@@ -23,11 +24,29 @@ pub(in super::super) struct Queue {
     /// Bytes that the host has read, and sent.
     read: AtomicU64,
     written: AtomicU64,
-    /// Nanoseconds that kernels have taken, if that is asked of the device.
-    busy: AtomicU64,
     timed: bool,
-    /// Kernels that are done, and whose time is not among that yet: to ask for it takes time itself.
-    done: Mutex<Vec<Event>>,
+    /// How long kernels have taken, if that is asked of the device.
+    times: Mutex<Times>,
+}
+
+/// A kernel by its name, with how often it ran and how long that took in all.
+pub(in super::super) type KernelTime = (Arc<str>, u64, Duration);
+
+#[derive(Default)]
+struct Times {
+    /// Kernels that are done, and whose time is not among the others yet: to ask for it takes time itself.
+    done: Vec<(Arc<str>, Event)>,
+    of: BTreeMap<Arc<str>, (u64, Duration)>,
+}
+
+impl Times {
+    fn add_up(&mut self) {
+        for (label, event) in self.done.drain(..) {
+            let (count, time) = self.of.entry(label).or_default();
+            *count += 1;
+            *time += event.time();
+        }
+    }
 }
 
 /// Most kernels that are done whose time was not asked for.
@@ -51,21 +70,27 @@ impl Queue {
             // SAFETY: context and device live.
             unsafe { (api.create_queue)(context.handle, device.device, properties, code) }
         })?;
-        let [waits, kernels, read, written, busy] = [0; 5].map(AtomicU64::new);
-        let (turn, done) = (Mutex::default(), Mutex::default());
-        Ok(Self { raw, turn, waits, kernels, read, written, busy, timed, done })
+        let [waits, kernels, read, written] = [0; 4].map(AtomicU64::new);
+        let (turn, times) = (Mutex::default(), Mutex::default());
+        Ok(Self { raw, turn, waits, kernels, read, written, timed, times })
     }
 
-    /// Times that the host has waited, kernels submitted, bytes read, bytes sent, and nanoseconds of kernels.
-    pub(in super::super) fn counts(&self) -> [u64; 5] {
-        self.add_times(&mut lock(&self.done));
-        let all = [&self.waits, &self.kernels, &self.read, &self.written, &self.busy];
+    /// Times that the host has waited, kernels submitted, bytes read, and bytes sent.
+    pub(in super::super) fn counts(&self) -> [u64; 4] {
+        let all = [&self.waits, &self.kernels, &self.read, &self.written];
         all.map(|count| count.load(Ordering::Relaxed))
     }
 
-    fn add_times(&self, done: &mut Vec<Event>) {
-        let busy: Duration = done.drain(..).map(|event| event.time()).sum();
-        self.busy.fetch_add(busy.as_nanos() as u64, Ordering::Relaxed);
+    /// Kernels with what they have taken, if that is asked of the device.
+    pub(in super::super) fn times(&self) -> Vec<KernelTime> {
+        let mut times = lock(&self.times);
+        times.add_up();
+        times.of.iter().map(|(label, &(count, time))| (label.clone(), count, time)).collect()
+    }
+
+    /// Whether it adds up how long kernels take.
+    pub(in super::super) fn is_timed(&self) -> bool {
+        self.timed
     }
 
     /// Submits what `work` asks for, and waits until all of it is done, or has failed.
@@ -90,7 +115,7 @@ pub(in super::super) struct Submission<'env> {
     /// Whether there are commands that were not waited for.
     open: bool,
     /// Kernels whose time is wanted.
-    events: Vec<Event>,
+    events: Vec<(Arc<str>, Event)>,
     borrows: PhantomData<&'env mut &'env ()>,
 }
 
@@ -254,7 +279,7 @@ impl<'env> Submission<'env> {
             *code = enqueue(api, &mut event);
             event
         })?;
-        self.events.push(event);
+        self.events.push((launch.label.clone(), event));
         Ok(())
     }
 
@@ -277,10 +302,10 @@ impl<'env> Submission<'env> {
         // SAFETY: the queue lives.
         let code = unsafe { (raw.api.finish_queue)(raw.handle) };
         self.open = false;
-        let mut done = lock(&self.queue.done);
-        done.append(&mut self.events);
-        if done.len() > MOST_DONE {
-            self.queue.add_times(&mut done);
+        let mut times = lock(&self.queue.times);
+        times.done.append(&mut self.events);
+        if times.done.len() > MOST_DONE {
+            times.add_up();
         }
         gate?;
         check("clFinish", code)
