@@ -21,13 +21,52 @@ pub(super) struct Family {
     sources: &'static [&'static str],
 }
 
+/// Puts lines into `to` without their indentation and comments, of which a sixth of the kernels' text is; gives
+/// the number of bytes. Lines stay lines: those that a driver's compiler names are those of the file.
+const fn bare(text: &[u8], to: &mut [u8]) -> usize {
+    let (mut i, mut len, mut begins) = (0, 0, true);
+    while i < text.len() {
+        if text[i] == b'/' && i + 1 < text.len() && text[i + 1] == b'/' {
+            while i < text.len() && text[i] != b'\n' {
+                i += 1;
+            }
+            continue;
+        }
+        begins = text[i] == b'\n' || begins && text[i] == b' ';
+        if text[i] == b'\n' || !begins {
+            to[len] = text[i];
+            len += 1;
+        }
+        i += 1;
+    }
+    len
+}
+
+/// The text of a file of kernels, bare.
+macro_rules! source {
+    ($file:literal) => {{
+        const TEXT: &[u8] = include_bytes!(concat!("cl/", $file));
+        const LEN: usize = bare(TEXT, &mut [0; TEXT.len()]);
+        const BARE: [u8; LEN] = {
+            let mut all = [0; TEXT.len()];
+            bare(TEXT, &mut all);
+            *all.first_chunk().expect("it is not longer than the text")
+        };
+        const KERNELS: &str = match core::str::from_utf8(&BARE) {
+            Ok(kernels) => kernels,
+            Err(_) => panic!("kernels are text"),
+        };
+        KERNELS
+    }};
+}
+
 macro_rules! families {
     ($($name:ident = $file:literal $(after $($before:literal),+)?;)*) => { $(
         pub(super) const $name: Family = Family {
             file: $file,
             sources: &[
-                $($(include_str!(concat!("cl/", $before)),)+)?
-                include_str!(concat!("cl/", $file)),
+                $($(source!($before),)+)?
+                source!($file),
             ],
         };
     )* };
@@ -46,7 +85,7 @@ families! {
     BEST = "best.cl";
 }
 
-const COMMON: &str = include_str!("cl/common.cl");
+const COMMON: &str = source!("common.cl");
 const MAGIC: &str = "tilewright opencl 1";
 
 /// Built kernels of a device.
@@ -175,6 +214,17 @@ fn checked<'a>(bytes: &'a [u8], key: &str) -> Option<&'a [u8]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_stay_lines_without_what_no_driver_needs() {
+        let text = b"// says\n\n    a = b / c; // why\n#define X \\\n        y\n";
+        let mut to = [0; 64];
+        let len = bare(text, &mut to);
+        assert_eq!(&to[..len], b"\n\na = b / c; \n#define X \\\ny\n");
+        for family in [ELEMENTS, COPY, ROWS, GEMM, CONV, WEIGHTS, ATTENTION, NEXT, BYTES, BEST] {
+            assert!(family.sources.iter().all(|s| s.contains("__kernel") && !s.contains("//")));
+        }
+    }
 
     #[test]
     fn damaged_files_are_noticed() {
