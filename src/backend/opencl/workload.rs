@@ -11,10 +11,12 @@ use crate::graph::Way;
 use crate::order::sort;
 use crate::tensor::DType;
 
-/// Work-items of a group of products whose work-items share no sum, and of convolutions; on GPUs, which need many.
+/// Work-items of a group of products whose work-items share no sum, and of convolutions on processors.
 const GROUP: usize = 32;
 const CONV_GROUP: usize = 4;
-const MANY: usize = 64;
+
+/// Work-items of groups that share nothing on GPUs, whose units compute with so many in step, or twice half of them.
+pub(super) const MANY: usize = 64;
 
 /// Work-items of a group of products whose work-items share sums.
 const SHARED: usize = 256;

@@ -12,7 +12,7 @@ mod rows;
 use std::sync::Arc;
 
 use super::programs::Family;
-use super::workload::{self, Kind, Workload};
+use super::workload::{self, Kind, MANY, Workload};
 use super::{Region, Shared, lock};
 use crate::graph::{Choices, GraphError, Info, Op, Way};
 use crate::tensor::{DType, Shape, Tensor};
@@ -135,9 +135,6 @@ impl Lower<'_> {
         known.filter(|way| workload.allows(way, info)).unwrap_or_else(usual)
     }
 }
-
-/// Work-items of groups on GPUs, whose units compute with so many in step, or twice half of them.
-const MANY: usize = 64;
 
 /// Work-items of groups that share nothing: a few per group, so that a group is worth its start.
 fn spread(items: [usize; 3], most: usize) -> ([usize; 3], Option<[usize; 3]>) {
