@@ -249,21 +249,20 @@ typedef struct {
 #if GATED
 #define CHOOSE(tile, width)
 #else
+#define TAKE(i) \
+    first = w_##i; \
+    more = bias_##i; \
+    to = y_##i; \
+    columns = n##i
 #define CHOOSE(tile, width) \
     { \
         int tiles = (n + width - 1) / width, tiles_1 = (n1 + width - 1) / width; \
         if (n1 > 0 && tile >= tiles) { \
             tile -= tiles; \
-            first = w_1; \
-            more = bias_1; \
-            to = y_1; \
-            columns = n1; \
+            TAKE(1); \
             if (n2 > 0 && tile >= tiles_1) { \
                 tile -= tiles_1; \
-                first = w_2; \
-                more = bias_2; \
-                to = y_2; \
-                columns = n2; \
+                TAKE(2); \
             } \
         } \
     }
