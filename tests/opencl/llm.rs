@@ -227,9 +227,10 @@ fn margin(logits: &[f32]) -> f32 {
 }
 
 /// What rounding makes of logits, as a share of the largest. Where activations become 8 bits, a number between two
-/// steps goes either way, and others follow it: 0.7 % in the median and 1.5 to 2.0 % at most for 100 tokens of
-/// stories260K in Q8_0 and Q4_0, whether kernels are shaped for processors or for GPUs. Else 0.05 %.
-const BLOCKS: f32 = 0.03;
+/// steps goes either way, and others follow it: 0.7 % in the median and 1.6 % at most for 100 tokens of stories260K
+/// in Q8_0 and Q4_0 by kernels for processors, 2.01 % by those for GPUs. Else 0.05 %.
+const BLOCKS: f32 = 0.02;
+const BLOCKS_ON_GPUS: f32 = 0.03;
 const PLAIN: f32 = 0.002;
 
 fn rounding(kind: Kind) -> f32 {
@@ -350,7 +351,8 @@ fn trained_models_give_the_tokens_of_the_cpu() {
         let load = |options| Llm::load(&file, options).unwrap();
         let what = file.display().to_string();
         let plain = what.ends_with("f32.gguf") || what.ends_with("f16.gguf");
-        let ties = compare(&device, &load, &what, if plain { PLAIN } else { BLOCKS });
+        let blocks = if gpu { BLOCKS_ON_GPUS } else { BLOCKS };
+        let ties = compare(&device, &load, &what, if plain { PLAIN } else { blocks });
         // GPUs sum in another order, after which numbers may be rounded to the other side.
         if !plain && gpu {
             assert!(ties <= 2, "{what}: {ties} of 32 tokens are others");
