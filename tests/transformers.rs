@@ -4,7 +4,9 @@ use tilewright::backend::cpu::Executor;
 use tilewright::graph::ops::binary::Binary;
 use tilewright::graph::ops::matmul::MatMul;
 use tilewright::graph::ops::reduce::{Reduce, ReduceOp};
+use tilewright::graph::ops::select::Select;
 use tilewright::graph::ops::softmax::Softmax;
+use tilewright::graph::ops::special::Special;
 use tilewright::graph::ops::unary::{Unary, UnaryOp};
 use tilewright::graph::{Context, TensorId, passes};
 use tilewright::{DType, Isa, Tensor};
@@ -225,6 +227,132 @@ fn layers_equal_their_definition() {
                     got,
                     "{isa}, {threads} threads"
                 );
+            }
+        }
+    }
+}
+
+/// Attention by itself: extents before the last two of queries, keys and values, those of masks, and what
+/// is done to the weights and the result.
+struct Alone {
+    lead: Vec<usize>,
+    /// Queries, keys, elements of a key, elements of a value.
+    sizes: [usize; 4],
+    masks: Vec<Vec<usize>>,
+    /// Extents in which the last mask is added.
+    apart: Option<Vec<usize>>,
+    /// NaN becomes 0.
+    guarded: bool,
+    /// Heads and tokens change places.
+    turned: bool,
+}
+
+fn alone() -> Vec<Alone> {
+    let plain = || Alone {
+        lead: vec![2, 3],
+        sizes: [5, 7, 4, 6],
+        masks: Vec::new(),
+        apart: None,
+        guarded: false,
+        turned: false,
+    };
+    vec![
+        plain(),
+        Alone { lead: vec![6], ..plain() },
+        Alone { lead: vec![6], masks: vec![vec![6, 5, 7]], ..plain() },
+        Alone { masks: vec![vec![1, 1, 5, 7]], guarded: true, turned: true, ..plain() },
+        Alone { masks: vec![vec![2, 1, 1, 7]], guarded: true, ..plain() },
+        Alone { lead: vec![1, 4, 3], turned: true, ..plain() },
+        Alone { lead: vec![2, 4, 3], masks: vec![vec![3, 5, 7]], turned: true, ..plain() },
+        // A bias for each head and a mask for each window, as those of shifted windows are written.
+        Alone {
+            lead: vec![4, 3],
+            masks: vec![vec![1, 3, 5, 7], vec![1, 4, 1, 5, 7]],
+            apart: Some(vec![1, 4, 3, 5, 7]),
+            turned: true,
+            ..plain()
+        },
+        Alone { sizes: [300, 290, 8, 16], masks: vec![vec![300, 290]], guarded: true, ..plain() },
+    ]
+}
+
+/// The network, its result, and values for its inputs; of constants it has the result's value.
+fn attention_alone(f: &Alone, constant: bool) -> (Context, TensorId, Vec<Tensor>) {
+    let [queries, keys, size, values] = f.sizes;
+    let mut net = Net { cx: Context::new(), seed: 7 };
+    let tensors: Vec<Tensor> = [(queries, size), (keys, size), (keys, values)]
+        .iter()
+        .zip(3..)
+        .map(|(&(rows, size), seed)| {
+            let dims = [&f.lead[..], &[rows, size]].concat();
+            Tensor::from_slice(&dims, &noise(dims.iter().product(), seed)).unwrap()
+        })
+        .collect();
+    let cx = &mut net.cx;
+    let [q, k, v] = [0, 1, 2].map(|i| match constant {
+        true => cx.constant(tensors[i].clone()).unwrap(),
+        false => cx.input(["q", "k", "v"][i], DType::F32, &tensors[i].dims()).unwrap(),
+    });
+    let rank = f.lead.len() + 2;
+    let mut axes: Vec<usize> = (0..rank).collect();
+    axes.swap(rank - 2, rank - 1);
+    let k = net.cx.transpose(k, &axes).unwrap();
+    let product = net.cx.op(MatMul::default(), &[q, k]).unwrap();
+    let mut scores = net.with(BinaryOp::Mul, product, 0.4);
+    for (i, dims) in f.masks.iter().enumerate() {
+        // All keys are hidden from some queries if their weights are guarded.
+        let hidden = |at: usize| at / keys % 3 == 1 && f.guarded || at % 5 == 0;
+        let data: Vec<f32> = (0..dims.iter().product())
+            .map(|at| if hidden(at) { f32::NEG_INFINITY } else { at as f32 % 4.0 })
+            .collect();
+        let mask = net.cx.constant(Tensor::from_slice(dims, &data).unwrap()).unwrap();
+        let before = net.cx.dims(scores);
+        let apart = f.apart.as_ref().filter(|_| i + 1 == f.masks.len());
+        if let Some(apart) = apart {
+            scores = net.cx.reshape(scores, apart).unwrap();
+        }
+        scores = net.pair(BinaryOp::Add, scores, mask);
+        scores = net.cx.reshape(scores, &before).unwrap();
+    }
+    let mut weights = net.cx.op(Softmax { axis: rank - 1, log: false }, &[scores]).unwrap();
+    if f.guarded {
+        let special = Special { nan: true, positive: false, negative: false };
+        let wrong = net.cx.op(special, &[weights]).unwrap();
+        let zero = net.number(0.0);
+        weights = net.cx.op(Select, &[wrong, zero, weights]).unwrap();
+    }
+    let mut y = net.cx.op(MatMul::default(), &[weights, v]).unwrap();
+    if f.turned {
+        let mut axes: Vec<usize> = (0..rank).collect();
+        axes.swap(rank - 3, rank - 2);
+        y = net.cx.transpose(y, &axes).unwrap();
+        y = net.cx.cont(y).unwrap();
+    }
+    (net.cx, y, tensors)
+}
+
+#[test]
+fn attention_is_one_operator_however_it_is_written() {
+    for f in alone() {
+        let (cx, y, _) = attention_alone(&f, true);
+        let want = cx.constant_value(y).unwrap().as_slice::<f32>().unwrap().to_vec();
+        assert!(want.iter().all(|v| !v.is_nan()) && want.contains(&0.0) == f.guarded);
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            let (mut cx, y, tensors) = attention_alone(&f, false);
+            let dims = cx.dims(y);
+            passes::optimize(&mut cx, &[y], 2).unwrap();
+            let order = cx.build_forward(&[y]).unwrap();
+            let names = order.into_iter().map(|id| cx.record(id).op().name());
+            let ops: Vec<&str> =
+                names.filter(|n| !["leaf", "reshape", "transpose"].contains(n)).collect();
+            assert_eq!(ops, ["attention"], "{:?} {:?}", f.lead, f.masks);
+            let mut executor = Executor::new(isa, 2).unwrap();
+            let plan = executor.plan(&mut cx, &[y]).unwrap();
+            let inputs: Vec<&Tensor> = tensors.iter().collect();
+            let got = executor.run(&plan, &inputs, None).unwrap();
+            assert_eq!(got[0].dims(), dims);
+            for (a, b) in got[0].as_slice::<f32>().unwrap().iter().zip(&want) {
+                assert!((a - b).abs() <= 1e-5, "{isa} {:?} {:?}: {a} {b}", f.lead, f.masks);
             }
         }
     }

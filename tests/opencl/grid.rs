@@ -552,6 +552,8 @@ fn attention(device: &Arc<OpenClDevice>) {
             values,
             rows: [rows(queries, size), rows(keys, size), rows(keys, values)],
             scale: 0.3,
+            by_head: keys == 20,
+            guarded: keys == 33,
         };
         let mut src = vec![
             tensor(&[batch, heads, queries, size], 1),

@@ -46,8 +46,8 @@ impl Rows {
 /// `softmax(scale * q * k^T + mask) * v` of each head.
 ///
 /// Operands: tensors of f32 that hold q, k and v as [`Rows`] say (it may be the same tensor), then
-/// perhaps a mask that broadcasts to `[batch, heads, queries, keys]` and has all keys.
-/// Result: `[batch, queries, heads, values]`.
+/// up to two masks, whose sum is added: each broadcasts to `[batch, heads, queries, keys]` and has all keys.
+/// Result: `[batch, queries, heads, values]`, or `[batch, heads, queries, values]` if it is `by_head`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Attention {
     /// Independent sequences.
@@ -66,6 +66,11 @@ pub struct Attention {
     pub rows: [Rows; 3],
     /// What scores are multiplied with; finite.
     pub scale: f32,
+    /// Whether the rows of a head stay together in the result.
+    pub by_head: bool,
+    /// Whether a query whose weights are NaN, as those are that a mask hides all keys from, has weights of
+    /// zero instead.
+    pub guarded: bool,
 }
 
 const OP: &str = "attention";
@@ -81,6 +86,15 @@ impl Attention {
         [self.batch, self.heads, self.queries, self.keys]
     }
 
+    /// From one batch, head and row of the result to the next.
+    pub(crate) fn result_steps(&self) -> [usize; 3] {
+        let whole = self.heads * self.queries * self.values;
+        match self.by_head {
+            true => [whole, self.queries * self.values, self.values],
+            false => [whole, self.values, self.heads * self.values],
+        }
+    }
+
     /// Whether a mask has a row for each query; if not, all queries share one.
     fn by_query(&self, mask: &[usize]) -> bool {
         mask.len() > 1 && mask[mask.len() - 2] == self.queries
@@ -93,7 +107,7 @@ impl Operator for Attention {
     }
 
     fn infer(&self, src: &[Info]) -> Result<Info, GraphError> {
-        expect_operands(OP, src, 3..=4, "q, k, v and perhaps a mask")?;
+        expect_operands(OP, src, 3..=5, "q, k, v and up to two masks")?;
         if let Some(wrong) = src.iter().find(|s| s.dtype != DType::F32) {
             return Err(GraphError::UnsupportedDType { op: OP, dtype: wrong.dtype });
         }
@@ -115,7 +129,7 @@ impl Operator for Attention {
         if scores.iter().try_fold(1usize, |all, &d| all.checked_mul(d)).is_none() {
             return invalid("rows", "must not be that many");
         }
-        if let Some(mask) = src.get(3).map(|m| &m.dims) {
+        for mask in src[3..].iter().map(|m| &m.dims) {
             let mut pairs = mask.iter().rev().zip(scores.iter().rev()).enumerate();
             let fits = mask.len() <= 4 && pairs.all(|(i, (m, s))| m == s || i > 0 && *m == 1);
             if !fits || mask.is_empty() {
@@ -123,32 +137,44 @@ impl Operator for Attention {
                 return Err(GraphError::mismatch(OP, rule, &[("mask", mask), ("scores", &scores)]));
             }
         }
-        Ok(Info::plain(DType::F32, vec![self.batch, self.queries, self.heads, self.values]))
+        let [mut a, mut b] = [self.queries, self.heads];
+        if self.by_head {
+            (a, b) = (b, a);
+        }
+        Ok(Info::plain(DType::F32, vec![self.batch, a, b, self.values]))
     }
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
         let (q, k, v) =
             (src[0].slice::<f32>(OP)?, src[1].slice::<f32>(OP)?, src[2].slice::<f32>(OP)?);
-        let mask =
-            src.get(3).map(|m| Ok::<_, GraphError>((m.slice::<f32>(OP)?, m.dims))).transpose()?;
         let scores = self.scores();
-        let mask = mask.map(|(values, dims)| (values, Broadcast::new(dims, &scores)));
+        let masks: Vec<_> = src[3..]
+            .iter()
+            .map(|m| Ok((m.slice::<f32>(OP)?, Broadcast::new(m.dims, &scores))))
+            .collect::<Result<_, GraphError>>()?;
         let [rq, rk, rv] = self.rows;
         for (i, y) in dst.slice::<f32>(OP)?.chunks_exact_mut(self.values).enumerate() {
-            let (head, row) = (i % self.heads, i / self.heads % self.queries);
-            let batch = i / self.heads / self.queries;
+            let (batch, i) = (i / (self.heads * self.queries), i % (self.heads * self.queries));
+            let (head, row) = match self.by_head {
+                true => (i / self.queries, i % self.queries),
+                false => (i % self.heads, i / self.heads),
+            };
             let q = &q[rq.at(batch, head, row)..][..self.size];
             let score = |key: usize| {
                 let k = &k[rk.at(batch, head, key)..][..self.size];
                 let sum: f64 = q.iter().zip(k).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
                 let place = ((batch * self.heads + head) * self.queries + row) * self.keys + key;
-                let added = mask.as_ref().map_or(0.0, |(m, at)| f64::from(m[at.index(place)]));
+                let added = masks.iter().map(|(m, at)| f64::from(m[at.index(place)])).sum::<f64>();
                 sum * f64::from(self.scale) + added
             };
             let scores: Vec<f64> = (0..self.keys).map(score).collect();
             let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-            let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
-            let sum: f64 = weights.iter().sum();
+            let mut weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
+            let mut sum: f64 = weights.iter().sum();
+            if self.guarded && sum.is_nan() {
+                weights.fill(0.0);
+                sum = 1.0;
+            }
             for (c, y) in y.iter_mut().enumerate() {
                 let value = |key: usize| f64::from(v[rv.at(batch, head, key) + c]);
                 *y = (weights.iter().enumerate().map(|(k, w)| w * value(k)).sum::<f64>() / sum)
@@ -159,10 +185,13 @@ impl Operator for Attention {
     }
 
     fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
-        let mask = cx.src.get(3).map(|m| Mask {
-            at: Broadcast::new(&m.dims, &self.scores()),
-            by_query: self.by_query(&m.dims),
-        });
+        let of = |i: usize| {
+            cx.src.get(i).map(|m| Mask {
+                at: Broadcast::new(&m.dims, &self.scores()),
+                by_query: self.by_query(&m.dims),
+            })
+        };
+        let (mask, more) = (of(3), of(4));
         let by_query = mask.as_ref().is_some_and(|m| m.by_query);
         let parts = self.queries.saturating_mul(self.keys).div_ceil(SCORES).clamp(1, self.queries);
         let rows = self.queries.div_ceil(parts);
@@ -177,7 +206,7 @@ impl Operator for Attention {
         let scratch = most(|b| b.scores.plain_scratch_len().max(b.values.plain_scratch_len()));
         let lens =
             [aligned(rows * self.size), aligned(bias_len), aligned(rows * self.keys), scratch];
-        Ok(Some(Box::new(Run { op: *self, mask, parts, blocks, zeros, lens })))
+        Ok(Some(Box::new(Run { op: *self, mask, more, parts, blocks, zeros, lens })))
     }
 
     fn macs(&self, _src: &[Info], _dst: &Info) -> u64 {
@@ -212,7 +241,7 @@ impl Block {
         };
         let values = MatmulParams {
             b_row: v.row,
-            c_row: op.heads * op.values,
+            c_row: op.result_steps()[2],
             ..MatmulParams::new(rows, op.keys, op.values)
         };
         let softmax = SoftmaxParams { outer: rows, axis: op.keys, inner: 1, log: false };
@@ -230,6 +259,8 @@ impl Block {
 struct Run {
     op: Attention,
     mask: Option<Mask>,
+    /// A second one.
+    more: Option<Mask>,
     /// Blocks per head.
     parts: usize,
     /// Those for all blocks but the last, and the last.
@@ -264,6 +295,7 @@ impl Step for Run {
         let [scaled, bias, scores] = [0, 1, 2].map(|i| self.lens[..i].iter().sum::<usize>());
         let products = scores + self.lens[2];
         let zeros: *const f32 = self.zeros.as_ptr().cast();
+        let steps = op.result_steps();
         for unit in units {
             let (head, part) = (unit / self.parts, unit % self.parts);
             let (batch, head) = (head / op.heads, head % op.heads);
@@ -271,7 +303,7 @@ impl Step for Run {
             let first = part * self.blocks[0].rows;
             let at = |i: usize, row: usize| op.rows[i].at(batch, head, row);
             let place = ((batch * op.heads + head) * op.queries + first) * op.keys;
-            let out = ((batch * op.queries + first) * op.heads + head) * op.values;
+            let out = batch * steps[0] + head * steps[1] + first * steps[2];
             // SAFETY: `infer` checked that all rows of q, k and v lie in their operands and that the
             // mask broadcasts to the scores; a unit writes the rows of one block and head, which no
             // other does. The parts of the scratch memory follow each other as `lower` measured
@@ -302,7 +334,21 @@ impl Step for Run {
                 let k = src[1].cast::<f32>().add(at(1, 0));
                 let plan = &block.scores;
                 plan.run_plain(q, k, added, residual, scores, products, 0..plan.units());
+                if let Some(more) = &self.more {
+                    let rows = slice::from_raw_parts_mut(scores, block.rows * op.keys);
+                    for (i, row) in rows.chunks_exact_mut(op.keys).enumerate() {
+                        let at = more.at.index(place + i * op.keys);
+                        let from = slice::from_raw_parts(src[4].cast::<f32>().add(at), op.keys);
+                        row.iter_mut().zip(from).for_each(|(to, from)| *to += from);
+                    }
+                }
                 block.softmax.run(scores, scores, 0..block.softmax.units());
+                if op.guarded {
+                    // The sum of a row is in all of its weights: they are NaN together.
+                    let rows = slice::from_raw_parts_mut(scores, block.rows * op.keys);
+                    let wrong = |row: &&mut [f32]| row[0].is_nan();
+                    rows.chunks_exact_mut(op.keys).filter(wrong).for_each(|row| row.fill(0.0));
+                }
                 let v = src[2].cast::<f32>().add(at(2, 0));
                 let (plan, c) = (&block.values, dst.cast::<f32>().add(out));
                 plan.run_plain(scores, v, zeros, ptr::null(), c, products, 0..plan.units());

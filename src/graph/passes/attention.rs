@@ -4,71 +4,149 @@ use tilewright_kernels::template::binary::BinaryOp;
 
 use super::super::ops::attention::{Attention, Rows};
 use super::super::ops::matmul::MatMul;
+use super::super::ops::special::Special;
 use super::super::{Context, GraphError, Op, TensorId};
-use super::pattern::{binary, scalar};
+use super::pattern::{binary, reshaped, scalar};
 use super::use_counts;
 use crate::tensor::DType;
 
-/// Makes one operator of `softmax(scale * q * k^T + mask) * v` of several heads whose result is
-/// brought back to `[batch, tokens, heads, size]`. It reads q, k and v where the products leave them, so
-/// the copies that order them by heads vanish.
+/// Makes one operator of `softmax(scale * q * k^T + masks) * v` of several heads. It reads q, k and v where the
+/// products leave them, so the copies that order them by heads vanish, and so does the one that brings the
+/// result back to `[batch, tokens, heads, size]`, if there is one.
 ///
 /// Results change by rounding only.
 ///
 /// # Errors
 /// What the operators refuse; an error here is a mistake of the pass.
 pub fn use_attention(cx: &mut Context, outputs: &[TensorId]) -> Result<(), GraphError> {
-    let order = cx.build_forward(outputs)?;
-    let uses = use_counts(cx, &order, outputs);
-    for id in order {
-        if let Some((op, src)) = attention(cx, id, &uses) {
-            cx.rewrite(id, op.into(), src)?;
+    // Copies first: a product that one of them orders by tokens is then used no more.
+    for find in [ordered_by_tokens, Found::of_product] {
+        let order = cx.build_forward(outputs)?;
+        let uses = use_counts(cx, &order, outputs);
+        for id in order {
+            if let Some(found) = find(cx, id, &uses) {
+                found.replace(cx, id)?;
+            }
         }
     }
     Ok(())
 }
 
-fn attention(cx: &Context, id: TensorId, uses: &[usize]) -> Option<(Attention, Vec<TensorId>)> {
-    if !matches!(cx.record(id).op(), Op::Cont(_)) || cx.dtype(id) != DType::F32 {
+/// Attention, its operands, and the extents that its masks have in four dimensions.
+struct Found {
+    op: Attention,
+    rows: [TensorId; 3],
+    masks: Vec<(TensorId, Vec<usize>)>,
+}
+
+/// The copy that orders the product of weights and values by tokens.
+fn ordered_by_tokens(cx: &Context, id: TensorId, uses: &[usize]) -> Option<Found> {
+    if !matches!(cx.record(id).op(), Op::Cont(_)) {
         return None;
     }
-    let whole = resolve(cx, cx.record(id).src()[0], None);
-    let product = whole.root;
-    let &[batch, heads, queries, values] = &cx.dims(product)[..] else { return None };
-    let by_token = [heads * queries * values, values, queries * values, 1];
-    let turned = whole.is(&[batch, queries, heads, values], &by_token, 0);
-    let (false, [weights, v]) = matmul(cx, product)? else { return None };
-    let single = |id: TensorId| uses[id.index()] == 1;
-    let scores = softmax(cx, weights)?;
-    if !turned || !single(product) || !single(weights) {
-        return None;
-    }
-    let dims = cx.dims(weights);
-    let &[.., keys] = &dims[..] else { return None };
-    if dims != [batch, heads, queries, keys] || cx.dims(v) != [batch, heads, keys, values] {
-        return None;
-    }
-    let (mut scale, plain, mask) = unmasked(cx, scores, &dims)?;
-    let (transposed, [q, k]) = matmul(cx, plain)?;
-    let [q, mut k, v] =
-        [resolve(cx, q, Some(&mut scale)), resolve(cx, k, Some(&mut scale)), resolve(cx, v, None)];
-    if !transposed {
-        let rank = k.axes.len();
-        if rank == 4 {
-            k.axes.swap(rank - 2, rank - 1);
+    let mut whole = resolve(cx, cx.record(id).src()[0], None);
+    let mut found = Found::of_product(cx, whole.root, uses)?;
+    whole.axes = in_four(whole.axes)?;
+    let Attention { batch, heads, queries, values, .. } = found.op;
+    let steps = found.op.result_steps();
+    let turned =
+        whole.is(&[batch, queries, heads, values], &[steps[0], values, steps[1], 1], 0);
+    found.op.by_head = false;
+    (turned && uses[whole.root.index()] == 1).then_some(found)
+}
+
+impl Found {
+    /// Attention whose last product is `id`.
+    fn of_product(cx: &Context, id: TensorId, uses: &[usize]) -> Option<Self> {
+        let (false, [weights, v]) = matmul(cx, id)? else { return None };
+        let (scores, guarded) = softmax(cx, weights, uses)?;
+        let [batch, heads, queries, keys] = extents(&cx.dims(weights))?;
+        let [.., values] = extents(&cx.dims(id))?;
+        let full = [batch, heads, queries, keys];
+        let (mut scale, plain, masks) = unmasked(cx, scores, full, 2)?;
+        let (transposed, [q, k]) = matmul(cx, plain)?;
+        let [mut q, mut k, mut v] = [
+            resolve(cx, q, Some(&mut scale)),
+            resolve(cx, k, Some(&mut scale)),
+            resolve(cx, v, None),
+        ];
+        if !transposed {
+            let rank = k.axes.len();
+            k.axes.swap(rank.checked_sub(2)?, rank - 1);
         }
+        for operand in [&mut q, &mut k, &mut v] {
+            operand.axes = in_four(core::mem::take(&mut operand.axes))?;
+        }
+        let size = q.axes[3].0;
+        let rows = [
+            q.rows([batch, heads, queries, size])?,
+            k.rows([batch, heads, keys, size])?,
+            v.rows([batch, heads, keys, values])?,
+        ];
+        let roots = [q.root, k.root, v.root];
+        let known = roots.iter().all(|&r| cx.dtype(r) == DType::F32);
+        // Products with constants have weights packed ahead.
+        let computed = roots[1..].iter().all(|&r| cx.constant_value(r).is_none());
+        let by_head = true;
+        let op = Attention {
+            batch,
+            heads,
+            queries,
+            keys,
+            size,
+            values,
+            rows,
+            scale,
+            by_head,
+            guarded,
+        };
+        (known && computed && scale.is_finite()).then_some(Self { op, rows: roots, masks })
     }
-    let &[_, _, _, (size, _)] = &q.axes[..] else { return None };
-    let rows = [
-        q.rows([batch, heads, queries, size])?,
-        k.rows([batch, heads, keys, size])?,
-        v.rows([batch, heads, keys, values])?,
-    ];
-    let roots = [q.root, k.root, v.root];
-    let known = roots.iter().all(|&r| cx.dtype(r) == DType::F32);
-    let op = Attention { batch, heads, queries, keys, size, values, rows, scale };
-    let src = roots.into_iter().chain(mask).collect();
-    (known && scale.is_finite()).then_some((op, src))
+
+    /// Computes `id` so.
+    fn replace(self, cx: &mut Context, id: TensorId) -> Result<(), GraphError> {
+        let (count, name) = (cx.len(), cx.record(id).name().to_owned());
+        let mut src = self.rows.to_vec();
+        for (mask, dims) in self.masks {
+            src.push(if cx.dims(mask) == dims { mask } else { cx.reshape(mask, &dims)? });
+        }
+        if cx.dims(id).len() == 4 {
+            cx.rewrite(id, self.op.into(), src)?;
+        } else {
+            let result = cx.op(self.op, &src)?;
+            cx.rewrite_as_view(id, "reshape", result);
+        }
+        cx.name_since(count, &name);
+        Ok(())
+    }
+}
+
+/// The extents of three to five dimensions as batch, heads, rows and columns.
+fn extents(dims: &[usize]) -> Option<[usize; 4]> {
+    match dims {
+        &[heads, rows, columns] => Some([1, heads, rows, columns]),
+        &[batch, heads, rows, columns] => Some([batch, heads, rows, columns]),
+        &[a, b, heads, rows, columns] => Some([a.checked_mul(b)?, heads, rows, columns]),
+        _ => None,
+    }
+}
+
+/// Axes of three to five dimensions, extents and strides, as [`extents`] has them.
+fn in_four(mut axes: Vec<(usize, usize)>) -> Option<Vec<(usize, usize)>> {
+    match axes.len() {
+        3 => axes.insert(0, (1, 0)),
+        5 => {
+            let (outer, (extent, step)) = (axes.remove(0), axes[0]);
+            axes[0] = match (outer, extent) {
+                ((1, _), _) => (extent, step),
+                (outer, 1) => outer,
+                ((count, by), _) if extent.checked_mul(step)? == by => (count * extent, step),
+                _ => return None,
+            };
+        }
+        _ => {}
+    }
+    (axes.len() == 4).then_some(axes)
 }
 
 /// The operands of a product without bias, residual and activation, and whether its second is
@@ -84,34 +162,74 @@ fn matmul(cx: &Context, id: TensorId) -> Option<(bool, [TensorId; 2])> {
     }
 }
 
-/// What a softmax over the last axis is taken of.
-fn softmax(cx: &Context, id: TensorId) -> Option<TensorId> {
-    let record = cx.record(id);
+/// What a softmax over the last axis is taken of, and whether what is NaN in its result becomes 0, as
+/// PyTorch's exporter writes it; nothing else may use the weights.
+fn softmax(cx: &Context, id: TensorId, uses: &[usize]) -> Option<(TensorId, bool)> {
+    let used = |id: TensorId, times: usize| uses[id.index()] == times;
+    let mut weights = id;
+    if let (Op::Select(_), &[wrong, zero, otherwise]) = (cx.record(id).op(), cx.record(id).src()) {
+        let special = Special { nan: true, positive: false, negative: false };
+        let asked = cx.record(wrong);
+        let guards = matches!(asked.op(), Op::Special(op) if *op == special)
+            && asked.src() == [otherwise]
+            && scalar(cx, zero) == Some(0.0)
+            && used(wrong, 1)
+            && used(otherwise, 2);
+        if !guards {
+            return None;
+        }
+        weights = otherwise;
+    }
+    let record = cx.record(weights);
     let Op::Softmax(op) = record.op() else { return None };
-    let last = op.axis + 1 == cx.dims(id).len();
-    (last && !op.log && record.value().is_none()).then(|| record.src().first().copied())?
+    let last = op.axis + 1 == cx.dims(weights).len();
+    let fits = last && !op.log && used(id, 1) && cx.record(id).value().is_none();
+    fits.then(|| Some((*record.src().first()?, weights != id)))?
 }
 
-/// Scores before a mask is added and before they are scaled: the scale, the product, the mask.
-fn unmasked(
-    cx: &Context,
-    scores: TensorId,
-    dims: &[usize],
-) -> Option<(f32, TensorId, Option<TensorId>)> {
-    if let Some((factor, product)) =
-        scaled(cx, scores).or_else(|| matmul(cx, scores).map(|_| (1.0, scores)))
-    {
-        return Some((factor, product, None));
+/// Scores before masks are added and before they are scaled: the scale, the product, and the masks with
+/// extents that broadcast to four dimensions.
+type Unmasked = (f32, TensorId, Vec<(TensorId, Vec<usize>)>);
+
+/// Scores as a scaled product and up to `masks` terms that are added to it.
+fn unmasked(cx: &Context, scores: TensorId, full: [usize; 4], masks: usize) -> Option<Unmasked> {
+    let scores = reshaped(cx, scores);
+    let dims = cx.dims(scores);
+    if extents(&dims)? != full {
+        return None;
+    }
+    let (factor, product) = scaled(cx, scores).unwrap_or((1.0, scores));
+    let product = reshaped(cx, product);
+    if matmul(cx, product).is_some() {
+        let fits = extents(&cx.dims(product)) == Some(full);
+        return fits.then(|| (factor, product, Vec::new()));
     }
     let [a, b] = binary(cx, scores, BinaryOp::Add)?;
     [(a, b), (b, a)].into_iter().find_map(|(x, mask)| {
-        let (factor, product) = scaled(cx, x).or_else(|| matmul(cx, x).map(|_| (1.0, x)))?;
-        let shape = cx.dims(mask);
-        let fits = shape.len() <= 4
-            && shape.last() == dims.last()
-            && shape.iter().rev().zip(dims.iter().rev()).all(|(m, d)| m == d || *m == 1);
-        (fits && cx.dims(product) == dims).then_some((factor, product, Some(mask)))
+        let shape = mask_extents(&cx.dims(mask), &dims)?;
+        let (factor, product, mut found) = unmasked(cx, x, full, masks.checked_sub(1)?)?;
+        found.push((mask, shape));
+        Some((factor, product, found))
     })
+}
+
+/// The extents of a mask of scores of `dims` that broadcast to [`extents`] of these, if it has all keys.
+fn mask_extents(mask: &[usize], dims: &[usize]) -> Option<Vec<usize>> {
+    if mask.last() != dims.last() || mask.len() > dims.len() {
+        return None;
+    }
+    if dims.len() < 5 {
+        return Some(mask.to_vec());
+    }
+    let mut padded = vec![1; dims.len() - mask.len()];
+    padded.extend(mask);
+    let of = padded.split_off(2);
+    let batch = match &padded[..] {
+        own if own == &dims[..2] => extents(dims)?[0],
+        [1, 1] => 1,
+        _ => return None,
+    };
+    Some([&[batch], &of[..]].concat())
 }
 
 /// The factor and the tensor that a product of a number and a tensor, or a quotient, is made of.

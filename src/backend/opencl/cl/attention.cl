@@ -150,6 +150,13 @@ __kernel void turn_and_keep(IN(float, q), IN(float, k), IN(float, v), IN(int, po
     if (has_mask) \
         one += mask[at]
 
+// A result by the sum of its weights: GUARDED kernels have 0 where that is none, or NaN.
+#ifdef GUARDED
+#define WEIGHTED(result, total) ((total) > 0.0f ? (result) : 0.0f)
+#else
+#define WEIGHTED(result, total) (result)
+#endif
+
 // What is attended to: the head `q`, positions first to end - 1 of a plane of keys and of values whose rows
 // are `key_row` and `value_row` elements apart. Key and value of the last position are `last_key` and
 // `last_value`, if `last` is that position, and not in the planes yet. A mask, if there is one, holds a number
@@ -194,7 +201,7 @@ void attend(OURS const float *q, __global const kept *keys, __global const kept 
     }
     float inverse = 1.0f / total;
     for (int i = 0; i < VALUE; i++)
-        y[i] = sums[i] * inverse;
+        y[i] = WEIGHTED(sums[i] * inverse, total);
 }
 #else
 {
@@ -256,7 +263,7 @@ void attend(OURS const float *q, __global const kept *keys, __global const kept 
             float all = 0.0f;
             for (int p = 0; p < parts; p++)
                 all += s[p * SPAN + element];
-            y[at] = all * inverse;
+            y[at] = WEIGHTED(all * inverse, both[0]);
         }
     }
 }
@@ -338,11 +345,10 @@ __kernel void attention_next(OF(const float, q), OF(const float, k), OF(const fl
 }
 
 #ifndef HALF_CACHE
-// Attention of networks: [batch, queries, heads, values]; q, k and v lie with strides. The mask's strides
-// are 0 where it repeats.
+// Attention of networks; q, k, v and the result lie with strides. The mask's strides are 0 where it repeats.
 __kernel void attention_plain(IN(float, q), IN(float, k), IN(float, v), IN(float, mask), OUT(float, y),
-    int heads, int queries, int keys, int q_batch, int q_head, int q_row, int k_batch, int k_head, int k_row,
-    int v_batch, int v_head, int v_row, int has_mask, int m_batch, int m_head, int m_row, float scale)
+    int keys, int q_batch, int q_head, int q_row, int k_batch, int k_head, int k_row,
+    int v_batch, int v_head, int v_row, int y_batch, int y_head, int y_row, int has_mask, int m_batch, int m_head, int m_row, float scale)
 {
     OPEN_IN(float, q);
     OPEN_IN(float, k);
@@ -354,7 +360,7 @@ __kernel void attention_plain(IN(float, q), IN(float, k), IN(float, v), IN(float
     OWN(q + (long)batch * q_batch + (long)head * q_head + (long)row * q_row);
     attend(query, k + (long)batch * k_batch + (long)head * k_head, v + (long)batch * v_batch + (long)head * v_head,
         mask + (long)batch * m_batch + (long)head * m_head + (long)row * m_row, has_mask,
-        y + (((long)batch * queries + row) * heads + head) * VALUE, 0, keys, k_row, v_row, scale, 0.0f,
+        y + (long)batch * y_batch + (long)head * y_head + (long)row * y_row, 0, keys, k_row, v_row, scale, 0.0f,
         -1, query, query, scores);
 }
 #endif

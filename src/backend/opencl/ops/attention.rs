@@ -231,7 +231,8 @@ fn over(op: &KvAttention, calls: Lowered) -> Lowered {
 }
 
 pub(super) fn plain(op: &Attention, cx: &Lower<'_>) -> Result {
-    if !cx.all_f32() || op.size.max(op.values) > MOST {
+    // Two masks are added on the CPU.
+    if !cx.all_f32() || op.size.max(op.values) > MOST || cx.src.len() > 4 {
         return Ok(None);
     }
     // A mask that broadcasts to [batch, heads, queries, keys].
@@ -251,7 +252,7 @@ pub(super) fn plain(op: &Attention, cx: &Lower<'_>) -> Result {
         }
     };
     let rows = op.rows;
-    let sizes = ints([op.heads, op.queries, op.keys]);
+    let result = op.result_steps();
     let places = ints([
         rows[0].batch,
         rows[0].head,
@@ -262,15 +263,18 @@ pub(super) fn plain(op: &Attention, cx: &Lower<'_>) -> Result {
         rows[2].batch,
         rows[2].head,
         rows[2].row,
+        result[0],
+        result[1],
+        result[2],
     ]);
-    let (Some(sizes), Some(places), Some(steps)) = (sizes, places, ints(steps)) else {
+    let (Some(keys), Some(places), Some(steps)) = (ints([op.keys]), places, ints(steps)) else {
         return Ok(None);
     };
     let mask = if has_mask { Arg::Src(3) } else { Arg::Absent };
     let from = |i: usize| Arg::Part(i, rows[i].offset * size_of::<f32>());
     let args = args![
         [from(0), from(1), from(2), mask, Arg::Dst],
-        sizes,
+        keys,
         places,
         [Arg::Int(has_mask.into())],
         steps,
@@ -278,7 +282,8 @@ pub(super) fn plain(op: &Attention, cx: &Lower<'_>) -> Result {
     ];
     let together = together(cx.shared);
     let (global, local) = groups([op.heads, op.queries, op.batch], together);
-    let definitions = format!("-DVEC=4 {}", heads([op.size, op.values], together));
+    let guarded = if op.guarded { " -DGUARDED" } else { "" };
+    let definitions = format!("-DVEC=4 {}{guarded}", heads([op.size, op.values], together));
     let kernel = "attention_plain";
     Ok(Some(Call { family: ATTENTION, definitions, kernel, args, global, local }.into()))
 }
