@@ -23,7 +23,7 @@
 //! | `SIN x`, `COS x` | sin x, cos x, x in [-8192, 8192] | 3 ulp | NaN -> NaN, -0 -> -0 |
 //! | `ATAN x` | arc tangent of x | 3 ulp | +-inf -> +-pi/2, NaN -> NaN |
 //!
-//! `CLAMP01 x` is `max(0, min(1, x))` with NaN kept. `EXP_NEG_ABS x` is e^-|x|. `EXP_IN x` is `EXP` for arguments already known to be in [-104, 89] (or NaN), without the clamp.
+//! `CLAMP01 x` is `max(0, min(1, x))` with NaN kept. `EXP_NEG_ABS x` is e^-|x|. `EXP_IN x` is `EXP` for arguments already known to be in [-104, 89] (or NaN), without the clamp, `EXP_DOWN x` for those of 89 at most.
 
 /// Evaluates one elementary function of the table in this module's documentation.
 ///
@@ -32,10 +32,12 @@
 macro_rules! tile_math {
     // x clamped so that VSCALE's exponent stays in range; `VMAX lo, x` keeps a NaN.
     ($m:ident EXP $x:expr) => {{
+        let hi = $crate::$m!(VSET 89.0f32);
+        $crate::tile_math!($m EXP_DOWN $crate::$m!(VMIN hi, $x))
+    }};
+    ($m:ident EXP_DOWN $x:expr) => {{
         let lo = $crate::$m!(VSET -104.0f32);
         let x = $crate::$m!(VMAX lo, $x);
-        let hi = $crate::$m!(VSET 89.0f32);
-        let x = $crate::$m!(VMIN hi, x);
         $crate::tile_math!($m EXP_IN x)
     }};
     ($m:ident EXP_IN $x:expr) => {{
