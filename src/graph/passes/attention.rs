@@ -49,8 +49,7 @@ fn ordered_by_tokens(cx: &Context, id: TensorId, uses: &[usize]) -> Option<Found
     whole.axes = in_four(whole.axes)?;
     let Attention { batch, heads, queries, values, .. } = found.op;
     let steps = found.op.result_steps();
-    let turned =
-        whole.is(&[batch, queries, heads, values], &[steps[0], values, steps[1], 1], 0);
+    let turned = whole.is(&[batch, queries, heads, values], &[steps[0], values, steps[1], 1], 0);
     found.op.by_head = false;
     (turned && uses[whole.root.index()] == 1).then_some(found)
 }
@@ -88,18 +87,8 @@ impl Found {
         // Products with constants have weights packed ahead.
         let computed = roots[1..].iter().all(|&r| cx.constant_value(r).is_none());
         let by_head = true;
-        let op = Attention {
-            batch,
-            heads,
-            queries,
-            keys,
-            size,
-            values,
-            rows,
-            scale,
-            by_head,
-            guarded,
-        };
+        let op =
+            Attention { batch, heads, queries, keys, size, values, rows, scale, by_head, guarded };
         (known && computed && scale.is_finite()).then_some(Self { op, rows: roots, masks })
     }
 

@@ -233,7 +233,16 @@ fn build_axes(cx: &mut NodeCx<'_>, x: TensorId, axes: &[Axis], mode: &Mode) -> O
     let dtype = cx.dtype(x);
     let crop = mode.coordinates == "tf_crop_and_resize";
     let mut y = x;
-    for a in axes {
+    let mut order: Vec<&Axis> = axes.iter().collect();
+    if !crop {
+        // On few elements what is slow: the last axis, whose elements are neighbours. Those that shrink come
+        // first, those that grow from the last one on.
+        order.sort_by_key(|a| {
+            let grows = a.output > a.input;
+            (grows, if grows { usize::MAX - a.axis } else { a.axis })
+        });
+    }
+    for a in order {
         if a.input == 0 && a.output != 0 {
             return Err(NodeError::invalid("an empty axis cannot grow"));
         }
