@@ -566,5 +566,14 @@ fn attention(device: &Arc<OpenClDevice>) {
             src.push(tensor(mask, 4));
             check(device, &format!("{attention:?} {mask:?}"), 1e-5, &src, &op(attention));
         }
+        src.push(tensor(&[batch, heads, 1, keys], 5));
+        check(device, &format!("{attention:?}, two masks"), 1e-5, &src, &op(attention));
+        if attention.guarded {
+            // All keys hidden from one query.
+            let hidden = |i: usize| if i / keys == 1 { f32::NEG_INFINITY } else { 0.5 };
+            let mask: Vec<f32> = (0..queries * keys).map(hidden).collect();
+            src[4] = Tensor::from_slice(&[queries, keys], &mask).unwrap();
+            check(device, &format!("{attention:?}, hidden"), 1e-5, &src, &op(attention));
+        }
     }
 }

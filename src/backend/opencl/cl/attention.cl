@@ -147,8 +147,10 @@ __kernel void turn_and_keep(IN(float, q), IN(float, k), IN(float, v), IN(int, po
     one *= scale; \
     if (cap > 0.0f) \
         one = cap * tanh(one / cap); \
-    if (has_mask) \
-        one += mask[at]
+    if (masks > 0) \
+        one += mask[at]; \
+    if (masks > 1) \
+        one += more[at]
 
 // A result by the sum of its weights: GUARDED kernels have 0 where that is none, or NaN.
 #ifdef GUARDED
@@ -159,11 +161,11 @@ __kernel void turn_and_keep(IN(float, q), IN(float, k), IN(float, v), IN(int, po
 
 // What is attended to: the head `q`, positions first to end - 1 of a plane of keys and of values whose rows
 // are `key_row` and `value_row` elements apart. Key and value of the last position are `last_key` and
-// `last_value`, if `last` is that position, and not in the planes yet. A mask, if there is one, holds a number
-// per position; `s` is room for scores.
+// `last_value`, if `last` is that position, and not in the planes yet. The `masks` first of `mask` and `more` hold a
+// number per position; `s` is room for scores.
 void attend(OURS const float *q, __global const kept *keys, __global const kept *values, __global const float *mask,
-    int has_mask, __global float *y, int first, int end, int key_row, int value_row, float scale, float cap,
-    int last, OURS const float *last_key, OURS const float *last_value, OURS float *s)
+    __global const float *more, int masks, __global float *y, int first, int end, int key_row, int value_row,
+    float scale, float cap, int last, OURS const float *last_key, OURS const float *last_value, OURS float *s)
 #if GROUP == 1
 {
     float sums[VALUE];
@@ -284,7 +286,7 @@ __kernel void attention_cached(IN(float, q), IN(int, positions), IN(kept, keys),
     int first = window ? max(position + 1 - window, 0) : 0;
     long at = (long)row * heads + head, plane = (long)(head / (heads / kv_heads)) * capacity;
     OWN(q + at * KEY);
-    attend(query, keys + plane * KEY, values + plane * VALUE, q, 0, y + at * VALUE, first, position + 1, KEY,
+    attend(query, keys + plane * KEY, values + plane * VALUE, q, q, 0, y + at * VALUE, first, position + 1, KEY,
         VALUE, scale, cap, -1, query, query, scores);
 }
 
@@ -312,7 +314,7 @@ void attend_next(__global const float *q, __global const float *k, __global cons
         for (int i = ITEM; i < VALUE; i += GROUP)
             KEEP(value[i], values, (long)position * VALUE + i);
     }
-    attend(query, keys, values, q, 0, y, window ? max(position + 1 - window, 0) : 0, position + 1, KEY, VALUE, scale,
+    attend(query, keys, values, q, q, 0, y, window ? max(position + 1 - window, 0) : 0, position + 1, KEY, VALUE, scale,
         cap, position, key, value, scores);
 }
 
@@ -345,21 +347,24 @@ __kernel void attention_next(OF(const float, q), OF(const float, k), OF(const fl
 }
 
 #ifndef HALF_CACHE
-// Attention of networks; q, k, v and the result lie with strides. The mask's strides are 0 where it repeats.
-__kernel void attention_plain(IN(float, q), IN(float, k), IN(float, v), IN(float, mask), OUT(float, y),
-    int keys, int q_batch, int q_head, int q_row, int k_batch, int k_head, int k_row,
-    int v_batch, int v_head, int v_row, int y_batch, int y_head, int y_row, int has_mask, int m_batch, int m_head, int m_row, float scale)
+// Attention of networks; q, k, v and the result lie with strides. The strides of masks are 0 where they repeat.
+__kernel void attention_plain(IN(float, q), IN(float, k), IN(float, v), IN(float, mask), IN(float, more),
+    OUT(float, y), int keys, int q_batch, int q_head, int q_row, int k_batch, int k_head, int k_row,
+    int v_batch, int v_head, int v_row, int y_batch, int y_head, int y_row, int masks, int m_batch, int m_head,
+    int m_row, int n_batch, int n_head, int n_row, float scale)
 {
     OPEN_IN(float, q);
     OPEN_IN(float, k);
     OPEN_IN(float, v);
     OPEN_IN(float, mask);
+    OPEN_IN(float, more);
     OPEN_OUT(float, y);
     HEAD;
     int head = get_group_id(0), row = get_group_id(1), batch = get_group_id(2);
     OWN(q + (long)batch * q_batch + (long)head * q_head + (long)row * q_row);
     attend(query, k + (long)batch * k_batch + (long)head * k_head, v + (long)batch * v_batch + (long)head * v_head,
-        mask + (long)batch * m_batch + (long)head * m_head + (long)row * m_row, has_mask,
+        mask + (long)batch * m_batch + (long)head * m_head + (long)row * m_row,
+        more + (long)batch * n_batch + (long)head * n_head + (long)row * n_row, masks,
         y + (long)batch * y_batch + (long)head * y_head + (long)row * y_row, 0, keys, k_row, v_row, scale, 0.0f,
         -1, query, query, scores);
 }

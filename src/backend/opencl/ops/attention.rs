@@ -231,26 +231,13 @@ fn over(op: &KvAttention, calls: Lowered) -> Lowered {
 }
 
 pub(super) fn plain(op: &Attention, cx: &Lower<'_>) -> Result {
-    // Two masks are added on the CPU.
-    if !cx.all_f32() || op.size.max(op.values) > MOST || cx.src.len() > 4 {
+    if !cx.all_f32() || op.size.max(op.values) > MOST {
         return Ok(None);
     }
-    // A mask that broadcasts to [batch, heads, queries, keys].
-    let (has_mask, steps) = match cx.src.get(3) {
-        None => (false, [0; 3]),
-        Some(mask) => {
-            let mut dims = [1; 4];
-            let Some(missing) = 4usize.checked_sub(mask.dims.len()) else { return Ok(None) };
-            dims[missing..].copy_from_slice(&mask.dims);
-            let full = [op.batch, op.heads, op.queries, op.keys];
-            let fits = dims.iter().zip(&full).all(|(d, f)| *d == 1 || d == f);
-            if !fits || dims[3] != op.keys {
-                return Ok(None);
-            }
-            let step = |i: usize| if dims[i] == 1 { 0 } else { dims[i + 1..].iter().product() };
-            (true, [step(0), step(1), step(2)])
-        }
-    };
+    let masks = cx.src[3..].iter().map(|m| mask_steps(op, &m.dims)).collect::<Option<Vec<_>>>();
+    let Some(masks) = masks else { return Ok(None) };
+    let steps = |i: usize| masks.get(i).copied().unwrap_or([0; 3]);
+    let mask = |i: usize| if i < masks.len() { Arg::Src(3 + i) } else { Arg::Absent };
     let rows = op.rows;
     let result = op.result_steps();
     let places = ints([
@@ -267,16 +254,17 @@ pub(super) fn plain(op: &Attention, cx: &Lower<'_>) -> Result {
         result[1],
         result[2],
     ]);
-    let (Some(keys), Some(places), Some(steps)) = (ints([op.keys]), places, ints(steps)) else {
+    let ([a, b, c], [d, e, f]) = (steps(0), steps(1));
+    let steps = ints([a, b, c, d, e, f]);
+    let (Some(sizes), Some(places), Some(steps)) = (ints([op.keys]), places, steps) else {
         return Ok(None);
     };
-    let mask = if has_mask { Arg::Src(3) } else { Arg::Absent };
     let from = |i: usize| Arg::Part(i, rows[i].offset * size_of::<f32>());
     let args = args![
-        [from(0), from(1), from(2), mask, Arg::Dst],
-        keys,
+        [from(0), from(1), from(2), mask(0), mask(1), Arg::Dst],
+        sizes,
         places,
-        [Arg::Int(has_mask.into())],
+        [Arg::Int(masks.len() as i32)],
         steps,
         [Arg::Float(op.scale)]
     ];
@@ -286,4 +274,14 @@ pub(super) fn plain(op: &Attention, cx: &Lower<'_>) -> Result {
     let definitions = format!("-DVEC=4 {}{guarded}", heads([op.size, op.values], together));
     let kernel = "attention_plain";
     Ok(Some(Call { family: ATTENTION, definitions, kernel, args, global, local }.into()))
+}
+
+/// From one batch, head and row of a mask to the next, if it broadcasts to the scores and has all keys.
+fn mask_steps(op: &Attention, mask: &[usize]) -> Option<[usize; 3]> {
+    let full = [op.batch, op.heads, op.queries, op.keys];
+    let mut dims = [1; 4];
+    dims[4usize.checked_sub(mask.len())?..].copy_from_slice(mask);
+    let fits = dims.iter().zip(&full).all(|(d, f)| *d == 1 || d == f) && dims[3] == op.keys;
+    let step = |i: usize| if dims[i] == 1 { 0 } else { dims[i + 1..].iter().product() };
+    fits.then(|| [step(0), step(1), step(2)])
 }
