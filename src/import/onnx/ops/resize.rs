@@ -233,16 +233,10 @@ fn build_axes(cx: &mut NodeCx<'_>, x: TensorId, axes: &[Axis], mode: &Mode) -> O
     let dtype = cx.dtype(x);
     let crop = mode.coordinates == "tf_crop_and_resize";
     let mut y = x;
-    let mut order: Vec<&Axis> = axes.iter().collect();
-    if !crop {
-        // On few elements what is slow: the last axis, whose elements are neighbours. Those that shrink come
-        // first, those that grow from the last one on.
-        order.sort_by_key(|a| {
-            let grows = a.output > a.input;
-            (grows, if grows { usize::MAX - a.axis } else { a.axis })
-        });
-    }
-    for a in order {
+    // On few elements what is slow: the last axis, whose elements are neighbours. So axes that grow come last,
+    // and of these the last one first.
+    let grows = |a: &&Axis| a.output > a.input && !crop;
+    for a in axes.iter().filter(|a| !grows(a)).chain(axes.iter().rev().filter(grows)) {
         if a.input == 0 && a.output != 0 {
             return Err(NodeError::invalid("an empty axis cannot grow"));
         }
