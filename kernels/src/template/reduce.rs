@@ -193,7 +193,7 @@ macro_rules! reduce_row {
                     |t, n| t;
                 #[cfg(not(feature = "few-kernels"))]
                 log_sum_exp LogSumExp 0.0, f32::NEG_INFINITY, max,
-                    |t, x, m| tile!(VADD t, tile!(MATH EXP_DOWN tile!(VSUB x, m))),
+                    |t, x, m| tile!(VADD t, tile!(MATH EXP tile!(VSUB x, m))),
                     |p, q| tile!(VADD p, q), p + q, |t, n| tile!(MATH LOG t);
             }
         }
