@@ -112,10 +112,10 @@ impl Found {
 
 /// The extents of three to five dimensions as batch, heads, rows and columns.
 fn extents(dims: &[usize]) -> Option<[usize; 4]> {
-    match dims {
-        &[heads, rows, columns] => Some([1, heads, rows, columns]),
-        &[batch, heads, rows, columns] => Some([batch, heads, rows, columns]),
-        &[a, b, heads, rows, columns] => Some([a.checked_mul(b)?, heads, rows, columns]),
+    match *dims {
+        [heads, rows, columns] => Some([1, heads, rows, columns]),
+        [batch, heads, rows, columns] => Some([batch, heads, rows, columns]),
+        [a, b, heads, rows, columns] => Some([a.checked_mul(b)?, heads, rows, columns]),
         _ => None,
     }
 }
