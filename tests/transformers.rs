@@ -357,3 +357,15 @@ fn attention_is_one_operator_however_it_is_written() {
         }
     }
 }
+
+/// Of no keys the definition has NaN, and of no queries nothing: neither is for the kernels.
+#[test]
+fn attention_without_queries_or_keys_is_left_as_it_is() {
+    for sizes in [[0, 7, 4, 6], [5, 0, 4, 6]] {
+        let f = Alone { sizes, ..alone().swap_remove(0) };
+        let (mut cx, y, _) = attention_alone(&f, false);
+        passes::optimize(&mut cx, &[y], 1).unwrap();
+        let order = cx.build_forward(&[y]).unwrap();
+        assert!(order.into_iter().all(|id| cx.record(id).op().name() != "attention"));
+    }
+}

@@ -86,10 +86,15 @@ impl Found {
         let known = roots.iter().all(|&r| cx.dtype(r) == DType::F32);
         // Products with constants have weights packed ahead.
         let computed = roots[1..].iter().all(|&r| cx.constant_value(r).is_none());
+        let empty = [batch, heads, queries, keys, size, values].contains(&0);
         let by_head = true;
         let op =
             Attention { batch, heads, queries, keys, size, values, rows, scale, by_head, guarded };
-        (known && computed && scale.is_finite()).then_some(Self { op, rows: roots, masks })
+        (known && computed && !empty && scale.is_finite()).then_some(Self {
+            op,
+            rows: roots,
+            masks,
+        })
     }
 
     /// Computes `id` so.
