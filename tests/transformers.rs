@@ -301,7 +301,7 @@ fn attention_alone(f: &Alone, constant: bool) -> (Context, TensorId, Vec<Tensor>
     let mut scores = net.with(BinaryOp::Mul, product, 0.4);
     for (i, dims) in f.masks.iter().enumerate() {
         // All keys are hidden from some queries if their weights are guarded.
-        let hidden = |at: usize| at / keys % 3 == 1 && f.guarded || at % 5 == 0;
+        let hidden = |at: usize| at / keys % 3 == 1 && f.guarded || at.is_multiple_of(5);
         let data: Vec<f32> = (0..dims.iter().product())
             .map(|at| if hidden(at) { f32::NEG_INFINITY } else { at as f32 % 4.0 })
             .collect();
