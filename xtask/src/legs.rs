@@ -266,6 +266,9 @@ fn sanitizer() -> Result<(), String> {
     command.args(["test", "--release", "--target", X86, "-p", "tilewright-kernels", "--lib"]);
     // Optimised enough to run the suite in time, and no more; in a folder of its own as flags differ.
     command.args(["--config", "profile.release.package.tilewright-kernels.opt-level=1"]);
+    // What other tests, which are those of release builds, do not see: debug assertions, and overflows.
+    command.args(["--config", "profile.release.debug-assertions=true"]);
+    command.args(["--config", "profile.release.overflow-checks=true"]);
     command.arg("--target-dir").arg(target_dir().join("sanitizer"));
     // Rows that this CPU lacks would take as long to build, and not run.
     #[cfg(target_arch = "x86_64")]
