@@ -144,11 +144,12 @@ impl Operator for Attention {
                 return Err(GraphError::mismatch(OP, rule, &[("mask", mask), ("scores", &scores)]));
             }
         }
-        let [mut a, mut b] = [self.queries, self.heads];
-        if self.by_head {
-            (a, b) = (b, a);
-        }
-        Ok(Info::plain(DType::F32, vec![self.batch, a, b, self.values]))
+        let &Self { batch, heads, queries, values, .. } = self;
+        let dims = match self.by_head {
+            true => vec![batch, heads, queries, values],
+            false => vec![batch, queries, heads, values],
+        };
+        Ok(Info::plain(DType::F32, dims))
     }
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
@@ -311,8 +312,8 @@ impl Step for Run {
             let at = |i: usize, row: usize| op.rows[i].at(batch, head, row);
             let place = ((batch * op.heads + head) * op.queries + first) * op.keys;
             let out = batch * steps[0] + head * steps[1] + first * steps[2];
-            // SAFETY: `infer` checked that all rows of q, k and v lie in their operands and that the
-            // mask broadcasts to the scores; a unit writes the rows of one block and head, which no
+            // SAFETY: `infer` checked that all rows of q, k and v lie in their operands and that
+            // masks broadcast to the scores and have all keys; a unit writes the rows of one block and head, which no
             // other does. The parts of the scratch memory follow each other as `lower` measured
             // them, and the plans were made for these strides.
             unsafe {
