@@ -158,7 +158,18 @@ impl ConvParams {
         Some(room.checked_div(self.stride[i])? + 1)
     }
 
+    /// The parameters of kernels that have none for one channel per group.
     pub(super) fn check(&self) -> Result<(), KernelError> {
+        self.check_sizes()?;
+        let depthwise = self.groups > 1 && self.c_in == self.groups && self.c_out == self.groups;
+        if depthwise && !self.transposed {
+            let what = "one channel per group (use depthwise)";
+            return Err(KernelError::Unsupported { op: OP, what });
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_sizes(&self) -> Result<(), KernelError> {
         let invalid = |param, expected| Err(KernelError::InvalidParam { op: OP, param, expected });
         let sizes = [self.n, self.c_in, self.c_out, self.h_in, self.w_in, self.groups];
         if sizes.contains(&0) || self.kernel.contains(&0) {
@@ -169,11 +180,6 @@ impl ConvParams {
         }
         if !self.c_in.is_multiple_of(self.groups) || !self.c_out.is_multiple_of(self.groups) {
             return invalid("groups", "a divisor of both channel counts");
-        }
-        let depthwise = self.groups > 1 && self.c_in == self.groups && self.c_out == self.groups;
-        if depthwise && !self.transposed {
-            let what = "one channel per group (use depthwise)";
-            return Err(KernelError::Unsupported { op: OP, what });
         }
         let sizes = [(self.h_in, self.h_out), (self.w_in, self.w_out)];
         for (i, (input, output)) in sizes.iter().enumerate() {

@@ -85,7 +85,7 @@ impl QconvPlan {
     /// Words of the packed weights, with the sums of each output channel's.
     pub fn weights_len(&self) -> usize {
         match &self.way {
-            Way::Direct(plan) => plan.group_words() * self.params.conv.groups,
+            Way::Direct(plan) => plan.weights_len(),
             Way::Winograd(plan) => plan.weights_len(),
         }
     }
@@ -101,10 +101,18 @@ impl QconvPlan {
 
     /// Words of what follows the sums.
     pub fn columns_len(&self) -> usize {
-        3 * self.columns() * self.params.conv.groups
+        3 * self.columns() * self.params.conv.c_out.div_ceil(self.band())
     }
 
-    /// Columns of the panels of one group of channels.
+    /// Output channels whose panels lie together.
+    fn band(&self) -> usize {
+        match &self.way {
+            Way::Direct(plan) => plan.band(),
+            Way::Winograd(_) => self.params.conv.c_out,
+        }
+    }
+
+    /// Columns of their panels.
     fn columns(&self) -> usize {
         match &self.way {
             Way::Direct(plan) => plan.columns(),
@@ -212,17 +220,16 @@ impl QconvPlan {
             return Err(KernelError::InvalidParam { op: OP, param, expected });
         }
         let (zero, width) = (p.x_zero_point + self.shift, self.columns());
-        let k_group = c.c_out / c.groups;
-        for group in 0..c.groups {
-            let dst = &mut dst[group * 3 * width..(group + 1) * 3 * width];
+        for (band, dst) in dst[..self.columns_len()].chunks_exact_mut(3 * width).enumerate() {
             dst.fill(0);
-            for n in 0..k_group {
-                let k = group * k_group + n;
+            let first = band * self.band();
+            for k in first..c.c_out.min(first + self.band()) {
+                let n = k - first;
                 let bias = columns.bias.get(k).copied().unwrap_or(0);
                 let (scale, shift) = column(columns, k);
                 dst[n] = match &self.way {
                     Way::Direct(plan) => {
-                        let sum = plan.sums(group, weights)[n];
+                        let sum = plan.sums(band, weights)[n];
                         bias.wrapping_sub(zero.wrapping_mul(sum))
                     }
                     // Transformed inputs are less their zero point.

@@ -12,7 +12,7 @@
 //! Where weights do not fit a signed byte they are sums of several that do, and the reduction is as many
 //! times longer.
 
-use super::conv_params::InputLayout;
+use super::conv_params::{ConvParams, InputLayout};
 use super::dot_convert::{left_shift, pack_panel};
 use super::dot_division::Division;
 use super::dot_tile::{DotArgs, DotRow, Finish};
@@ -49,12 +49,66 @@ fn widen(from: &[u8], lanes: usize, to: &mut [u8], block: usize) {
     }
 }
 
+/// Output channels that read the same blocks of channels: those of a group, or, where groups are not of
+/// whole blocks, those of one block, of whatever groups.
+#[derive(Clone, Copy, Debug)]
+struct Bands {
+    count: usize,
+    /// Output channels of each; the last may have fewer.
+    outputs: usize,
+    /// Blocks of input channels that each reads.
+    blocks: usize,
+    /// Whether each is one group.
+    groups: bool,
+}
+
+impl Bands {
+    fn new(c: &ConvParams, c_block: usize) -> Self {
+        let (c_group, k_group) = (c.c_in / c.groups, c.c_out / c.groups);
+        let whole = |n: usize| n.is_multiple_of(C_BLOCK);
+        if c.groups == 1 || (whole(c_group) && whole(k_group)) {
+            let blocks = c_group.div_ceil(c_block);
+            return Self { count: c.groups, outputs: k_group, blocks, groups: true };
+        }
+        let count = c.c_out.div_ceil(C_BLOCK);
+        let reads = |band: usize| {
+            let range = Self::reads(c, band);
+            range.end.div_ceil(C_BLOCK) - range.start / C_BLOCK
+        };
+        let blocks = (0..count).map(reads).max().unwrap_or(0);
+        Self { count, outputs: C_BLOCK, blocks, groups: false }
+    }
+
+    /// The channels of all groups that a block of output channels belongs to.
+    fn reads(c: &ConvParams, band: usize) -> Range<usize> {
+        let (c_group, k_group) = (c.c_in / c.groups, c.c_out / c.groups);
+        let last = c.c_out.min((band + 1) * C_BLOCK) - 1;
+        band * C_BLOCK / k_group * c_group..(last / k_group + 1) * c_group
+    }
+
+    /// The first block of channels that a band reads, of as many as there are.
+    fn first_block(&self, c: &ConvParams, band: usize, all: usize) -> usize {
+        if self.groups {
+            band * (all / self.count)
+        } else {
+            (Self::reads(c, band).start / C_BLOCK).min(all - self.blocks)
+        }
+    }
+
+    /// The output channels of a band.
+    fn outputs(&self, c: &ConvParams, band: usize) -> Range<usize> {
+        let first = band * self.outputs;
+        first..c.c_out.min(first + self.outputs)
+    }
+}
+
 /// A convolution of bytes with all taps, in two steps.
 #[derive(Clone, Debug)]
 pub(super) struct Direct {
     row: &'static DotRow,
+    bands: Bands,
     division: Division,
-    /// Columns of the panels of one group of channels.
+    /// Columns of the panels of one band.
     columns: usize,
     segments: Segments,
     /// Words per segment.
@@ -65,7 +119,7 @@ pub(super) struct Direct {
     x_step: [usize; 3],
     /// Output rows and pixels per row, as the tiles see them.
     out: [usize; 2],
-    /// Units per (image, group of channels, group of panels).
+    /// Units per (image, band, group of panels).
     parts: usize,
     converts: bool,
     finish: Finish,
@@ -97,15 +151,16 @@ impl Direct {
         let x_step = [pixel, w * pixel, h * w * pixel];
         checked_len(OP, &[c.n, blocks(c.c_in), h, w, C_BLOCK])?;
         let [f_h, f_w] = c.kernel;
-        let per_group = [(c.c_in / c.groups).div_ceil(c_block), blocks(c.c_out / c.groups)];
+        let bands = Bands::new(c, c_block);
+        let k_blocks = blocks(bands.outputs);
         let passes = if narrow { p.terms } else { 1 };
-        let all = [c.groups, per_group[0], per_group[1] + 8, 16 * 16, f_h, f_w, passes];
+        let all = [bands.count, bands.blocks, k_blocks + 8, 16 * 16, f_h, f_w, passes];
         checked_len(OP, &all)?;
 
         // Neighbouring taps of a row are one stretch of words.
         let (taps, merged) = if c.dilation[1] == 1 { (1, f_w) } else { (f_w, 1) };
         let mut segments = Segments::default();
-        for block in (0..passes).flat_map(|_| 0..per_group[0]) {
+        for block in (0..passes).flat_map(|_| 0..bands.blocks) {
             for (r, s) in (0..f_h).flat_map(|r| (0..taps).map(move |s| (r, s))) {
                 let at = r * c.dilation[0] * x_step[1] + s * c.dilation[1] * x_step[0];
                 push(&mut segments, (block * x_step[2] + at) as isize)?;
@@ -117,12 +172,13 @@ impl Direct {
         let out = if dots { [1, c.h_out * c.w_out] } else { [c.h_out, c.w_out] };
 
         let k_words = segments.len() * words;
-        let division = Division::new(out[1], per_group[1] * C_BLOCK, C_BLOCK, k_words, row);
+        let division = Division::new(out[1], k_blocks * C_BLOCK, C_BLOCK, k_words, row);
         let most = division.most_tiles() * out[0];
-        let parts = usize::div_ceil(32, c.n * c.groups * division.groups()).min(most);
+        let parts = usize::div_ceil(32, c.n * bands.count * division.groups()).min(most);
         let columns = division.columns();
         Ok(Self {
             row,
+            bands,
             division,
             columns,
             segments,
@@ -136,9 +192,14 @@ impl Direct {
         })
     }
 
-    /// Columns of the panels of one group of channels.
+    /// Columns of the panels of one band.
     pub(super) fn columns(&self) -> usize {
         self.columns
+    }
+
+    /// Output channels of a band, of which the last may have fewer.
+    pub(super) fn band(&self) -> usize {
+        self.bands.outputs
     }
 
     /// Pixels of a row, as the tiles see them.
@@ -157,21 +218,25 @@ impl Direct {
     }
 
     pub(super) fn units(&self, p: &QconvParams) -> usize {
-        p.conv.n * p.conv.groups * self.division.groups() * self.parts
+        p.conv.n * self.bands.count * self.division.groups() * self.parts
     }
 
     pub(super) fn convert_units(&self, p: &QconvParams) -> usize {
         if self.converts { p.conv.n * self.in_blocks(p) } else { 0 }
     }
 
-    /// Words of the packed weights of one group of channels, and the sums.
-    pub(super) fn group_words(&self) -> usize {
+    /// Words of the packed weights, with the sums.
+    pub(super) fn weights_len(&self) -> usize {
+        self.bands.count * self.band_words()
+    }
+
+    fn band_words(&self) -> usize {
         self.columns * (self.k_words() + 1)
     }
 
-    /// The sums of the weights of a group of channels, one per column.
-    pub(super) fn sums<'a>(&self, group: usize, weights: &'a [i32]) -> &'a [i32] {
-        &weights[group * self.group_words() + self.k_words() * self.columns..]
+    /// The sums of the weights of a band, one per column.
+    pub(super) fn sums<'a>(&self, band: usize, weights: &'a [i32]) -> &'a [i32] {
+        &weights[band * self.band_words() + self.k_words() * self.columns..]
     }
 
     /// Blocks of channels of an image.
@@ -190,34 +255,29 @@ impl Direct {
         let (c_group, k_group) = (c.c_in / c.groups, c.c_out / c.groups);
         let taps = c.kernel[0] * c.kernel[1];
         let all = c_group * taps;
-        let (group_words, k_words) = (self.group_words(), self.k_words());
+        let (band_words, k_words) = (self.band_words(), self.k_words());
         let (wide, parts) = (self.row.word.is_wide(), self.row.word.group());
         let passes = if wide { 1 } else { p.terms };
-        for group in 0..c.groups {
-            let dst = &mut dst[group * group_words..(group + 1) * group_words];
+        for band in 0..self.bands.count {
+            let dst = &mut dst[band * band_words..(band + 1) * band_words];
             let (words, sums) = dst.split_at_mut(k_words * self.columns);
             sums.fill(0);
+            let outputs = self.bands.outputs(c, band);
+            let first_channel = self.bands.first_block(c, band, self.in_blocks(p)) * self.c_block;
             for panel in (0..self.division.panels()).map(|i| self.division.panel(i)) {
-                let first = group * k_group + panel.column;
-                let columns = panel.width.min(k_group - panel.column);
+                let first = outputs.start + panel.column;
+                let columns = panel.width.min(outputs.len() - panel.column);
                 let words = &mut words[panel.column * k_words..][..panel.width * k_words];
                 let sums = &mut sums[panel.column..];
                 for (pass, words) in words.chunks_exact_mut(words.len() / passes).enumerate() {
-                    // Words hold neighbouring channels of one tap.
+                    // Tap and first channel of a word, which holds neighbouring channels of one tap.
                     let places = (0..k_words / passes).map(|word| {
                         let (at, channel) =
                             (word * parts / self.c_block, word * parts % self.c_block);
-                        let channel = at / taps * self.c_block + channel;
-                        let left = c_group.saturating_sub(channel).min(parts);
-                        (first * all + channel * taps + at % taps, left)
+                        (at % taps, at / taps * self.c_block + channel)
                     });
                     let sum = |n: usize, x| sums[n] += x;
-                    let (row, width, steps) = (self.row, panel.width, [taps, all]);
-                    if let (1, Some(zero)) = (passes, w.one_zero()) {
-                        let element = |at: usize, _| w.less(at, zero);
-                        pack_panel(row, width, columns, places, steps, element, sum, words);
-                        continue;
-                    }
+                    let (row, width) = (self.row, panel.width);
                     let element = |at: usize, n: usize| {
                         let mut rest = w.get(at, first + n);
                         if passes == 1 {
@@ -226,6 +286,32 @@ impl Direct {
                         (0..pass).for_each(|_| rest -= rest.clamp(-128, 127));
                         rest.clamp(-128, 127)
                     };
+                    if !self.bands.groups {
+                        // As if all channels of the band had weights; those of other groups are 0.
+                        let one = self.bands.blocks * self.c_block * taps;
+                        let places = places.map(|(tap, channel)| (channel * taps + tap, parts));
+                        let element = |at: usize, n: usize| {
+                            let (channel, tap) = ((at - n * one) / taps, (at - n * one) % taps);
+                            let group = (first + n) / k_group * c_group;
+                            let own = (first_channel + channel).wrapping_sub(group);
+                            if own >= c_group {
+                                return 0;
+                            }
+                            element(((first + n) * c_group + own) * taps + tap, n)
+                        };
+                        pack_panel(row, width, columns, places, [taps, one], element, sum, words);
+                        continue;
+                    }
+                    let places = places.map(|(tap, channel)| {
+                        let left = c_group.saturating_sub(channel).min(parts);
+                        (first * all + channel * taps + tap, left)
+                    });
+                    let steps = [taps, all];
+                    if let (1, Some(zero)) = (passes, w.one_zero()) {
+                        let element = |at: usize, _| w.less(at, zero);
+                        pack_panel(row, width, columns, places, steps, element, sum, words);
+                        continue;
+                    }
                     pack_panel(row, width, columns, places, steps, element, sum, words);
                 }
             }
@@ -309,12 +395,12 @@ impl Direct {
             let (unit, part) = (unit / self.parts, unit % self.parts);
             let groups = self.division.groups();
             let (unit, group) = (unit / groups, self.division.group(unit % groups));
-            let (image, channels) = (unit / c.groups, unit % c.groups);
-            let x_block = image * in_blocks + channels * (in_blocks / c.groups);
-            let y_block = image * out_blocks + channels * (out_blocks / c.groups);
+            let (image, band) = (unit / self.bands.count, unit % self.bands.count);
+            let x_block = image * in_blocks + self.bands.first_block(c, band, in_blocks);
+            let y_block = image * out_blocks + band * self.bands.outputs / C_BLOCK;
             let x = x.wrapping_add(x_block * x_plane);
-            let weights = weights.wrapping_add(channels * self.group_words()).cast::<f32>();
-            let columns = columns.wrapping_add(channels * 3 * self.columns).cast::<f32>();
+            let weights = weights.wrapping_add(band * self.band_words()).cast::<f32>();
+            let columns = columns.wrapping_add(band * 3 * self.columns).cast::<f32>();
             let count = self.out[0] * group.tiles.len();
             for tile in part * count / self.parts..(part + 1) * count / self.parts {
                 let (h, (w, kernel)) =

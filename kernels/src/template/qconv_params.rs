@@ -4,7 +4,7 @@ use super::conv_params::{ConvParams, InputLayout};
 use super::qmatmul::check_zero_points;
 use crate::error::checked_len;
 use crate::quant::{Bytes, QuantOutput};
-use crate::{Activation, C_BLOCK, Dtype, KernelError};
+use crate::{Activation, Dtype, KernelError};
 use core::ops::Range;
 
 pub(super) const OP: &str = "qconv";
@@ -16,8 +16,8 @@ const FEW: usize = 12;
 #[derive(Clone, Debug, PartialEq)]
 pub struct QconvParams {
     /// Sizes and attributes: blocked, or interleaved with up to 12 channels of one group; not
-    /// transposed, groups of whole blocks of channels. The epilogue
-    /// has no residual; for [`QuantOutput::F32`] its activation may be ReLU, clip or leaky ReLU.
+    /// transposed. Groups that are not of whole blocks of channels are computed with zero weights between
+    /// them, one block of outputs at a time. The epilogue has no residual; for [`QuantOutput::F32`] its activation may be ReLU, clip or leaky ReLU.
     pub conv: ConvParams,
     /// Type of the input: [`Dtype::I8`] or [`Dtype::U8`].
     pub x: Dtype,
@@ -41,7 +41,7 @@ impl QconvParams {
 
     pub(super) fn check(&self) -> Result<(), KernelError> {
         let c = &self.conv;
-        c.check()?;
+        c.check_sizes()?;
         self.output.check(OP)?;
         let invalid = |param, expected| Err(KernelError::InvalidParam { op: OP, param, expected });
         let unsupported = |what| Err(KernelError::Unsupported { op: OP, what });
@@ -58,10 +58,6 @@ impl QconvParams {
         if c.input == InputLayout::Interleaved && (c.groups != 1 || c.c_in > FEW) {
             return unsupported("an interleaved input of groups or of more than 12 channels");
         }
-        let channels = [c.c_in / c.groups, c.c_out / c.groups];
-        if c.groups > 1 && channels.iter().any(|n| !n.is_multiple_of(C_BLOCK)) {
-            return unsupported("a group that is not of whole blocks of channels");
-        }
         if c.epilogue.residual {
             return unsupported("a residual");
         }
@@ -73,7 +69,7 @@ impl QconvParams {
             other if other.in_tile().is_none() => return unsupported("this activation"),
             _ => {}
         }
-        let taps = checked_len(OP, &[channels[0], c.kernel[0], c.kernel[1]])?;
+        let taps = checked_len(OP, &[c.c_in / c.groups, c.kernel[0], c.kernel[1]])?;
         if taps > i32::MAX as usize / (255 * if self.terms > 1 { 255 } else { 128 }) {
             return invalid("filter size", "so small that no sum leaves the range of i32");
         }

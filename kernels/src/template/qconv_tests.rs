@@ -125,6 +125,35 @@ fn shapes(isa: Isa) {
     check(ConvParams::new([1, 48, 4, 4], 96, [1, 1]).groups(3));
 }
 
+/// Groups that do not fill blocks of channels: several in a block, one in several, more or fewer outputs than
+/// inputs, one channel each.
+fn groups(isa: Isa) {
+    let mut i = 0;
+    for (c_in, c_out, groups) in [
+        (12, 48, 2),
+        (24, 24, 3),
+        (32, 32, 8),
+        (72, 48, 3),
+        (36, 90, 2),
+        (20, 40, 20),
+        (23, 23, 23),
+        (200, 40, 5),
+        (6, 4, 2),
+        (48, 16, 1),
+    ] {
+        let conv = ConvParams::new([2, c_in, 5, 7], c_out, [3, 3]).groups(groups);
+        for conv in [
+            conv.clone(),
+            conv.clone().pads([1; 4]).stride([2, 2]),
+            conv.pads([2, 1, 1, 2]).dilation([1, 2]),
+            ConvParams::new([1, c_in, 4, 6], c_out, [1, 1]).groups(groups),
+        ] {
+            i += 1;
+            check(isa, &vary(conv, i), Place::ALL[i % 3]);
+        }
+    }
+}
+
 /// Blocks of tiles and parts of panels, images whose last tiles are cut, margins of several pixels.
 fn winograd(isa: Isa) {
     let mut i = 0;
@@ -185,7 +214,7 @@ fn activations(isa: Isa) {
 
 macro_rules! conformance {
     ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
-        conformance! { @ $id $isa shapes winograd largest activations }
+        conformance! { @ $id $isa shapes groups winograd largest activations }
     };
     (@ $id:ident $isa:ident $($test:ident)*) => {
         mod $id {
@@ -219,9 +248,8 @@ fn wrong_parameters_are_named() {
         let found = refused(&QconvParams { conv, ..p.clone() });
         assert!(matches!(found, KernelError::Unsupported { .. }), "{found}");
     };
-    unsupported(conv.clone().transposed());
+    unsupported(conv.transposed());
     unsupported(ConvParams::new([1, 13, 5, 5], 8, [1, 1]).interleaved());
-    unsupported(conv.groups(2));
     let plan = QconvPlan::new(Isa::Scalar, &p).unwrap();
     let mut w = vec![0; plan.weights_len()];
     assert!(plan.pack_weights(Bytes::I8(&[0; 2303]), &[], &mut w).is_err());

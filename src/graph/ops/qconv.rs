@@ -3,12 +3,10 @@
 use core::ops::Range;
 use std::sync::Arc;
 
-use tilewright_kernels::{
-    Activation, C_BLOCK, QconvParams, QconvPlan, QdepthwiseParams, QdepthwisePlan,
-};
+use tilewright_kernels::{Activation, QconvParams, QconvPlan, QdepthwiseParams, QdepthwisePlan};
 
 use super::byte_product::Product;
-use super::conv::Conv;
+use super::conv::{Conv, Sizes};
 use super::conv::lower::{conv_params, depthwise_params};
 use super::requantize::{Requantize, as_bytes, bias, byte, is_bytes, kernel_type, words};
 use super::{LayoutRule, Operator, RuleCx, expect_operands};
@@ -37,16 +35,19 @@ impl QConv {
     /// Whether a kernel computes this, if weights and bias are constants.
     fn has_kernel(&self, src: &[Info], constant: &[bool]) -> bool {
         let Ok(s) = self.conv.sizes(&src[0].dims, &src[1].dims) else { return false };
-        let [c, k] = [s.c, s.k].map(|n| n / self.conv.groups);
-        let whole = |n: usize| n.is_multiple_of(C_BLOCK);
         let taps = s.window[0].saturating_mul(s.window[1]);
         // Sizes for which a sum cannot leave the range of its type.
-        let short = c.saturating_mul(taps) <= i32::MAX as usize / (255 * 255);
-        let depthwise = self.conv.is_depthwise(&s) && is_bytes(self.quant.to) && taps < 259;
-        let grouped = self.conv.groups == 1 || (whole(c) && whole(k));
+        let short = (s.c / self.conv.groups).saturating_mul(taps) <= i32::MAX as usize / (255 * 255);
         constant[1..].iter().all(|c| *c)
             && s.n * s.output[0] * s.output[1] > 0
-            && (depthwise || (grouped && short))
+            && (self.is_depthwise(&s) || short)
+    }
+
+    /// Whether the kernels of one channel per group compute this: they have results of bytes only, and sums of
+    /// few taps.
+    fn is_depthwise(&self, s: &Sizes) -> bool {
+        let few = s.window[0].saturating_mul(s.window[1]) < 259;
+        self.conv.is_depthwise(s) && is_bytes(self.quant.to) && few
     }
 }
 
@@ -120,8 +121,7 @@ impl Operator for QConv {
         let [x, w] = [0, 1].map(|i| kernel_type(cx.src[i].dtype));
         let zeros = format!("{:?}", q.w_zeros);
         let terms = q.terms(cx.values[1].expect("checked"));
-        let depthwise = self.conv.is_depthwise(&s) && is_bytes(q.to);
-        if depthwise {
+        if self.is_depthwise(&s) {
             let conv = depthwise_params(op, &s);
             let params =
                 QdepthwiseParams { conv, x, x_zero_point: q.x_zero, w, terms, output: q.output() };
