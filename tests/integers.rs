@@ -281,3 +281,52 @@ fn functions_of_one_byte_are_tables() {
         }
     }
 }
+
+#[test]
+fn what_only_moves_stays_bytes() {
+    // Transposed, cut and given another scale, cut again to its first rows; and rows times themselves.
+    let network = |cx: &mut Context, to: DType, x: TensorId| {
+        let mut b = Builder { cx, to, seed: 3 };
+        let [scale, other, sums] = [b.scale(0.05, 100), b.scale(0.03, 90), b.scale(2.5, 60)];
+        let real = b.real(x, scale);
+        let y = b.cx.transpose(real, &[0, 2, 3, 1]).unwrap();
+        let y = b.integer(y, scale);
+        let y = b.real(y, scale);
+        let y = b.cx.slice(y, 3, 1, 3, 1).unwrap();
+        let y = b.integer(y, other);
+        let y = b.real(y, other);
+        let y = b.cx.slice(y, 0, 1, 1, 1).unwrap();
+        let y = b.cx.expand(y, &[2, 11, 9, 3]).unwrap();
+        let y = b.integer(y, other);
+        let rows = b.cx.reshape(real, &[2, 55, 9]).unwrap();
+        let rows = b.integer(rows, scale);
+        let rows = b.real(rows, scale);
+        let columns = b.cx.transpose(rows, &[0, 2, 1]).unwrap();
+        let product = b.cx.op(MatMul::default(), &[rows, columns]).unwrap();
+        [y, b.integer(product, sums)]
+    };
+    for to in [DType::I8, DType::U8] {
+        let mut cx = Context::new();
+        let x = cx.constant(image(to)).unwrap();
+        let expected = network(&mut cx, to, x).map(|y| steps(cx.constant_value(y).unwrap()));
+        assert!(expected.iter().all(|y| y.iter().max().unwrap() - y.iter().min().unwrap() > 20));
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            let mut cx = Context::new();
+            cx.keep_quantized();
+            let x = cx.input("x", to, &IMAGE).unwrap();
+            let outputs = network(&mut cx, to, x);
+            passes::optimize(&mut cx, &outputs, 2).unwrap();
+            let mut executor = Executor::new(isa, 2).unwrap();
+            let plan = executor.plan(&mut cx, &outputs).unwrap();
+            let kernels: Vec<_> = plan.nodes().map(|n| n.kernel.clone()).collect();
+            assert!(plan.nodes().all(|n| n.info.dtype != DType::F32), "{isa}: {kernels:?}");
+            // Rows of the product are read as they lie.
+            let copies = kernels.iter().filter(|k| k.starts_with("copy_1b")).count();
+            assert_eq!(copies, 3, "{isa}: {kernels:?}");
+            let found = executor.run(&plan, &[&image(to)], None).unwrap();
+            assert_eq!(steps(&found[0]), expected[0], "{to} on {isa}");
+            let near = steps(&found[1]).iter().zip(&expected[1]).all(|(a, b)| (a - b).abs() <= 1);
+            assert!(near, "{to} on {isa}");
+        }
+    }
+}

@@ -208,6 +208,7 @@ fn shapes() -> Vec<[usize; 3]> {
     let mut list: Vec<[usize; 3]> = (1..=70).map(|axis| [3, axis, 1]).collect();
     list.extend([[1, 1000, 1], [5, 129, 1], [700, 10, 1], [2, 9000, 1], [9001, 1, 1]]);
     list.extend((2..=70).map(|inner| [2, inner % 7 + 1, inner]));
+    list.extend([2, 3, 4, 5, 13, 16, 31, 32, 33].map(|inner| [2, 197, inner]));
     list.extend([[1, 300, 49], [2, 5, 1000], [1, 1, 5], [3, 2, 129]]);
     list
 }

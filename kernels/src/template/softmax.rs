@@ -153,6 +153,32 @@ type SoftmaxFn = unsafe fn(*const f32, *mut f32, usize, usize, usize);
 /// Columns that are worked on together; their maxima and sums lie on the stack.
 const COLUMNS: usize = 64;
 
+/// What was found of each of some columns several times, and of `rest` more of their elements, becomes one number
+/// per column, as often as before.
+///
+/// # Safety
+///
+/// `n` values may be read and written, `rest` elements are readable at `more`; no more than there are values.
+unsafe fn merge(
+    values: *mut f32,
+    n: usize,
+    more: *const f32,
+    rest: usize,
+    columns: usize,
+    both: impl Fn(f32, f32) -> f32,
+) {
+    // SAFETY: the caller's promises.
+    let (values, more) = unsafe {
+        (core::slice::from_raw_parts_mut(values, n), core::slice::from_raw_parts(more, rest))
+    };
+    values.iter_mut().zip(more).for_each(|(a, b)| *a = both(*a, *b));
+    let (first, others) = values.split_at_mut(columns);
+    for other in others.chunks_exact(columns) {
+        first.iter_mut().zip(other).for_each(|(a, b)| *a = both(*a, *b));
+    }
+    others.chunks_exact_mut(columns).for_each(|other| other.copy_from_slice(first));
+}
+
 macro_rules! softmax_row {
     ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, [$($f:tt)*], lanes $l:tt, $($rest:tt)*) => {
         mod $id {
@@ -222,6 +248,10 @@ macro_rules! softmax_row {
 
             $(#[target_feature(enable = $f)])*
             unsafe fn columns<const LOG: bool>(x: *const f32, y: *mut f32, axis: usize, len: usize, inner: usize) {
+                // All of a few columns are rows of as many elements as fit, each column several times.
+                let folds = if !LOG && len == inner && inner <= COLUMNS / 2 { COLUMNS / inner } else { 1 };
+                let rest = axis % folds * inner;
+                let (axis, len, inner) = (axis / folds, len * folds, inner * folds);
                 for at in (0..len).step_by(COLUMNS) {
                     let (x, y) = (x.wrapping_add(at), y.wrapping_add(at));
                     let n = (len - at).min(COLUMNS);
@@ -229,6 +259,11 @@ macro_rules! softmax_row {
                     let m = values.as_mut_ptr();
                     // SAFETY: `n` columns of `axis` elements, `n` results.
                     unsafe { max::columns(x, m, axis, n, inner) };
+                    let (x_rest, y_rest) = (x.wrapping_add(axis * inner), y.wrapping_add(axis * inner));
+                    if folds > 1 {
+                        // SAFETY: `rest` elements behind those rows.
+                        unsafe { merge(m, n, x_rest, rest, n / folds, f32::max) };
+                    }
                     #[cfg(not(feature = "few-kernels"))]
                     if LOG {
                         for k in (0..axis).map(|k| k * inner) {
@@ -247,14 +282,20 @@ macro_rules! softmax_row {
                         let (x, y) = (x.wrapping_add(k), y.wrapping_add(k));
                         softmax_pass!($l n, x y, |v, i| tile!(MATH EXP_DOWN tile!(VSUB v, tile!(VLOAD m, i))));
                     }
+                    softmax_pass!($l rest, x_rest y_rest, |v, i| tile!(MATH EXP_DOWN tile!(VSUB v, tile!(VLOAD m, i))));
                     // SAFETY: the columns that were just written, `n` results.
                     unsafe { sum::columns(y, m, axis, n, inner) };
+                    if folds > 1 {
+                        // SAFETY: `rest` elements behind those rows.
+                        unsafe { merge(m, n, y_rest, rest, n / folds, |a, b| a + b) };
+                    }
                     let one = tile!(VSET 1.0f32);
                     softmax_pass!($l COLUMNS, m m, |v, i| tile!(VDIV one, v));
                     for k in (0..axis).map(|k| k * inner) {
                         let y = y.wrapping_add(k);
                         softmax_pass!($l n, y y, |v, i| tile!(VMUL v, tile!(VLOAD m, i)));
                     }
+                    softmax_pass!($l rest, y_rest y_rest, |v, i| tile!(VMUL v, tile!(VLOAD m, i)));
                 }
             }
         }

@@ -161,6 +161,9 @@ fn gather(size: usize, row: usize, src: &[u8], [across, step]: [usize; 2], dst: 
         }
         return;
     }
+    if MORE && size == 1 && across == 1 && row >= 4 && dst.len() >= 4 * row {
+        return transpose_bytes(row, src, step, dst);
+    }
     // The longer loop inside, as rows of channels that become pixels have few elements; over lines that stay in the
     // first-level cache.
     let lines = if MORE { (TILE_BYTES / bytes).min(dst.len() / bytes) } else { 0 };
@@ -181,6 +184,74 @@ fn gather(size: usize, row: usize, src: &[u8], [across, step]: [usize; 2], dst: 
             out.copy_from_slice(&src[j * across + i * step..][..size]);
         }
     }
+}
+
+/// Copies rows of `row` bytes, which in the source are columns: a row's bytes are `step` apart, rows are neighbours.
+fn transpose_bytes(row: usize, src: &[u8], step: usize, dst: &mut [u8]) {
+    let rows = dst.len() / row;
+    let mut turn = |first: usize, apart: usize, at: &mut usize, width: usize| {
+        while row - *at >= width {
+            let (src, dst) = (&src[first + *at * step..], &mut dst[first * row + *at..]);
+            match (apart, width) {
+                (8, 8) => turn_block::<8, 8>(src, step, dst, row),
+                (8, 4) => turn_block::<8, 4>(src, step, dst, row),
+                (4, 8) => turn_block::<4, 8>(src, step, dst, row),
+                (4, 4) => turn_block::<4, 4>(src, step, dst, row),
+                _ => dst[0] = src[0],
+            }
+            *at += width;
+        }
+    };
+    let mut first = 0;
+    for height in [8, 4, 1] {
+        while rows - first >= height {
+            let mut at = 0;
+            // What is one byte in one direction is so in the other.
+            let widths: &[usize] = if height == 1 { &[1] } else { &[8, 4] };
+            widths.iter().for_each(|&width| turn(first, height, &mut at, width));
+            for more in first..first + height {
+                let mut at = at;
+                turn(more, 1, &mut at, 1);
+            }
+            first += height;
+        }
+    }
+}
+
+/// Transposes a block: `W` columns of `H` bytes become `H` rows of `W`.
+#[inline(always)]
+fn turn_block<const H: usize, const W: usize>(
+    src: &[u8],
+    step: usize,
+    dst: &mut [u8],
+    row: usize,
+) {
+    let mut words = [0u64; 8];
+    for (k, word) in words.iter_mut().enumerate().take(W) {
+        let mut bytes = [0; 8];
+        bytes[..H].copy_from_slice(&src[k * step..][..H]);
+        *word = u64::from_le_bytes(bytes);
+    }
+    for (k, word) in transposed_words(words).into_iter().enumerate().take(H) {
+        dst[k * row..][..W].copy_from_slice(&word.to_le_bytes()[..W]);
+    }
+}
+
+/// Byte `k` of word `i` becomes byte `i` of word `k`, by exchanging halves of ever smaller squares.
+#[inline(always)]
+fn transposed_words(mut w: [u64; 8]) -> [u64; 8] {
+    for (apart, bits, low) in [
+        (4, 32, 0x0000_0000_ffff_ffffu64),
+        (2, 16, 0x0000_ffff_0000_ffff),
+        (1, 8, 0x00ff_00ff_00ff_00ff),
+    ] {
+        for i in (0..8).filter(|i| i & apart == 0) {
+            let differ = ((w[i] >> bits) ^ w[i + apart]) & low;
+            w[i + apart] ^= differ;
+            w[i] ^= differ << bits;
+        }
+    }
+    w
 }
 
 impl Step for StridedCopy {
@@ -243,6 +314,20 @@ mod tests {
         assert_eq!(copied(&wide, &data), [0, 1, 2, 0, 1, 2]);
         let column = Shape::strided(DType::I16, &[3, 2], &[2, 0]).unwrap();
         assert_eq!(copied(&column, &data), [0, 0, 1, 1, 2, 2]);
+    }
+
+    #[test]
+    fn bytes_are_transposed() {
+        for [h, w] in [[8, 8], [7, 40], [40, 7], [16, 9], [9, 16], [33, 70], [8, 1], [1, 8], [100, 24], [4, 30], [30, 4], [5, 6], [12, 13], [3, 2]] {
+            let data: Vec<u8> = (0..2 * h * w).map(|i| (i * 7 % 251) as u8).collect();
+            let shape = Shape::contiguous(DType::U8, &[2, h, w]).unwrap().transposed(&[0, 2, 1]);
+            let mut out = vec![0u8; data.len()];
+            StridedCopy::new(DType::U8, &shape.unwrap()).unwrap().copy(&data, &mut out);
+            for (i, &found) in out.iter().enumerate() {
+                let (n, x, y) = (i / (h * w), i / h % w, i % h);
+                assert_eq!(found, data[(n * h + y) * w + x], "{h} {w} {i}");
+            }
+        }
     }
 
     #[test]

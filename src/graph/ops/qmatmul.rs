@@ -114,16 +114,18 @@ impl Operator for QMatMul {
 impl QMatMul {
     /// The kernel for a `b` that is known only at run time: one for all rows, or one for each of the products.
     fn lower_free(&self, cx: &LowerCx<'_>, s: &Sizes) -> Result<Option<Box<dyn Step>>, GraphError> {
-        let own = |i: usize| cx.src[i].dims[..cx.src[i].dims.len() - 2] == s.batch[..];
         let bias_known = !self.product.bias || cx.values[2].is_some();
-        // One `b` for all rows is one product.
-        let (batch, m) = match s.batch.iter().product() {
-            count if cx.src[1].dims.len() == 2 => (1, count * s.m),
-            count => (count, s.m),
-        };
-        if !own(0) || !(own(1) || cx.src[1].dims.len() == 2) || !bias_known {
+        let [a, b] = [0, 1].map(|i| &cx.src[i].dims[..cx.src[i].dims.len() - 2]);
+        // Rows of `a` that follow each other and meet the same `b` are one product.
+        let missing = s.batch.len() - b.len();
+        let own = |i: &usize| *i >= missing && b[*i - missing] == s.batch[*i];
+        let each = (0..s.batch.len()).rev().find(|i| own(i) && s.batch[*i] > 1).map_or(0, |i| i + 1);
+        let [batch, shared] =
+            [&s.batch[..each], &s.batch[each..]].map(|d| d.iter().product::<usize>());
+        if *a != s.batch[..] || b.iter().product::<usize>() != batch || !bias_known {
             return Ok(None);
         }
+        let m = shared * s.m;
         let mut sizes = MatmulParams::new(m, s.k, s.n);
         if self.product.transposed_b {
             sizes = sizes.b_transposed();
@@ -248,6 +250,7 @@ mod tests {
     use super::*;
     use crate::backend::cpu::Executor;
     use crate::graph::Context;
+    use crate::graph::ops::elements::as_defined;
     use crate::tensor::Tensor;
     use tilewright_kernels::Isa;
 
@@ -288,6 +291,36 @@ mod tests {
             let src: Vec<_> = data.into_iter().map(|t| all.constant(t).unwrap()).collect();
             let wanted = all.op(op, &src).unwrap();
             assert_eq!(found[0].bytes(), all.constant_value(wanted).unwrap().bytes(), "{i}");
+        }
+    }
+
+    #[test]
+    fn one_operand_may_serve_several_products() {
+        let quant = Requantize {
+            x_zero: 7,
+            w_zeros: vec![90],
+            scales: vec![0.004],
+            to: DType::I8,
+            zero: -3,
+            bounds: [-128, 127],
+        };
+        let bytes = |dims: &[usize]| {
+            let all: Vec<u8> = (0..dims.iter().product::<usize>()).map(|j| (j * 73 % 251) as u8).collect();
+            Tensor::from_bytes(DType::U8, dims, &all).unwrap()
+        };
+        for (transposed_b, a, b, has_kernel) in [
+            (false, &[2, 3, 5, 9][..], &[2, 1, 9, 4][..], true),
+            (true, &[2, 3, 5, 9], &[1, 1, 4, 9], true),
+            (false, &[2, 3, 5, 9], &[9, 4], true),
+            (true, &[1, 3, 5, 9], &[3, 4, 9], true),
+            (false, &[2, 1, 5, 9], &[2, 1, 9, 4], true),
+            (false, &[2, 3, 5, 9], &[3, 9, 4], false),
+            (false, &[1, 5, 9], &[3, 9, 4], false),
+        ] {
+            let product = MatMul { transposed_b, ..MatMul::default() };
+            let op = QMatMul { product, quant: quant.clone() };
+            let kernels = as_defined(&op, &[bytes(a), bytes(b)]);
+            assert_eq!(kernels != "reference", has_kernel, "{a:?} {b:?}: {kernels}");
         }
     }
 }

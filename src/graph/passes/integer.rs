@@ -17,6 +17,7 @@ use super::super::ops::qmatmul::QMatMul;
 use super::super::ops::qpool::QPool;
 use super::super::ops::requantize::Requantize;
 use super::super::{Context, GraphError, Op, TensorId};
+use super::moves::move_bytes;
 use super::{lookup, use_counts};
 use crate::tensor::{DType, Tensor};
 
@@ -27,6 +28,7 @@ use crate::tensor::{DType, Tensor};
 /// # Errors
 /// What the operators refuse; an error here is a mistake of the pass.
 pub fn use_integers(cx: &mut Context, outputs: &[TensorId]) -> Result<(), GraphError> {
+    move_bytes(cx, outputs)?;
     let order = cx.build_forward(outputs)?;
     let uses = use_counts(cx, &order, outputs);
     for id in order {
@@ -35,7 +37,7 @@ pub fn use_integers(cx: &mut Context, outputs: &[TensorId]) -> Result<(), GraphE
             cx.rewrite(id, op.into(), src)?;
         }
         let Some(result) = quantized(cx, id) else { continue };
-        if let Some(x) = reshaped(cx, id, &result) {
+        if let Some(x) = unchanged(cx, id, &result) {
             cx.rewrite_as_view(id, "reshape", x);
             continue;
         }
@@ -62,9 +64,9 @@ fn largest_bytes(cx: &Context, id: TensorId) -> Option<QPool> {
 }
 
 /// Integers with a scale.
-struct Scaled {
+pub(super) struct Scaled {
     /// The integers.
-    x: TensorId,
+    pub(super) x: TensorId,
     scales: Vec<f32>,
     zeros: Vec<i32>,
     /// The axis that has one scale per index.
@@ -73,7 +75,7 @@ struct Scaled {
 
 impl Scaled {
     /// Scale and zero point, if they are the same for all elements.
-    fn single(&self) -> Option<(f32, i32)> {
+    pub(super) fn single(&self) -> Option<(f32, i32)> {
         match (&self.scales[..], &self.zeros[..]) {
             ([scale], []) => Some((*scale, 0)),
             ([scale], [zero]) => Some((*scale, *zero)),
@@ -82,11 +84,9 @@ impl Scaled {
     }
 }
 
-/// The integers of which a quantised tensor is just another shape.
-fn reshaped(cx: &Context, id: TensorId, result: &Target) -> Option<TensorId> {
-    let y = cx.record(id).src()[0];
-    let same_order = *cx.record(y).op() == Op::View("reshape") && cx.record(y).value().is_none();
-    let x = dequantized(cx, if same_order { cx.record(y).src()[0] } else { y })?;
+/// The integers that a quantised tensor was before it was dequantised.
+fn unchanged(cx: &Context, id: TensorId, result: &Target) -> Option<TensorId> {
+    let x = dequantized(cx, cx.record(id).src()[0])?;
     let same = x.single()? == (result.scale, result.zero) && cx.dtype(x.x) == result.to;
     (same && cx.record(x.x).is_contiguous()).then_some(x.x)
 }
@@ -121,7 +121,7 @@ fn integers(t: &Tensor) -> Option<Vec<i32>> {
 }
 
 /// The integers behind a dequantised tensor.
-fn dequantized(cx: &Context, id: TensorId) -> Option<Scaled> {
+pub(super) fn dequantized(cx: &Context, id: TensorId) -> Option<Scaled> {
     let Op::Dequantize(op) = cx.record(id).op() else { return None };
     if op.block != 0 || cx.record(id).value().is_some() {
         return None;
@@ -286,10 +286,16 @@ impl Pass<'_> {
         bounds: [i32; 2],
     ) -> Result<Replacement, GraphError> {
         let (a, b) = (dequantized(self.cx, src[0]), dequantized(self.cx, src[1]));
-        let (Some(a), Some(b)) = (a, b) else { return Ok(None) };
+        let (Some(a), Some(mut b)) = (a, b) else { return Ok(None) };
         let Some(single) = a.single().filter(|_| product.activation == Activation::None) else {
             return Ok(None);
         };
+        let mut product = product.clone();
+        if b.axis.is_none()
+            && let Some(rows) = self.transposed_rows(b.x)?
+        {
+            (b.x, product.transposed_b) = (rows, !product.transposed_b);
+        }
         let dims = self.cx.dims(b.x);
         let columns = if product.transposed_b { dims.len() - 2 } else { dims.len() - 1 };
         if b.axis.is_some_and(|axis| axis != columns) || !self.bytes(&[a.x, b.x]) {
@@ -302,9 +308,37 @@ impl Pass<'_> {
             let Some(bias) = self.bias(bias, single.0, &b, n)? else { return Ok(None) };
             operands.push(bias);
         }
-        let product = MatMul { bias: bias.is_some(), ..product.clone() };
+        product.bias = bias.is_some();
         let quant = self.requantize(single, &b, bounds);
         Ok(Some((QMatMul { product, quant }.into(), operands)))
+    }
+
+    /// Bytes whose last two axes are the other way round, where that copies whole rows, or nothing, and what is
+    /// asked for would gather each byte.
+    fn transposed_rows(&mut self, id: TensorId) -> Result<Option<TensorId>, GraphError> {
+        let (mut tables, mut from) = (Vec::new(), id);
+        while let (Op::Lookup(op), None) = (self.cx.record(from).op(), self.cx.record(from).value())
+        {
+            tables.push(op.clone());
+            from = self.cx.record(from).src()[0];
+        }
+        let record = self.cx.record(from);
+        if !matches!(record.op(), Op::Cont(_)) || record.value().is_some() {
+            return Ok(None);
+        }
+        let view = record.src()[0];
+        let strides = self.cx.record(view).shape().strides();
+        let mut axes: Vec<usize> = (0..strides.len()).collect();
+        match strides[..] {
+            [.., 1, last] if last > 1 => axes.swap(strides.len() - 2, strides.len() - 1),
+            _ => return Ok(None),
+        }
+        let view = self.cx.transpose(view, &axes)?;
+        let mut rows = self.cx.cont(view)?;
+        for table in tables.into_iter().rev() {
+            rows = self.cx.op(table, &[rows])?;
+        }
+        Ok(Some(rows))
     }
 
     /// A product to which something is added.

@@ -8,6 +8,7 @@ mod integer;
 mod layer_norm;
 mod layout;
 mod lookup;
+mod moves;
 mod neighbours;
 mod pattern;
 mod scaled;
