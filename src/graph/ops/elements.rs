@@ -111,7 +111,7 @@ pub(super) fn minimum<T: PartialOrd>(a: T, b: T) -> T {
 }
 
 /// An index counted from the front; negative ones count from the end.
-pub(super) fn position(op: &'static str, index: i64, extent: usize) -> Result<usize, GraphError> {
+pub(crate) fn position(op: &'static str, index: i64, extent: usize) -> Result<usize, GraphError> {
     let from_front = if index < 0 { index.checked_add(extent as i64) } else { Some(index) };
     from_front
         .and_then(|at| usize::try_from(at).ok())

@@ -5,7 +5,7 @@
 //! then need one row to reach it.
 
 mod byte_product;
-mod elements;
+pub(crate) mod elements;
 mod kv_attention_steps;
 mod plan_step;
 mod plane;

@@ -1,4 +1,4 @@
-// Rows become a number or other rows: softmax, norms, reductions. Definitions: VEC; LANES, work-items
+// Rows become a number or other rows: softmax, norms, reductions, other lengths. Definitions: VEC; LANES, work-items
 // that share a row.
 
 // What the work-items of a row have found, together.
@@ -166,4 +166,25 @@ __kernel void reduce(IN(float, x), OUT(float, y), int outer, int axis, int inner
     }
     if (LANE == 0)
         y[(long)o * inner + i] = kind == 1 ? sum / axis : kind == 6 ? sqrt(sum) : sum;
+}
+
+// Each element is a sum of `taps` elements of the axis, by a table; a first index of -1 stands for `outside`. A row
+// of the result has `row` elements, `inner` of them for each of the axis.
+__kernel void resize(IN(float, x), IN(int, index), IN(float, weight), OUT(float, y), int outer, int extent,
+    int inner, int row, int taps, float outside)
+{
+    OPEN_IN(float, x);
+    OPEN_IN(int, index);
+    OPEN_IN(float, weight);
+    OPEN_OUT(float, y);
+    int i = get_global_id(0), o = get_global_id(1);
+    if (i >= row || o >= outer)
+        return;
+    x += (long)o * extent * inner + i % inner;
+    index += i / inner * taps;
+    weight += i / inner * taps;
+    float sum = index[0] < 0 ? outside : 0.0f;
+    for (int t = 0; t < taps && index[0] >= 0; t++)
+        sum += weight[t] * x[index[t] * inner];
+    y[(long)o * row + i] = sum;
 }

@@ -1,9 +1,6 @@
 //! Operators on bytes.
 
-use std::sync::Arc;
-
 use super::{Arg, Call, Lower, Result, args, ints};
-use crate::backend::opencl::Region;
 use crate::backend::opencl::programs::BYTES;
 use crate::graph::GraphError;
 use crate::graph::ops::dequantize::Dequantize;
@@ -40,19 +37,6 @@ fn bounds(dtype: DType) -> [i32; 2] {
 /// The definitions for types of activations, weights and result; `None` if kernels do not have them.
 fn types(x: DType, w: DType, y: DType) -> Option<String> {
     Some(format!("-DVEC=1 -DX={} -DW={} -DY={}", name(x)?, name(w)?, name(y)?))
-}
-
-impl Lower<'_> {
-    /// Numbers that come with an operator, on the device.
-    fn upload<T: bytemuck::Pod>(
-        &self,
-        values: &[T],
-    ) -> core::result::Result<Arc<Region>, GraphError> {
-        let bytes: &[u8] = bytemuck::cast_slice(values);
-        let region = Arc::new(self.shared.pool.take(bytes.len())?);
-        self.shared.queue.submit(|s| s.write_now(region.memory(), 0, bytes))?;
-        Ok(region)
-    }
 }
 
 /// How sums become results, as arguments: zero points and scales in memory, then numbers.

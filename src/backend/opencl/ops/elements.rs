@@ -31,12 +31,12 @@ pub(super) fn glu(op: &Glu, cx: &Lower<'_>) -> Result {
     Ok(Some(Call { family: ELEMENTS, definitions, kernel: "gated", args, global, local }.into()))
 }
 
-/// Extents of a result with the strides of two operands that broadcast to it, neighbouring dimensions
-/// joined where both operands allow it, as four of each; `None` if there are more.
-pub(super) fn joined(
+/// Extents of a result with the strides of operands that broadcast to it, neighbouring dimensions joined where
+/// all operands allow it, as four of each; `None` if there are more.
+pub(super) fn joined<const N: usize>(
     dst: &[usize],
-    operands: [&[usize]; 2],
-) -> Option<([usize; 4], [[usize; 4]; 2])> {
+    operands: [&[usize]; N],
+) -> Option<([usize; 4], [[usize; 4]; N])> {
     let strides = operands.map(|dims| {
         let mut strides = vec![0; dst.len()];
         let mut step = 1;
@@ -48,24 +48,24 @@ pub(super) fn joined(
         }
         strides
     });
-    let mut loops: Vec<(usize, [usize; 2])> = Vec::new();
+    let mut loops: Vec<(usize, [usize; N])> = Vec::new();
     for (i, &extent) in dst.iter().enumerate() {
         if extent == 1 {
             continue;
         }
-        let step = [strides[0][i], strides[1][i]];
+        let step = core::array::from_fn(|o| strides[o][i]);
         match loops.last_mut() {
-            Some((e, s)) if (0..2).all(|o| s[o] == step[o] * extent) => {
+            Some((e, s)) if (0..N).all(|o| s[o] == step[o] * extent) => {
                 (*e, *s) = (*e * extent, step);
             }
             _ => loops.push((extent, step)),
         }
     }
     let missing = 4usize.checked_sub(loops.len())?;
-    let (mut dims, mut steps) = ([1; 4], [[0; 4]; 2]);
+    let (mut dims, mut steps) = ([1; 4], [[0; 4]; N]);
     for (i, (extent, step)) in loops.into_iter().enumerate() {
         dims[missing + i] = extent;
-        (steps[0][missing + i], steps[1][missing + i]) = (step[0], step[1]);
+        (0..N).for_each(|o| steps[o][missing + i] = step[o]);
     }
     Some((dims, steps))
 }

@@ -120,6 +120,17 @@ impl Lower<'_> {
         spread(items, if gpu { self.shared.info.group(MANY) } else { processors })
     }
 
+    /// Numbers that come with an operator, on the device.
+    fn upload<T: bytemuck::Pod>(
+        &self,
+        values: &[T],
+    ) -> core::result::Result<Arc<Region>, GraphError> {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        let region = Arc::new(self.shared.pool.take(bytes.len())?);
+        self.shared.queue.submit(|s| s.write_now(region.memory(), 0, bytes))?;
+        Ok(region)
+    }
+
     /// How a kernel is shaped: as a table says, if it can be shaped so, else by rules.
     fn way(&self, kind: Kind) -> Way {
         let workload = Workload(kind);
@@ -195,9 +206,13 @@ pub(super) fn lower(op: &Op, cx: &Lower<'_>) -> Result {
         Op::Cont(_) => movement::cont(cx),
         Op::Concat(op) => movement::concat(op, cx),
         Op::Pad(op) => movement::pad(op, cx),
+        Op::Gather(op) => movement::gather(op, cx),
+        Op::Select(_) => movement::select(cx),
+        Op::Lookup(op) => movement::lookup(op, cx),
         Op::Softmax(op) => rows::softmax(op, cx),
         Op::Norm(op) => rows::norm(op, cx),
         Op::Reduce(op) => rows::reduce(op, cx),
+        Op::Resize(op) => rows::resize(op, cx),
         Op::Best(op) => rows::best(op, cx),
         Op::Conv(op) => conv::conv(op, cx),
         Op::Pool(op) => conv::pool(op, cx),

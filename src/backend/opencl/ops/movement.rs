@@ -1,8 +1,12 @@
-//! Copies.
+//! Copies, and choices of what is copied.
 
+use super::elements::joined;
 use super::{Arg, Call, Lower, Lowered, Result, args, ints};
 use crate::backend::opencl::programs::COPY;
 use crate::graph::ops::concat::Concat;
+use crate::graph::ops::elements::position;
+use crate::graph::ops::gather::Gather;
+use crate::graph::ops::lookup::Lookup;
 use crate::graph::ops::pad::Pad;
 use crate::tensor::DType;
 
@@ -111,4 +115,50 @@ pub(super) fn pad(op: &Pad, cx: &Lower<'_>) -> Result {
     let shift = op.before.iter().zip(&y).map(|(before, step)| before * step).sum();
     let inside = copy(cx, Arg::Src(0), shift, &cx.src[0].dims, &x, &y);
     Ok(inside.map(|inside| vec![fill, inside].into()))
+}
+
+/// Slices along an axis by indices that are known while planning. What a run knows only then might not fit.
+pub(super) fn gather(op: &Gather, cx: &Lower<'_>) -> Result {
+    let (Some((name, _)), Some(indices)) = (word(cx.dst.dtype), cx.values[1]) else {
+        return Ok(None);
+    };
+    let (dims, extent) = (&cx.src[0].dims, cx.src[0].dims[op.axis]);
+    let place = |i: i64| position("gather", i, extent).ok().and_then(|i| i32::try_from(i).ok());
+    let places: Option<Vec<i32>> = match indices.dtype() {
+        DType::I32 => indices.as_slice::<i32>()?.iter().map(|&i| place(i.into())).collect(),
+        _ => indices.as_slice::<i64>()?.iter().map(|&i| place(i)).collect(),
+    };
+    let Some(places) = places else { return Ok(None) };
+    let [outer, inner]: [usize; 2] =
+        [&dims[..op.axis], &dims[op.axis + 1..]].map(|d| d.iter().product());
+    let row = places.len() * inner;
+    let Some(sizes) = ints([outer, extent, inner, row]) else { return Ok(None) };
+    let memory = Arg::Memory(cx.upload(&places)?);
+    let args = args![[Arg::Src(0), memory, Arg::Dst], sizes];
+    let (global, local) = cx.spread([row, outer, 1], GROUP);
+    let definitions = format!("{} -DT={name}", cx.vec(1));
+    Ok(Some(Call { family: COPY, definitions, kernel: "gather", args, global, local }.into()))
+}
+
+pub(super) fn select(cx: &Lower<'_>) -> Result {
+    let shapes = joined(&cx.dst.dims, [0, 1, 2].map(|i| &cx.src[i].dims[..]));
+    let (Some((name, _)), Some((dims, steps))) = (word(cx.dst.dtype), shapes) else {
+        return Ok(None);
+    };
+    let [c, a, b] = steps.map(ints);
+    let (Some(d), Some(c), Some(a), Some(b)) = (ints(dims), c, a, b) else { return Ok(None) };
+    let args = args![[Arg::Src(0), Arg::Src(1), Arg::Src(2), Arg::Dst], d, c, a, b];
+    let (global, local) = cx.spread([dims[3], dims[2], dims[0] * dims[1]], GROUP);
+    let definitions = format!("{} -DT={name}", cx.vec(1));
+    Ok(Some(Call { family: COPY, definitions, kernel: "choose", args, global, local }.into()))
+}
+
+pub(super) fn lookup(op: &Lookup, cx: &Lower<'_>) -> Result {
+    let n = cx.dst.elements();
+    let Some([n_arg]) = ints([n]) else { return Ok(None) };
+    let table = Arg::Memory(cx.upload(&op.table[..])?);
+    let args = vec![Arg::Src(0), table, Arg::Dst, n_arg];
+    let (global, local) = cx.spread([n, 1, 1], GROUP);
+    let definitions = format!("{} -DT=uchar", cx.vec(1));
+    Ok(Some(Call { family: COPY, definitions, kernel: "look_up", args, global, local }.into()))
 }

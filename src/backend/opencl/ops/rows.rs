@@ -7,6 +7,7 @@ use crate::backend::opencl::programs::{BEST, ROWS};
 use crate::graph::ops::best::Best;
 use crate::graph::ops::norm::{Norm, NormOp};
 use crate::graph::ops::reduce::Reduce;
+use crate::graph::ops::resize::Resize;
 use crate::graph::ops::softmax::Softmax;
 
 /// Work-items of a group whose rows are theirs alone.
@@ -95,6 +96,21 @@ pub(super) fn reduce(op: &Reduce, cx: &Lower<'_>) -> Result {
     let Some(sizes) = sizes else { return Ok(None) };
     let args = args![[Arg::Src(0), Arg::Dst], sizes, [Arg::Int(kind)]];
     Ok(Some(over_rows(cx, "reduce", args, [outer, axis, inner]).into()))
+}
+
+pub(super) fn resize(op: &Resize, cx: &Lower<'_>) -> Result {
+    let (dims, row) = (&cx.src[0].dims, cx.dst.dims[op.axis]);
+    let (outer, inner): (usize, usize) =
+        (dims[..op.axis].iter().product(), dims[op.axis + 1..].iter().product());
+    let sizes = ints([outer, dims[op.axis], inner, row * inner, op.taps]);
+    let Some(sizes) = sizes.filter(|_| cx.all_f32()) else { return Ok(None) };
+    // The first index of what lies outside is -1 there.
+    let index = Arg::Memory(cx.upload(&op.index)?);
+    let weight = Arg::Memory(cx.upload(&op.weight)?);
+    let args = args![[Arg::Src(0), index, weight, Arg::Dst], sizes, [Arg::Float(op.fill)]];
+    let (global, local) = cx.spread([row * inner, outer, 1], GROUP);
+    let definitions = definitions(1, 1);
+    Ok(Some(Call { family: ROWS, definitions, kernel: "resize", args, global, local }.into()))
 }
 
 /// Most of the largest elements that kernels find: a work-item holds them.
