@@ -330,3 +330,44 @@ fn what_only_moves_stays_bytes() {
         }
     }
 }
+
+#[test]
+fn integers_of_16_bits_are_computed_as_numbers() {
+    // A convolution whose operand and result are of 16 bits: the bits of the definitions, up to a rounding of sums.
+    let network = |cx: &mut Context, x: TensorId| {
+        let mut b = Builder { cx, to: DType::U16, seed: 5 };
+        let rounded = |b: &mut Builder<'_>, x: TensorId, scale: f32, zero: u16| {
+            let scale = b.constant(Tensor::from_slice(&[], &[scale]).unwrap());
+            let zero = b.constant(Tensor::from_slice(&[], &[zero]).unwrap());
+            let to = Quantize { axis: None, block: 0, to: DType::U16 };
+            let y = b.cx.op(to, &[x, scale, zero]).unwrap();
+            b.cx.op(Dequantize { axis: None, block: 0 }, &[y, scale, zero]).unwrap()
+        };
+        let x = rounded(&mut b, x, 1e-4, 40_000);
+        let (w, _) = b.weights(&[24, 5, 3, 3], 0);
+        let y = b.cx.op(Conv { pads: [1; 4], ..Conv::default() }, &[x, w]).unwrap();
+        rounded(&mut b, y, 3e-4, 30_000)
+    };
+    let x: Vec<f32> = steps(&image(DType::I8)).iter().map(|&v| v as f32 * 0.0171).collect();
+    let x = Tensor::from_slice(&IMAGE, &x).unwrap();
+    let mut cx = Context::new();
+    let id = cx.constant(x.clone()).unwrap();
+    let y = network(&mut cx, id);
+    let expected = cx.constant_value(y).unwrap().as_slice::<f32>().unwrap().to_vec();
+    for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+        let mut cx = Context::new();
+        cx.keep_quantized();
+        let id = cx.input("x", DType::F32, &IMAGE).unwrap();
+        let y = network(&mut cx, id);
+        passes::optimize(&mut cx, &[y], 2).unwrap();
+        let mut executor = Executor::new(isa, 2).unwrap();
+        let plan = executor.plan(&mut cx, &[y]).unwrap();
+        let kernels: Vec<_> = plan.nodes().map(|n| n.kernel.clone()).collect();
+        assert!(!kernels.iter().any(|k| k == "reference"), "{isa}: {kernels:?}");
+        assert_eq!(kernels.iter().filter(|k| *k == "fake_quantize").count(), 2, "{kernels:?}");
+        let found = executor.run(&plan, &[&x], None).unwrap();
+        let found = found[0].as_slice::<f32>().unwrap();
+        let near = found.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 3.1e-4);
+        assert!(near && found.iter().any(|v| *v != 0.0), "{isa}");
+    }
+}

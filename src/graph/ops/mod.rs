@@ -204,6 +204,7 @@ ops! {
     }
     "ops-int8" {
         dequantize::Dequantize,
+        fake_quantize::FakeQuantize,
         lookup::Lookup,
         qadd::QAdd,
         qconv::QConv,

@@ -9,12 +9,14 @@ use tilewright_kernels::template::binary::BinaryOp;
 
 use super::super::ops::binary::Binary;
 use super::super::ops::conv::Conv;
+use super::super::ops::fake_quantize::FakeQuantize;
 use super::super::ops::matmul::MatMul;
 use super::super::ops::pool::{Pool, PoolKind};
 use super::super::ops::qadd::QAdd;
 use super::super::ops::qconv::QConv;
 use super::super::ops::qmatmul::QMatMul;
 use super::super::ops::qpool::QPool;
+use super::super::ops::quantize::Quantize;
 use super::super::ops::requantize::Requantize;
 use super::super::{Context, GraphError, Op, TensorId};
 use super::moves::move_bytes;
@@ -35,6 +37,9 @@ pub fn use_integers(cx: &mut Context, outputs: &[TensorId]) -> Result<(), GraphE
         if let Some(op) = largest_bytes(cx, id) {
             let src = cx.record(id).src().to_vec();
             cx.rewrite(id, op.into(), src)?;
+        }
+        if let Some((op, x)) = as_numbers(cx, id) {
+            cx.rewrite(id, op.into(), vec![x])?;
         }
         let Some(result) = quantized(cx, id) else { continue };
         if let Some(x) = unchanged(cx, id, &result) {
@@ -61,6 +66,27 @@ fn largest_bytes(cx: &Context, id: TensorId) -> Option<QPool> {
         zero: 0,
         scale: 1.0,
     })
+}
+
+/// A tensor that is quantised to 16 bits and dequantised, as one operator on the numbers: no operator computes with
+/// those integers.
+fn as_numbers(cx: &Context, id: TensorId) -> Option<(FakeQuantize, TensorId)> {
+    let back = dequantized(cx, id)?;
+    let Op::Quantize(Quantize { axis: None, block: 0, to }) = *cx.record(back.x).op() else {
+        return None;
+    };
+    let range = match to {
+        DType::I16 => [-32_768, 32_767],
+        DType::U16 => [0, 65_535],
+        _ => return None,
+    };
+    let (scales, zeros) = parameters(cx, back.x)?;
+    let same = back.single()?;
+    let x = cx.record(back.x).src()[0];
+    let floats = [x, id].iter().all(|&x| cx.dtype(x) == DType::F32);
+    let fits = floats && cx.record(back.x).value().is_none();
+    let own = Scaled { x, scales, zeros, axis: None }.single()?;
+    (fits && own == same).then(|| (FakeQuantize::new(same.0, same.1, range), x))
 }
 
 /// Integers with a scale.
@@ -115,6 +141,8 @@ fn integers(t: &Tensor) -> Option<Vec<i32>> {
     match t.dtype() {
         DType::I8 => Some(t.as_slice::<i8>().ok()?.iter().map(|v| i32::from(*v)).collect()),
         DType::U8 => Some(t.as_slice::<u8>().ok()?.iter().map(|v| i32::from(*v)).collect()),
+        DType::I16 => Some(t.as_slice::<i16>().ok()?.iter().map(|v| i32::from(*v)).collect()),
+        DType::U16 => Some(t.as_slice::<u16>().ok()?.iter().map(|v| i32::from(*v)).collect()),
         DType::I32 => Some(t.as_slice::<i32>().ok()?.to_vec()),
         _ => None,
     }
