@@ -332,6 +332,37 @@ fn what_only_moves_stays_bytes() {
 }
 
 #[test]
+fn weights_with_a_scale_per_row_may_be_transposed() {
+    // As exporters from PyTorch write a dense layer whose weights are quantised.
+    let to = DType::U8;
+    let network = |cx: &mut Context, x: TensorId| {
+        let mut b = Builder { cx, to, seed: 11 };
+        let (first, last) = (b.scale(0.02, 100), b.scale(0.02, 128));
+        let real = b.real(x, first);
+        let (w, _) = b.weights(&[7, 9], 0);
+        let w = b.cx.transpose(w, &[1, 0]).unwrap();
+        let y = b.cx.op(MatMul::default(), &[real, w]).unwrap();
+        b.integer(y, last)
+    };
+    let mut cx = Context::new();
+    let x = cx.constant(image(to)).unwrap();
+    let y = network(&mut cx, x);
+    let expected = steps(cx.constant_value(y).unwrap());
+    let mut cx = Context::new();
+    cx.keep_quantized();
+    let x = cx.input("x", to, &IMAGE).unwrap();
+    let y = network(&mut cx, x);
+    passes::optimize(&mut cx, &[y], 1).unwrap();
+    let mut executor = Executor::new(Isa::best(), 1).unwrap();
+    let plan = executor.plan(&mut cx, &[y]).unwrap();
+    let ops: Vec<_> = plan.nodes().map(|n| n.op.to_owned()).collect();
+    assert_eq!(ops.iter().filter(|op| *op == "qmatmul").count(), 1, "{ops:?}");
+    let found = steps(&executor.run(&plan, &[&image(to)], None).unwrap()[0]);
+    assert!(found.iter().zip(&expected).all(|(a, b)| (a - b).abs() <= 1));
+    assert!(found.iter().max().unwrap() - found.iter().min().unwrap() > 20);
+}
+
+#[test]
 fn integers_of_16_bits_are_computed_as_numbers() {
     // A convolution whose operand and result are of 16 bits: the bits of the definitions, up to a rounding of sums.
     let network = |cx: &mut Context, x: TensorId| {

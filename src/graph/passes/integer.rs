@@ -96,7 +96,7 @@ pub(super) struct Scaled {
     scales: Vec<f32>,
     zeros: Vec<i32>,
     /// The axis that has one scale per index.
-    axis: Option<usize>,
+    pub(super) axis: Option<usize>,
 }
 
 impl Scaled {

@@ -1,6 +1,7 @@
 //! Moves of dequantised tensors as moves of their bytes.
 
 use super::super::ops::cont::Cont;
+use super::super::ops::dequantize::Dequantize;
 use super::super::{Context, GraphError, Op, TensorId};
 use super::integer::dequantized;
 use super::use_counts;
@@ -20,24 +21,23 @@ pub(super) fn move_bytes(cx: &mut Context, outputs: &[TensorId]) -> Result<(), G
             _ if record.value().is_some() => {}
             Op::Cont(_) => {
                 let from = record.src()[0];
-                if let Some((bytes, scaled)) = moved(cx, from)? {
-                    let (bytes, name) = (cx.op(Cont, &[bytes])?, cx.record(id).name().to_owned());
+                if let Some((op, mut src)) = moved(cx, from)? {
+                    let (bytes, name) = (cx.op(Cont, &[src[0]])?, cx.record(id).name().to_owned());
                     cx.set_name(bytes, &name);
-                    dequantize_instead(cx, id, bytes, scaled)?;
+                    src[0] = bytes;
+                    cx.rewrite(id, op.into(), src)?;
                 }
             }
             // What others read as well would be dequantised twice.
             Op::View(_) if record.is_contiguous() && uses[record.src()[0].index()] == 1 => {
-                if let Some((bytes, scaled)) = moved(cx, id)? {
-                    dequantize_instead(cx, id, bytes, scaled)?;
+                if let Some((op, src)) = moved(cx, id)? {
+                    cx.rewrite(id, op.into(), src)?;
                 }
             }
             Op::Quantize(op) => {
                 let (op, mut src) = (*op, record.src().to_vec());
-                if let Some((bytes, scaled)) = moved(cx, src[0])? {
-                    let (dequantize, mut own) = dequantization(cx, scaled);
-                    own[0] = bytes;
-                    src[0] = cx.op(dequantize, &own)?;
+                if let Some((back, own)) = moved(cx, src[0])? {
+                    src[0] = cx.op(back, &own)?;
                     cx.rewrite(id, op.into(), src)?;
                 }
             }
@@ -47,41 +47,56 @@ pub(super) fn move_bytes(cx: &mut Context, outputs: &[TensorId]) -> Result<(), G
     Ok(())
 }
 
-/// The bytes of a view, or of a view of a view, of a dequantised tensor, and that tensor.
-fn moved(cx: &mut Context, id: TensorId) -> Result<Option<(TensorId, TensorId)>, GraphError> {
+/// How a view, or a view of a view, of a dequantised tensor is dequantised from views of its bytes.
+fn moved(
+    cx: &mut Context,
+    id: TensorId,
+) -> Result<Option<(Dequantize, Vec<TensorId>)>, GraphError> {
     let (mut views, mut base) = (Vec::new(), id);
     while cx.record(base).view_offset().is_some() && cx.record(base).value().is_none() {
         views.push(base);
         base = cx.record(base).src()[0];
     }
-    let Some(x) = dequantized(cx, base).filter(|x| x.single().is_some()) else { return Ok(None) };
+    let Some(x) = dequantized(cx, base) else { return Ok(None) };
     let size = cx.dtype(id).block_bytes();
     if views.is_empty() || cx.dtype(x.x).block_bytes() != 1 || !cx.record(x.x).is_contiguous() {
         return Ok(None);
     }
-    let mut bytes = x.x;
+    let axis = match (x.single(), x.axis) {
+        (Some(_), _) => None,
+        (None, Some(axis)) if views.len() == 1 => match moved_axis(cx, base, id, axis) {
+            None => return Ok(None),
+            found => found,
+        },
+        _ => return Ok(None),
+    };
+    let mut src = cx.record(base).src().to_vec();
+    if axis.is_none() {
+        // One of each, of whatever shape.
+        for parameter in &mut src[1..] {
+            *parameter = cx.reshape(*parameter, &[])?;
+        }
+    }
     for view in views.into_iter().rev() {
         let record = cx.record(view);
         let offset = record.view_offset().expect("only views are there") / size;
         let strides: Vec<usize> = record.shape().strides().iter().map(|s| s / size).collect();
-        bytes = cx.view(bytes, &record.shape().dims(), &strides, offset)?;
+        src[0] = cx.view(src[0], &record.shape().dims(), &strides, offset)?;
     }
-    Ok(Some((bytes, base)))
+    Ok(Some((Dequantize { axis, block: 0 }, src)))
 }
 
-/// How a tensor is dequantised.
-fn dequantization(cx: &Context, id: TensorId) -> (Op, Vec<TensorId>) {
-    (cx.record(id).op().clone(), cx.record(id).src().to_vec())
-}
-
-/// Computes a tensor by dequantising bytes as another tensor is.
-fn dequantize_instead(
-    cx: &mut Context,
-    id: TensorId,
-    bytes: TensorId,
-    like: TensorId,
-) -> Result<(), GraphError> {
-    let (op, mut src) = dequantization(cx, like);
-    src[0] = bytes;
-    cx.rewrite(id, op, src)
+/// Where an axis of a tensor is in a view that has its axes in another order.
+fn moved_axis(cx: &Context, base: TensorId, view: TensorId, axis: usize) -> Option<usize> {
+    let axes = |id: TensorId| {
+        let shape = cx.record(id).shape();
+        let mut all: Vec<_> = shape.dims().into_iter().zip(shape.strides()).collect();
+        let own = all.clone();
+        all.sort_unstable();
+        (own, all)
+    };
+    let ((own, sorted), (order, moved)) = (axes(base), axes(view));
+    let mut places = order.iter().enumerate().filter(|(_, a)| **a == own[axis]).map(|(i, _)| i);
+    let place = places.next()?;
+    (sorted == moved && places.next().is_none()).then_some(place)
 }
