@@ -194,38 +194,77 @@ fn every_isa_and_thread_count_gives_the_bits_of_the_references() {
 }
 
 #[test]
-fn what_integers_cannot_do_stays_numbers() {
-    // A tanh between, a result that somebody else reads too, scales that are not constant.
+fn sums_become_numbers_where_they_are_not_quantised_as_they_are() {
+    // A tanh between, a scale that is not constant, a result that somebody else reads too; a layer with a bias whose
+    // result is not quantised at all.
     let to = DType::U8;
-    let build = |change: usize| {
-        let mut cx = Context::new();
-        cx.keep_quantized();
-        let x = cx.input("x", to, &IMAGE).unwrap();
-        let mut b = Builder { cx: &mut cx, to, seed: 1 };
+    let build = |cx: &mut Context, [x, step]: [TensorId; 2], change: usize| {
+        let mut b = Builder { cx, to, seed: 1 };
         let (scale, result) = (b.scale(0.02, 100), b.scale(0.05, 30));
-        let (w, _) = b.weights(&[16, 5, 3, 3], 0);
         let real = b.real(x, scale);
-        let sum = b.cx.op(Conv::default(), &[real, w]).unwrap();
+        if change == 4 {
+            let (w, _) = b.weights(&[9, 6], 1);
+            let row: Vec<f32> = (0..6).map(|i| i as f32 * 0.3 - 0.8).collect();
+            let bias = b.constant(Tensor::from_slice(&[6], &row).unwrap());
+            let y = b.cx.op(MatMul::default(), &[real, w]).unwrap();
+            let y = b.cx.op(Binary::new(BinaryOp::Add), &[bias, y]).unwrap();
+            return vec![y];
+        }
+        let (w, scales) = b.weights(&[16, 5, 3, 3], 0);
+        let bias = b.bias(scale, &scales);
+        let conv = Conv { bias: true, ..Conv::default() };
+        let sum = b.cx.op(conv, &[real, w, bias]).unwrap();
         let y = match change {
             0 => b.cx.op(Unary::new(UnaryOp::Tanh), &[sum]).unwrap(),
             _ => sum,
         };
         let y = if change == 1 {
-            let scale = b.cx.input("scale", DType::F32, &[]).unwrap();
-            b.cx.op(Quantize { axis: None, block: 0, to }, &[y, scale]).unwrap()
+            b.cx.op(Quantize { axis: None, block: 0, to }, &[y, step]).unwrap()
         } else {
             b.integer(y, result)
         };
-        let outputs = if change == 2 { vec![y, sum] } else { vec![y] };
+        if change == 2 { vec![y, sum] } else { vec![y] }
+    };
+    for (change, kinds) in [
+        (0, &["qconv", "tanh", "quantize"][..]),
+        (1, &["qconv", "quantize"]),
+        (2, &["qconv", "quantize"]),
+        (3, &["qconv"]),
+        (4, &["qmatmul"]),
+    ] {
+        let given = [image(to), Tensor::from_slice(&[], &[0.05f32]).unwrap()];
+        let mut cx = Context::new();
+        let src = given.clone().map(|t| cx.constant(t).unwrap());
+        let expected = build(&mut cx, src, change);
+        let expected: Vec<_> =
+            expected.iter().map(|&y| cx.constant_value(y).unwrap().clone()).collect();
+        let mut cx = Context::new();
+        cx.keep_quantized();
+        let src =
+            [cx.input("x", to, &IMAGE), cx.input("step", DType::F32, &[])].map(Result::unwrap);
+        let outputs = build(&mut cx, src, change);
         passes::optimize(&mut cx, &outputs, 1).unwrap();
         let order = cx.build_forward(&outputs).unwrap();
-        order.iter().map(|&id| cx.record(id).op().name()).collect::<Vec<_>>()
-    };
-    for change in 0..3 {
-        let ops = build(change);
-        assert!(ops.contains(&"conv") && !ops.contains(&"qconv"), "{change}: {ops:?}");
+        let ops: Vec<_> = order.iter().map(|&id| cx.record(id).op().name()).collect();
+        assert!(kinds.iter().all(|kind| ops.contains(kind)), "{change}: {ops:?}");
+        assert!(!ops.contains(&"conv") && !ops.contains(&"matmul"), "{change}: {ops:?}");
+        let mut executor = Executor::new(Isa::best(), 2).unwrap();
+        let plan = executor.plan(&mut cx, &outputs).unwrap();
+        let given = &[&given[0], &given[1]][..if change == 1 { 2 } else { 1 }];
+        let found = executor.run(&plan, given, None).unwrap();
+        for (found, expected) in found.iter().zip(&expected) {
+            if expected.dtype() == DType::F32 {
+                let [a, b] = [found, expected].map(|t| t.as_slice::<f32>().unwrap());
+                // Half a unit of the sums for a rounded bias, and the rounding of sums.
+                let near = a.iter().zip(&*b).all(|(a, b)| (a - b).abs() < 4e-5 + 1e-6 * b.abs());
+                assert!(near, "{change}: {a:?} {b:?}");
+            } else {
+                let near =
+                    steps(found).iter().zip(steps(expected)).all(|(a, b)| (a - b).abs() <= 1);
+                assert!(near, "{change}");
+            }
+        }
     }
-    assert!(build(3).contains(&"qconv"));
 }
 
 #[test]

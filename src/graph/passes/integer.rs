@@ -4,8 +4,8 @@
 //! integers that go in and come out are known, and their scales are constants, an operator on integers
 //! computes the same within one step of the result, in a fraction of the time.
 
-use tilewright_kernels::Activation;
 use tilewright_kernels::template::binary::BinaryOp;
+use tilewright_kernels::{Activation, C_BLOCK};
 
 use super::super::ops::binary::Binary;
 use super::super::ops::conv::Conv;
@@ -51,6 +51,15 @@ pub fn use_integers(cx: &mut Context, outputs: &[TensorId]) -> Result<(), GraphE
             cx.rewrite(id, op, src)?;
         } else if let Some((table, x)) = lookup::table(cx, id)? {
             cx.rewrite(id, table.into(), vec![x])?;
+        }
+    }
+    // What is left computes numbers that are not quantised as they are. Last ones first, as a sum with a bias
+    // takes in the product before it.
+    for id in cx.build_forward(outputs)?.into_iter().rev() {
+        let result = Target { to: DType::F32, scale: 1.0, zero: 0 };
+        let mut pass = Pass { cx, uses: &uses, result };
+        if let Some((op, src)) = pass.numbers(id)? {
+            cx.rewrite(id, op, src)?;
         }
     }
     Ok(())
@@ -214,6 +223,48 @@ impl Pass<'_> {
             Op::Concat(op) if plain => Ok(self.joined(&src)?.map(|src| (op.into(), src))),
             _ => Ok(None),
         }
+    }
+
+    /// A convolution or product of activations and known weights that were quantised, whose result was not: of
+    /// integers, too, with sums that become numbers.
+    fn numbers(&mut self, id: TensorId) -> Result<Replacement, GraphError> {
+        let record = self.cx.record(id);
+        if record.value().is_some() || record.dtype() != DType::F32 {
+            return Ok(None);
+        }
+        let (src, all) = (record.src().to_vec(), [i32::MIN, i32::MAX]);
+        match record.op().clone() {
+            Op::Conv(conv) if self.are_weighted(&src) => {
+                let one_or_two = matches!(self.cx.dims(src[0]).len(), 3 | 4);
+                // Each output reads at least a block of channels: of smaller groups, mostly zeros.
+                let dense = conv.groups == 1 || self.cx.dims(src[1])[1] >= C_BLOCK;
+                if one_or_two && dense { self.conv(&conv, &src, all) } else { Ok(None) }
+            }
+            Op::MatMul(product)
+                if self.are_weighted(&src)
+                    && !product.residual
+                    && self.cx.dims(src[1]).len() == 2 =>
+            {
+                self.matmul(&product, &src, None, all)
+            }
+            Op::Binary(Binary { op: BinaryOp::Add, activation: Activation::None }) => {
+                let weighted = |&y: &TensorId| {
+                    let product = self.cx.record(y);
+                    matches!(product.op(), Op::MatMul(op) if !op.residual)
+                        && self.are_weighted(product.src())
+                        && self.cx.dims(product.src()[1]).len() == 2
+                };
+                if src.iter().any(weighted) { self.biased(&src, all) } else { Ok(None) }
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether the first two operands are dequantised, those of a run and constant weights.
+    fn are_weighted(&self, src: &[TensorId]) -> bool {
+        let constant =
+            |i: usize| dequantized(self.cx, src[i]).map(|x| self.cx.record(x.x).is_constant());
+        [0, 1].map(constant) == [Some(false), Some(true)]
     }
 
     /// Whether bounds leave out nothing that the type has above its zero point.
