@@ -196,7 +196,7 @@ fn every_isa_and_thread_count_gives_the_bits_of_the_references() {
 #[test]
 fn sums_become_numbers_where_they_are_not_quantised_as_they_are() {
     // A tanh between, a scale that is not constant, a result that somebody else reads too; a layer with a bias whose
-    // result is not quantised at all.
+    // result is not quantised at all; a product of what the run brings.
     let to = DType::U8;
     let build = |cx: &mut Context, [x, step]: [TensorId; 2], change: usize| {
         let mut b = Builder { cx, to, seed: 1 };
@@ -209,6 +209,10 @@ fn sums_become_numbers_where_they_are_not_quantised_as_they_are() {
             let y = b.cx.op(MatMul::default(), &[real, w]).unwrap();
             let y = b.cx.op(Binary::new(BinaryOp::Add), &[bias, y]).unwrap();
             return vec![y];
+        }
+        if change == 5 {
+            let columns = b.cx.transpose(real, &[0, 1, 3, 2]).unwrap();
+            return vec![b.cx.op(MatMul::default(), &[real, columns]).unwrap()];
         }
         let (w, scales) = b.weights(&[16, 5, 3, 3], 0);
         let bias = b.bias(scale, &scales);
@@ -231,6 +235,7 @@ fn sums_become_numbers_where_they_are_not_quantised_as_they_are() {
         (2, &["qconv", "quantize"]),
         (3, &["qconv"]),
         (4, &["qmatmul"]),
+        (5, &["qmatmul"]),
     ] {
         let given = [image(to), Tensor::from_slice(&[], &[0.05f32]).unwrap()];
         let mut cx = Context::new();

@@ -65,6 +65,29 @@ pub fn use_integers(cx: &mut Context, outputs: &[TensorId]) -> Result<(), GraphE
     Ok(())
 }
 
+/// Lets products of two operands that a run quantises be of integers where they are not part of something larger that
+/// has a kernel, such as attention. For a graph whose constants are folded.
+///
+/// # Errors
+/// What the operators refuse; an error here is a mistake of the pass.
+pub fn use_integer_products(cx: &mut Context, outputs: &[TensorId]) -> Result<(), GraphError> {
+    for id in cx.build_forward(outputs)? {
+        let record = cx.record(id);
+        let Op::MatMul(product) = record.op().clone() else { continue };
+        let bare = product.activation == Activation::None && !product.residual && !product.bias;
+        if !bare || record.value().is_some() || record.dtype() != DType::F32 {
+            continue;
+        }
+        let src = record.src().to_vec();
+        let result = Target { to: DType::F32, scale: 1.0, zero: 0 };
+        let mut pass = Pass { cx, uses: &[], result };
+        if let Some((op, src)) = pass.matmul(&product, &src, None, [i32::MIN, i32::MAX])? {
+            cx.rewrite(id, op, src)?;
+        }
+    }
+    Ok(())
+}
+
 /// The maximum of bytes without a scale, for which there are kernels too.
 fn largest_bytes(cx: &Context, id: TensorId) -> Option<QPool> {
     let Op::Pool(pool) = cx.record(id).op() else { return None };

@@ -17,7 +17,7 @@ pub use attention::use_attention;
 pub use constants::fold_constants;
 pub use fuse::fuse;
 pub use gelu::use_gelu;
-pub use integer::use_integers;
+pub use integer::{use_integer_products, use_integers};
 pub use layer_norm::use_layer_norm;
 pub use layout::assign_layouts;
 pub use neighbours::fuse_neighbours;
@@ -45,6 +45,9 @@ pub fn optimize(cx: &mut Context, outputs: &[TensorId], threads: usize) -> Resul
         use_gelu(cx, outputs)?;
         use_layer_norm(cx, outputs)?;
         use_attention(cx, outputs)?;
+    }
+    if cfg!(feature = "ops-int8") {
+        use_integer_products(cx, outputs)?;
     }
     fuse(cx, outputs)?;
     if !conv_pool::FEW {
