@@ -13,6 +13,8 @@ mod grid;
 #[cfg(feature = "llm")]
 #[path = "opencl/llm.rs"]
 mod llm;
+#[path = "opencl/movement.rs"]
+mod movement;
 #[path = "opencl/networks.rs"]
 mod networks;
 #[path = "support/onnx.rs"]
