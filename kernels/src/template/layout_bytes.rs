@@ -181,6 +181,67 @@ fn unblock_channels(x: &[u8], y: &mut [u8], space: usize) {
     }
 }
 
+/// Copies rows of `row` bytes, which in the source are columns: a row's bytes are `step` apart,
+/// rows are neighbours. Rows are whole in `dst`, and `src` reaches as far.
+pub fn transpose_bytes(row: usize, src: &[u8], step: usize, dst: &mut [u8]) {
+    let rows = dst.len() / row;
+    let mut first = 0;
+    for size in [8, 4, 1] {
+        while rows - first >= size {
+            let mut at = 0;
+            while at < row {
+                let (src, dst) = (&src[first + at * step..], &mut dst[first * row + at..]);
+                at += match (size, row - at) {
+                    (8, 8..) => turn_block::<8>(src, step, dst, row),
+                    (4.., 4..) => {
+                        let second = if size == 8 { &[0, 4][..] } else { &[0] };
+                        for &k in second {
+                            turn_block::<4>(&src[k..], step, &mut dst[k * row..], row);
+                        }
+                        4
+                    }
+                    _ => {
+                        (0..size).for_each(|k| dst[k * row] = src[k]);
+                        1
+                    }
+                };
+            }
+            first += size;
+        }
+    }
+}
+
+/// Transposes a block: `N` columns of as many bytes become as many rows. Gives `N`.
+fn turn_block<const N: usize>(src: &[u8], step: usize, dst: &mut [u8], row: usize) -> usize {
+    let mut words = [0u64; 8];
+    for (k, word) in words.iter_mut().enumerate().take(N) {
+        let mut bytes = [0; 8];
+        bytes[..N].copy_from_slice(&src[k * step..][..N]);
+        *word = u64::from_le_bytes(bytes);
+    }
+    for (k, word) in transposed_words(words).into_iter().enumerate().take(N) {
+        dst[k * row..][..N].copy_from_slice(&word.to_le_bytes()[..N]);
+    }
+    N
+}
+
+/// Byte `k` of word `i` becomes byte `i` of word `k`, by exchanging halves of ever smaller squares.
+#[inline(always)]
+fn transposed_words(mut w: [u64; 8]) -> [u64; 8] {
+    for (apart, bits, low) in [
+        (4, 32, 0x0000_0000_ffff_ffffu64),
+        (2, 16, 0x0000_ffff_0000_ffff),
+        (1, 8, 0x00ff_00ff_00ff_00ff),
+    ] {
+        for i in (0..8).filter(|i| i & apart == 0) {
+            let differ = ((w[i] >> bits) ^ w[i + apart]) & low;
+            w[i + apart] ^= differ;
+            w[i] ^= differ << bits;
+        }
+    }
+    w
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -278,41 +278,35 @@ impl Direct {
                     });
                     let sum = |n: usize, x| sums[n] += x;
                     let (row, width) = (self.row, panel.width);
+                    if let (1, Some(zero), true) = (passes, w.one_zero(), self.bands.groups) {
+                        let places = places.map(|(tap, channel)| {
+                            let left = c_group.saturating_sub(channel).min(parts);
+                            (first * all + channel * taps + tap, left)
+                        });
+                        let element = |at: usize, _| w.less(at, zero);
+                        pack_panel(row, width, columns, places, [taps, all], element, sum, words);
+                        continue;
+                    }
+                    // As if all channels that the band reads had weights; those of other groups are 0.
+                    let one = self.bands.blocks * self.c_block * taps;
+                    let places = places.map(|(tap, channel)| (channel * taps + tap, parts));
                     let element = |at: usize, n: usize| {
-                        let mut rest = w.get(at, first + n);
+                        // Sizes of filters were checked: words of 32 bits are divided faster.
+                        let (at, k) = ((at - n * one) as u32, first + n);
+                        let (channel, tap) = (at / taps as u32, at % taps as u32);
+                        let own =
+                            (first_channel + channel as usize).wrapping_sub(k / k_group * c_group);
+                        if own >= c_group {
+                            return 0;
+                        }
+                        let mut rest = w.get((k * c_group + own) * taps + tap as usize, k);
                         if passes == 1 {
                             return rest;
                         }
                         (0..pass).for_each(|_| rest -= rest.clamp(-128, 127));
                         rest.clamp(-128, 127)
                     };
-                    if !self.bands.groups {
-                        // As if all channels of the band had weights; those of other groups are 0.
-                        let one = self.bands.blocks * self.c_block * taps;
-                        let places = places.map(|(tap, channel)| (channel * taps + tap, parts));
-                        let element = |at: usize, n: usize| {
-                            let (channel, tap) = ((at - n * one) / taps, (at - n * one) % taps);
-                            let group = (first + n) / k_group * c_group;
-                            let own = (first_channel + channel).wrapping_sub(group);
-                            if own >= c_group {
-                                return 0;
-                            }
-                            element(((first + n) * c_group + own) * taps + tap, n)
-                        };
-                        pack_panel(row, width, columns, places, [taps, one], element, sum, words);
-                        continue;
-                    }
-                    let places = places.map(|(tap, channel)| {
-                        let left = c_group.saturating_sub(channel).min(parts);
-                        (first * all + channel * taps + tap, left)
-                    });
-                    let steps = [taps, all];
-                    if let (1, Some(zero)) = (passes, w.one_zero()) {
-                        let element = |at: usize, _| w.less(at, zero);
-                        pack_panel(row, width, columns, places, steps, element, sum, words);
-                        continue;
-                    }
-                    pack_panel(row, width, columns, places, steps, element, sum, words);
+                    pack_panel(row, width, columns, places, [taps, one], element, sum, words);
                 }
             }
         }

@@ -159,13 +159,14 @@ const COLUMNS: usize = 64;
 /// # Safety
 ///
 /// `n` values may be read and written, `rest` elements are readable at `more`; no more than there are values.
+#[inline(never)]
 unsafe fn merge(
     values: *mut f32,
     n: usize,
     more: *const f32,
     rest: usize,
     columns: usize,
-    both: impl Fn(f32, f32) -> f32,
+    both: fn(f32, f32) -> f32,
 ) {
     // SAFETY: the caller's promises.
     let (values, more) = unsafe {
@@ -278,11 +279,12 @@ macro_rules! softmax_row {
                         }
                         continue;
                     }
-                    for k in (0..axis).map(|k| k * inner) {
+                    // The last row is what folding left over.
+                    for k in 0..=axis {
+                        let (n, k) = (if k < axis { n } else { rest }, k * inner);
                         let (x, y) = (x.wrapping_add(k), y.wrapping_add(k));
                         softmax_pass!($l n, x y, |v, i| tile!(MATH EXP_DOWN tile!(VSUB v, tile!(VLOAD m, i))));
                     }
-                    softmax_pass!($l rest, x_rest y_rest, |v, i| tile!(MATH EXP_DOWN tile!(VSUB v, tile!(VLOAD m, i))));
                     // SAFETY: the columns that were just written, `n` results.
                     unsafe { sum::columns(y, m, axis, n, inner) };
                     if folds > 1 {
@@ -291,11 +293,10 @@ macro_rules! softmax_row {
                     }
                     let one = tile!(VSET 1.0f32);
                     softmax_pass!($l COLUMNS, m m, |v, i| tile!(VDIV one, v));
-                    for k in (0..axis).map(|k| k * inner) {
-                        let y = y.wrapping_add(k);
+                    for k in 0..=axis {
+                        let (n, y) = (if k < axis { n } else { rest }, y.wrapping_add(k * inner));
                         softmax_pass!($l n, y y, |v, i| tile!(VMUL v, tile!(VLOAD m, i)));
                     }
-                    softmax_pass!($l rest, y_rest y_rest, |v, i| tile!(VMUL v, tile!(VLOAD m, i)));
                 }
             }
         }

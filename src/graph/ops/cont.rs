@@ -3,6 +3,7 @@
 use core::ops::Range;
 
 use tilewright_kernels::template::layout::{LayoutOp, LayoutParams, LayoutPlan};
+use tilewright_kernels::template::layout_bytes::transpose_bytes;
 
 use super::plan_step::PlanStep;
 use super::{Operator, expect_operands};
@@ -184,74 +185,6 @@ fn gather(size: usize, row: usize, src: &[u8], [across, step]: [usize; 2], dst: 
             out.copy_from_slice(&src[j * across + i * step..][..size]);
         }
     }
-}
-
-/// Copies rows of `row` bytes, which in the source are columns: a row's bytes are `step` apart, rows are neighbours.
-fn transpose_bytes(row: usize, src: &[u8], step: usize, dst: &mut [u8]) {
-    let rows = dst.len() / row;
-    let mut turn = |first: usize, apart: usize, at: &mut usize, width: usize| {
-        while row - *at >= width {
-            let (src, dst) = (&src[first + *at * step..], &mut dst[first * row + *at..]);
-            match (apart, width) {
-                (8, 8) => turn_block::<8, 8>(src, step, dst, row),
-                (8, 4) => turn_block::<8, 4>(src, step, dst, row),
-                (4, 8) => turn_block::<4, 8>(src, step, dst, row),
-                (4, 4) => turn_block::<4, 4>(src, step, dst, row),
-                _ => dst[0] = src[0],
-            }
-            *at += width;
-        }
-    };
-    let mut first = 0;
-    for height in [8, 4, 1] {
-        while rows - first >= height {
-            let mut at = 0;
-            // What is one byte in one direction is so in the other.
-            let widths: &[usize] = if height == 1 { &[1] } else { &[8, 4] };
-            widths.iter().for_each(|&width| turn(first, height, &mut at, width));
-            for more in first..first + height {
-                let mut at = at;
-                turn(more, 1, &mut at, 1);
-            }
-            first += height;
-        }
-    }
-}
-
-/// Transposes a block: `W` columns of `H` bytes become `H` rows of `W`.
-#[inline(always)]
-fn turn_block<const H: usize, const W: usize>(
-    src: &[u8],
-    step: usize,
-    dst: &mut [u8],
-    row: usize,
-) {
-    let mut words = [0u64; 8];
-    for (k, word) in words.iter_mut().enumerate().take(W) {
-        let mut bytes = [0; 8];
-        bytes[..H].copy_from_slice(&src[k * step..][..H]);
-        *word = u64::from_le_bytes(bytes);
-    }
-    for (k, word) in transposed_words(words).into_iter().enumerate().take(H) {
-        dst[k * row..][..W].copy_from_slice(&word.to_le_bytes()[..W]);
-    }
-}
-
-/// Byte `k` of word `i` becomes byte `i` of word `k`, by exchanging halves of ever smaller squares.
-#[inline(always)]
-fn transposed_words(mut w: [u64; 8]) -> [u64; 8] {
-    for (apart, bits, low) in [
-        (4, 32, 0x0000_0000_ffff_ffffu64),
-        (2, 16, 0x0000_ffff_0000_ffff),
-        (1, 8, 0x00ff_00ff_00ff_00ff),
-    ] {
-        for i in (0..8).filter(|i| i & apart == 0) {
-            let differ = ((w[i] >> bits) ^ w[i + apart]) & low;
-            w[i + apart] ^= differ;
-            w[i] ^= differ << bits;
-        }
-    }
-    w
 }
 
 impl Step for StridedCopy {

@@ -2,6 +2,8 @@
 
 use core::ops::Range;
 
+use tilewright_kernels::template::qelement::{FAKE_QUANTIZE_FAR, fake_quantize};
+
 use super::elements::expect_dtype;
 use super::{LayoutRule, Operator, RuleCx, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
@@ -25,29 +27,13 @@ const OP: &str = "fake_quantize";
 /// Elements of a unit.
 const UNIT: usize = 8192;
 
-/// In this distance from 0 numbers of `f32` are all halves of integers, ...
-const HALVES: i32 = 1 << 21;
-
-/// ... and what is added to this is rounded to an integer, ties to even.
-const ROUNDS: f32 = 12_582_912.0;
+/// The greatest distance from 0 of a range.
+const FAR: i32 = FAKE_QUANTIZE_FAR as i32;
 
 impl FakeQuantize {
     /// That of integers from `low` to `high` with a zero point.
     pub fn new(scale: f32, zero: i32, [low, high]: [i32; 2]) -> Self {
         Self { scale, range: [low - zero, high - zero] }
-    }
-
-    /// Without a call and a branch, so that compilers make vectors of it on any processor.
-    fn write(&self, x: &[f32], y: &mut [f32]) {
-        let [low, high] = self.range.map(|v| v as f32);
-        let scale = self.scale;
-        for (y, &x) in y.iter_mut().zip(x) {
-            let q = x / scale;
-            let q = if q < low { low } else { q };
-            let q = if q > high { high } else { q };
-            let q = if q.is_nan() { 0.0 } else { q };
-            *y = ((q + ROUNDS) - ROUNDS) * scale;
-        }
     }
 }
 
@@ -66,14 +52,14 @@ impl Operator for FakeQuantize {
         if !(self.scale.is_finite() && self.scale > 0.0) {
             return invalid("scale", format!("{} is not finite and above 0", self.scale));
         }
-        if !(-HALVES <= low && low <= high && high <= HALVES) {
+        if !(-FAR <= low && low <= high && high <= FAR) {
             return invalid("range", format!("{low} to {high} is not in order or too far from 0"));
         }
         Ok(Info::plain(DType::F32, src[0].dims.clone()))
     }
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
-        self.write(src[0].slice::<f32>(OP)?, dst.slice::<f32>(OP)?);
+        fake_quantize(src[0].slice::<f32>(OP)?, dst.slice::<f32>(OP)?, self.scale, self.range);
         Ok(())
     }
 
@@ -119,7 +105,7 @@ impl Step for Run {
                 core::slice::from_raw_parts_mut(dst.cast::<f32>().add(elements.start), elements.len()),
             )
         };
-        self.op.write(x, y);
+        fake_quantize(x, y, self.op.scale, self.op.range);
         Ok(())
     }
 }

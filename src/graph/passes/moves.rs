@@ -90,13 +90,11 @@ fn moved(
 fn moved_axis(cx: &Context, base: TensorId, view: TensorId, axis: usize) -> Option<usize> {
     let axes = |id: TensorId| {
         let shape = cx.record(id).shape();
-        let mut all: Vec<_> = shape.dims().into_iter().zip(shape.strides()).collect();
-        let own = all.clone();
-        all.sort_unstable();
-        (own, all)
+        shape.dims().into_iter().zip(shape.strides()).collect::<Vec<_>>()
     };
-    let ((own, sorted), (order, moved)) = (axes(base), axes(view));
-    let mut places = order.iter().enumerate().filter(|(_, a)| **a == own[axis]).map(|(i, _)| i);
+    let (own, order) = (axes(base), axes(view));
+    let mut places = (0..order.len()).filter(|&i| order[i] == own[axis]);
     let place = places.next()?;
-    (sorted == moved && places.next().is_none()).then_some(place)
+    let all = own.len() == order.len() && own.iter().all(|axis| order.contains(axis));
+    (all && places.next().is_none()).then_some(place)
 }

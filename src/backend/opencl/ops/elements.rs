@@ -32,11 +32,11 @@ pub(super) fn glu(op: &Glu, cx: &Lower<'_>) -> Result {
 }
 
 /// Extents of a result with the strides of operands that broadcast to it, neighbouring dimensions joined where
-/// all operands allow it, as four of each; `None` if there are more.
-pub(super) fn joined<const N: usize>(
+/// all operands allow it, as four of each; `None` if there are more. What has two operands repeats one.
+pub(super) fn joined(
     dst: &[usize],
-    operands: [&[usize]; N],
-) -> Option<([usize; 4], [[usize; 4]; N])> {
+    operands: [&[usize]; 3],
+) -> Option<([usize; 4], [[usize; 4]; 3])> {
     let strides = operands.map(|dims| {
         let mut strides = vec![0; dst.len()];
         let mut step = 1;
@@ -48,24 +48,24 @@ pub(super) fn joined<const N: usize>(
         }
         strides
     });
-    let mut loops: Vec<(usize, [usize; N])> = Vec::new();
+    let mut loops: Vec<(usize, [usize; 3])> = Vec::new();
     for (i, &extent) in dst.iter().enumerate() {
         if extent == 1 {
             continue;
         }
         let step = core::array::from_fn(|o| strides[o][i]);
         match loops.last_mut() {
-            Some((e, s)) if (0..N).all(|o| s[o] == step[o] * extent) => {
+            Some((e, s)) if (0..3).all(|o| s[o] == step[o] * extent) => {
                 (*e, *s) = (*e * extent, step);
             }
             _ => loops.push((extent, step)),
         }
     }
     let missing = 4usize.checked_sub(loops.len())?;
-    let (mut dims, mut steps) = ([1; 4], [[0; 4]; N]);
+    let (mut dims, mut steps) = ([1; 4], [[0; 4]; 3]);
     for (i, (extent, step)) in loops.into_iter().enumerate() {
         dims[missing + i] = extent;
-        (0..N).for_each(|o| steps[o][missing + i] = step[o]);
+        (0..3).for_each(|o| steps[o][missing + i] = step[o]);
     }
     Some((dims, steps))
 }
@@ -75,8 +75,9 @@ pub(super) fn binary(op: &Binary, cx: &Lower<'_>) -> Result {
     else {
         return Ok(None);
     };
-    let shapes = joined(&cx.dst.dims, [&cx.src[0].dims, &cx.src[1].dims]);
-    let Some((dims, [a, b])) = shapes.filter(|_| cx.all_f32()) else { return Ok(None) };
+    let [a, b] = [0, 1].map(|i| &cx.src[i].dims[..]);
+    let shapes = joined(&cx.dst.dims, [a, b, b]);
+    let Some((dims, [a, b, _])) = shapes.filter(|_| cx.all_f32()) else { return Ok(None) };
     let (Some(d), Some(a), Some(b)) = (ints(dims), ints(a), ints(b)) else { return Ok(None) };
     let vec = cx.vector_for(dims[3]);
     let (global, local) = cx.spread([dims[3].div_ceil(vec), dims[2], dims[0] * dims[1]], GROUP);
@@ -104,12 +105,15 @@ mod tests {
 
     #[test]
     fn dimensions_are_joined_where_both_operands_allow_it() {
-        let (dims, [a, b]) = joined(&[2, 3, 4, 5], [&[2, 3, 4, 5], &[2, 3, 4, 5]]).unwrap();
+        let two = |dst: &[usize], [a, b]: [&[usize]; 2]| {
+            joined(dst, [a, b, b]).map(|(dims, [a, b, _])| (dims, [a, b]))
+        };
+        let (dims, [a, b]) = two(&[2, 3, 4, 5], [&[2, 3, 4, 5], &[2, 3, 4, 5]]).unwrap();
         assert_eq!((dims, a, b), ([1, 1, 1, 120], [0, 0, 0, 1], [0, 0, 0, 1]));
-        let (dims, [a, b]) = joined(&[2, 3, 4, 5], [&[2, 3, 4, 5], &[3, 1, 1]]).unwrap();
+        let (dims, [a, b]) = two(&[2, 3, 4, 5], [&[2, 3, 4, 5], &[3, 1, 1]]).unwrap();
         assert_eq!((dims, a, b), ([1, 2, 3, 20], [0, 60, 20, 1], [0, 0, 1, 0]));
-        assert!(joined(&[2; 6], [&[2, 1, 2, 1, 2, 1], &[1, 2, 1, 2, 1, 2]]).is_none());
-        let (dims, [a, b]) = joined(&[7], [&[], &[7]]).unwrap();
+        assert!(two(&[2; 6], [&[2, 1, 2, 1, 2, 1], &[1, 2, 1, 2, 1, 2]]).is_none());
+        let (dims, [a, b]) = two(&[7], [&[], &[7]]).unwrap();
         assert_eq!((dims, a, b), ([1, 1, 1, 7], [0; 4], [0, 0, 0, 1]));
     }
 }

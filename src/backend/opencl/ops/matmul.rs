@@ -338,8 +338,8 @@ pub(super) fn matmul(op: &MatMul, cx: &Lower<'_>) -> Result {
     let (m, batch, inner, a, b) = if one_matrix {
         (s.m * s.batch.iter().product::<usize>(), 1, 1, [0; 2], [0; 2])
     } else {
-        match joined(&s.batch, [a_batch, b_batch]) {
-            Some(([1, 1, outer, inner], [a, b])) => {
+        match joined(&s.batch, [a_batch, b_batch, b_batch]) {
+            Some(([1, 1, outer, inner], [a, b, _])) => {
                 (s.m, outer * inner, inner, [a[2], a[3]], [b[2], b[3]])
             }
             _ => return Ok(None),
