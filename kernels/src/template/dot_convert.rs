@@ -49,13 +49,30 @@ pub(crate) fn pack_panel(
     dst: &mut [i32],
 ) {
     match row.word.side_by_side() {
-        1 => pack_words::<1>(row, width, columns, words, steps, element, sum, dst),
-        _ => pack_words::<2>(row, width, columns, words, steps, element, sum, dst),
+        1 => pack_words(1, row, width, columns, words, steps, element, sum, dst),
+        _ => pack_words(2, row, width, columns, words, steps, element, sum, dst),
     }
 }
 
-/// [`pack_panel`] for so many words of a column side by side.
-fn pack_words<const SIDE: usize>(
+/// [`pack_panel`] for elements that take longer: by one code for all instruction sets.
+pub(crate) fn pack_panel_slowly(
+    row: &DotRow,
+    width: usize,
+    columns: usize,
+    words: impl Iterator<Item = (usize, usize)>,
+    steps: [usize; 2],
+    element: impl Fn(usize, usize) -> i32,
+    sum: impl FnMut(usize, i32),
+    dst: &mut [i32],
+) {
+    pack_words(row.word.side_by_side(), row, width, columns, words, steps, element, sum, dst);
+}
+
+/// [`pack_panel`] for so many words of a column side by side. Inlined, as the number is a constant where it is called
+/// for elements that are at hand.
+#[inline(always)]
+fn pack_words(
+    side: usize,
     row: &DotRow,
     width: usize,
     columns: usize,
@@ -69,8 +86,8 @@ fn pack_words<const SIDE: usize>(
     let mask = u32::MAX >> (32 - bits);
     let mut filled = 0;
     for (i, (first, parts)) in words.enumerate() {
-        let dst = &mut dst[i / SIDE * SIDE * width..][..SIDE * width];
-        if i % SIDE == 0 {
+        let dst = &mut dst[i / side * side * width..][..side * width];
+        if i % side == 0 {
             dst.fill(0);
             filled += dst.len();
         }
@@ -79,14 +96,14 @@ fn pack_words<const SIDE: usize>(
             if bits == 8 && parts == 4 {
                 let x = [0, 1, 2, 3].map(|part| element(at + part * part_step, n));
                 sum(n, x[0] + x[1] + x[2] + x[3]);
-                dst[n * SIDE + i % SIDE] = i32::from_ne_bytes(x.map(|x| x as u8));
+                dst[n * side + i % side] = i32::from_ne_bytes(x.map(|x| x as u8));
                 continue;
             }
             for part in 0..parts {
                 let x = element(at + part * part_step, n);
                 sum(n, x);
                 let (word, part) = place(row, n, part);
-                let found = &mut dst[word * SIDE + i % SIDE];
+                let found = &mut dst[word * side + i % side];
                 // As if little-endian: the first element has the lowest address.
                 let x = ((x as u32 & mask) << (bits * part)) as i32;
                 *found = i32::from_le(i32::to_le(*found) | x);

@@ -1,5 +1,7 @@
 //! Positions of extremes.
 
+use std::borrow::Cow;
+
 use super::elements::{around, expect_dtype};
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, View, ViewMut};
@@ -60,10 +62,10 @@ impl Operator for ArgReduce {
         let unsigned = matches!(dtype, DType::U8 | DType::U16 | DType::U32 | DType::U64);
         macro_rules! planes {
             ($type:ty, $as_number:expr) => {
-                for (x, y) in bytemuck::cast_slice::<u8, $type>(x)
-                    .chunks_exact(extent * inner)
-                    .zip(y.chunks_exact_mut(inner))
-                {
+                planes!(of bytemuck::cast_slice::<u8, $type>(x), $as_number)
+            };
+            (of $x:expr, $as_number:expr) => {
+                for (x, y) in $x.chunks_exact(extent * inner).zip(y.chunks_exact_mut(inner)) {
                     self.lanes(x, y, $as_number);
                 }
             };
@@ -73,19 +75,29 @@ impl Operator for ArgReduce {
             }};
         }
         match dtype {
-            DType::F32 => planes!(f32, |x| x),
             DType::F64 => planes!(f64, |x| x),
-            // Halves are compared as what they are converted to.
-            DType::F16 => planes!(half::f16, half::f16::to_f32),
-            DType::BF16 => planes!(half::bf16, half::bf16::to_f32),
+            // What f32 holds exactly is in its order, and needs no code of its own.
+            DType::F32 | DType::F16 | DType::BF16 | DType::I16 | DType::U16 => {
+                planes!(of floats_of(&src[0])?, |x| x)
+            }
             DType::I8 | DType::U8 => planes!(integers i8),
-            DType::I16 | DType::U16 => planes!(integers i16),
             DType::I32 | DType::U32 => planes!(integers i32),
             DType::I64 | DType::U64 => planes!(integers i64),
             dtype => return Err(GraphError::UnsupportedDType { op: OP, dtype }),
         }
         Ok(())
     }
+}
+
+/// Elements of floats and of 16 bits as f32.
+fn floats_of<'a>(x: &View<'a>) -> Result<Cow<'a, [f32]>, GraphError> {
+    Ok(Cow::Owned(match x.dtype {
+        DType::F16 => x.slice::<half::f16>(OP)?.iter().map(|v| v.to_f32()).collect(),
+        DType::BF16 => x.slice::<half::bf16>(OP)?.iter().map(|v| v.to_f32()).collect(),
+        DType::I16 => x.slice::<i16>(OP)?.iter().map(|&v| v.into()).collect(),
+        DType::U16 => x.slice::<u16>(OP)?.iter().map(|&v| v.into()).collect(),
+        _ => return Ok(Cow::Borrowed(x.slice::<f32>(OP)?)),
+    }))
 }
 
 /// Lanes, neighbours behind the axis, that are looked at together: what is best so far stays in the first-level cache,

@@ -106,12 +106,12 @@ impl Operator for MatMul {
     }
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
+        let s = self.sizes(src[0].dims, src[1].dims)?;
+        let (ab, bb): (Broadcast, Broadcast) = batches(src[0].dims, src[1].dims, &s.batch);
         macro_rules! product {
             ($t:ty, $sum:ty, $finish:expr) => {{
                 let bias = if self.bias { Some(cast_slice::<_, $t>(src[2].bytes)) } else { None };
                 let (a, b) = (cast_slice::<_, $t>(src[0].bytes), cast_slice::<_, $t>(src[1].bytes));
-                let s = self.sizes(src[0].dims, src[1].dims)?;
-                let (ab, bb) = batches(src[0].dims, src[1].dims, &s.batch);
                 let added = self.residual_operand().map(|i| cast_slice::<_, $t>(src[i].bytes));
                 let c = cast_slice_mut::<_, $t>(dst.bytes);
                 for (i, row) in c.chunks_exact_mut(s.n.max(1)).enumerate() {
