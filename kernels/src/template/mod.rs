@@ -64,6 +64,7 @@ mod dot;
 mod dot_convert;
 mod dot_division;
 mod dot_tile;
+pub mod fake_quantize;
 pub mod glu;
 #[cfg(test)]
 mod glu_tests;

@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use tilewright_kernels::template::qelement::{FAKE_QUANTIZE_FAR, fake_quantize};
+use tilewright_kernels::template::fake_quantize::{FAKE_QUANTIZE_FAR, fake_quantize};
 
 use super::elements::expect_dtype;
 use super::{LayoutRule, Operator, RuleCx, expect_operands};
