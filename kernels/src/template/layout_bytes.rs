@@ -192,11 +192,11 @@ pub fn transpose_bytes(row: usize, src: &[u8], step: usize, dst: &mut [u8]) {
             while at < row {
                 let (src, dst) = (&src[first + at * step..], &mut dst[first * row + at..]);
                 at += match (size, row - at) {
-                    (8, 8..) => turn_block::<8>(src, step, dst, row),
+                    (8, 8..) => turn_block(8, src, step, dst, row),
                     (4.., 4..) => {
                         let second = if size == 8 { &[0, 4][..] } else { &[0] };
                         for &k in second {
-                            turn_block::<4>(&src[k..], step, &mut dst[k * row..], row);
+                            turn_block(4, &src[k..], step, &mut dst[k * row..], row);
                         }
                         4
                     }
@@ -211,18 +211,25 @@ pub fn transpose_bytes(row: usize, src: &[u8], step: usize, dst: &mut [u8]) {
     }
 }
 
-/// Transposes a block: `N` columns of as many bytes become as many rows. Gives `N`.
-fn turn_block<const N: usize>(src: &[u8], step: usize, dst: &mut [u8], row: usize) -> usize {
+/// Transposes a block: `n` columns, 8 or 4, of as many bytes become as many rows. Gives `n`.
+fn turn_block(n: usize, src: &[u8], step: usize, dst: &mut [u8], row: usize) -> usize {
+    const INSIDE: &str = "columns have as many bytes";
     let mut words = [0u64; 8];
-    for (k, word) in words.iter_mut().enumerate().take(N) {
-        let mut bytes = [0; 8];
-        bytes[..N].copy_from_slice(&src[k * step..][..N]);
-        *word = u64::from_le_bytes(bytes);
+    for (k, word) in words.iter_mut().enumerate().take(n) {
+        let src = &src[k * step..];
+        *word = match n {
+            8 => u64::from_le_bytes(*src.first_chunk().expect(INSIDE)),
+            _ => u32::from_le_bytes(*src.first_chunk().expect(INSIDE)).into(),
+        };
     }
-    for (k, word) in transposed_words(words).into_iter().enumerate().take(N) {
-        dst[k * row..][..N].copy_from_slice(&word.to_le_bytes()[..N]);
+    for (k, word) in transposed_words(words).into_iter().enumerate().take(n) {
+        let (dst, bytes) = (&mut dst[k * row..], word.to_le_bytes());
+        match n {
+            8 => dst[..8].copy_from_slice(&bytes),
+            _ => dst[..4].copy_from_slice(&bytes[..4]),
+        }
     }
-    N
+    n
 }
 
 /// Byte `k` of word `i` becomes byte `i` of word `k`, by exchanging halves of ever smaller squares.

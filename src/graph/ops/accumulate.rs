@@ -1,9 +1,11 @@
 //! Running sums and products along an axis.
 
+use half::{bf16, f16};
+
 use super::cast::Number;
 use super::elements::{around, expect_dtype};
 use super::{Operator, expect_operands};
-use crate::graph::{GraphError, Info, View, ViewMut, with_element};
+use crate::graph::{GraphError, Info, View, ViewMut};
 use crate::tensor::DType;
 
 /// Each element becomes the sum (or product) of those up to it along an axis, as ONNX `CumSum` and
@@ -42,22 +44,40 @@ impl Operator for Accumulate {
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
         let (outer, extent, inner) = around(src[0].dims, self.axis);
-        with_element!(src[0].dtype, OP, T => {
-            let (x, y) = (src[0].slice::<T>(OP)?, dst.slice::<T>(OP)?);
-            let extents = [outer, extent, inner];
-            if T::FLOAT {
-                // Kept in f64, and rounded once per element.
-                let step = |a: f64, x: T| if self.product { a * x.to_float() } else { a + x.to_float() };
-                self.lanes(x, y, extents, f64::from(u8::from(self.product)), step, T::from_float);
-            } else {
-                // Low bits are all that counts.
-                let step = |a: i64, x: T| {
-                    if self.product { a.wrapping_mul(x.to_int()) } else { a.wrapping_add(x.to_int()) }
+        let extents = [outer, extent, inner];
+        let (from, to) = (src[0].bytes, &mut *dst.bytes);
+        macro_rules! lanes {
+            ($t:ty, $start:expr, $step:expr, $rounded:expr) => {{
+                let (x, y) = (bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to));
+                self.lanes::<$t, _>(x, y, extents, $start, $step, $rounded);
+                Ok(())
+            }};
+            // Kept in f64, and rounded once per element.
+            (floats $t:ty) => {{
+                let step = |a: f64, x: $t| {
+                    if self.product { a * x.to_float() } else { a + x.to_float() }
                 };
-                self.lanes(x, y, extents, i64::from(self.product), step, T::from_int);
-            }
-            Ok(())
-        })
+                lanes!($t, f64::from(u8::from(self.product)), step, <$t>::from_float)
+            }};
+            // Low bits are all that counts, which are the same without a sign.
+            (integers $t:ty) => {{
+                let step = |a: $t, x: $t| {
+                    if self.product { a.wrapping_mul(x) } else { a.wrapping_add(x) }
+                };
+                lanes!($t, <$t>::from(self.product), step, |a| a)
+            }};
+        }
+        match src[0].dtype {
+            DType::F32 => lanes!(floats f32),
+            DType::F64 => lanes!(floats f64),
+            DType::F16 => lanes!(floats f16),
+            DType::BF16 => lanes!(floats bf16),
+            DType::I8 | DType::U8 => lanes!(integers i8),
+            DType::I16 | DType::U16 => lanes!(integers i16),
+            DType::I32 | DType::U32 => lanes!(integers i32),
+            DType::I64 | DType::U64 => lanes!(integers i64),
+            dtype => Err(GraphError::UnsupportedDType { op: OP, dtype }),
+        }
     }
 }
 
