@@ -54,24 +54,10 @@ pub(crate) fn pack_panel(
     }
 }
 
-/// [`pack_panel`] for elements that take longer: by one code for all instruction sets.
-pub(crate) fn pack_panel_slowly(
-    row: &DotRow,
-    width: usize,
-    columns: usize,
-    words: impl Iterator<Item = (usize, usize)>,
-    steps: [usize; 2],
-    element: impl Fn(usize, usize) -> i32,
-    sum: impl FnMut(usize, i32),
-    dst: &mut [i32],
-) {
-    pack_words(row.word.side_by_side(), row, width, columns, words, steps, element, sum, dst);
-}
-
-/// [`pack_panel`] for so many words of a column side by side. Inlined, as the number is a constant where it is called
-/// for elements that are at hand.
+/// [`pack_panel`] for so many words of a column side by side. Inlined, as the number is a constant there; where elements
+/// take longer, one code for all instruction sets is enough.
 #[inline(always)]
-fn pack_words(
+pub(crate) fn pack_words(
     side: usize,
     row: &DotRow,
     width: usize,

@@ -183,6 +183,10 @@ fn unblock_channels(x: &[u8], y: &mut [u8], space: usize) {
 
 /// Copies rows of `row` bytes, which in the source are columns: a row's bytes are `step` apart,
 /// rows are neighbours. Rows are whole in `dst`, and `src` reaches as far.
+///
+/// # Panics
+///
+/// For rows of no bytes, and where `src` ends before.
 pub fn transpose_bytes(row: usize, src: &[u8], step: usize, dst: &mut [u8]) {
     let rows = dst.len() / row;
     let mut first = 0;

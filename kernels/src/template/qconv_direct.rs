@@ -13,7 +13,7 @@
 //! times longer.
 
 use super::conv_params::{ConvParams, InputLayout};
-use super::dot_convert::{left_shift, pack_panel, pack_panel_slowly};
+use super::dot_convert::{left_shift, pack_panel, pack_words};
 use super::dot_division::Division;
 use super::dot_tile::{DotArgs, DotRow, Finish};
 use super::qconv_params::{OP, QconvParams, Weights};
@@ -306,8 +306,8 @@ impl Direct {
                         (0..pass).for_each(|_| rest -= rest.clamp(-128, 127));
                         rest.clamp(-128, 127)
                     };
-                    let steps = [taps, one];
-                    pack_panel_slowly(row, width, columns, places, steps, element, sum, words);
+                    let (side, steps) = (row.word.side_by_side(), [taps, one]);
+                    pack_words(side, row, width, columns, places, steps, element, sum, words);
                 }
             }
         }

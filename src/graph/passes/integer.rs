@@ -79,6 +79,12 @@ pub fn use_integer_products(cx: &mut Context, outputs: &[TensorId]) -> Result<()
             continue;
         }
         let src = record.src().to_vec();
+        let [a, b] = [0, 1].map(|i| cx.dims(src[i]));
+        // Others have kernels of floats alone.
+        let pairs = b.len() == 2 || a[..a.len() - 2] == b[..b.len() - 2];
+        if !pairs || a[a.len() - 1] > MOST_TERMS {
+            continue;
+        }
         let result = Target { to: DType::F32, scale: 1.0, zero: 0 };
         let mut pass = Pass { cx, uses: &[], result };
         if let Some((op, src)) = pass.matmul(&product, &src, None, [i32::MIN, i32::MAX])? {
@@ -87,6 +93,10 @@ pub fn use_integer_products(cx: &mut Context, outputs: &[TensorId]) -> Result<()
     }
     Ok(())
 }
+
+/// Terms for which a sum of products of bytes stays in the range of its type, whatever their zero points: longer sums
+/// are left to floats.
+const MOST_TERMS: usize = i32::MAX as usize / (255 * 255);
 
 /// The maximum of bytes without a scale, for which there are kernels too.
 fn largest_bytes(cx: &Context, id: TensorId) -> Option<QPool> {
@@ -287,7 +297,10 @@ impl Pass<'_> {
     fn are_weighted(&self, src: &[TensorId]) -> bool {
         let constant =
             |i: usize| dequantized(self.cx, src[i]).map(|x| self.cx.record(x.x).is_constant());
-        [0, 1].map(constant) == [Some(false), Some(true)]
+        // Weights of products have two dimensions.
+        let [x, w] = [0, 1].map(|i| self.cx.dims(src[i]));
+        let terms = if w.len() == 2 { x[x.len() - 1] } else { w[1..].iter().product() };
+        [0, 1].map(constant) == [Some(false), Some(true)] && terms <= MOST_TERMS
     }
 
     /// Whether bounds leave out nothing that the type has above its zero point.
