@@ -185,7 +185,7 @@ fn products_are_begun_early_and_waited_for_late() {
         let sum = cx.op(Binary::new(BinaryOp::Add), &[a, b]).unwrap();
         let w = cx.constant(tensor(&[N, 64], 3)).unwrap();
         let z = cx.op(MatMul::default(), &[sum, w]).unwrap();
-        let own = cx.op(Softmax { axis: 1, log: false }, &[x]).unwrap();
+        let own = cx.op(Softmax::along(1), &[x]).unwrap();
         let table = cx.constant(tensor(&[9, 8], 4)).unwrap();
         let chosen = cx.op(Embedding, &[table, ids]).unwrap();
         [z, own, chosen]

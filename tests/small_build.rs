@@ -113,7 +113,7 @@ fn what_has_no_kernel_is_computed_by_its_reference() {
     let norm = run(&reduce(ReduceOp::L2));
     let exact = x.chunks(8).map(|row| row.iter().map(|x| x * x).sum::<f32>().sqrt());
     close(&norm, &exact.collect::<Vec<_>>(), "l2");
-    let log = run(&|cx, x| cx.op(Softmax { axis: 3, log: true }, &[x]).unwrap());
+    let log = run(&|cx, x| cx.op(Softmax { log: true, ..Softmax::along(3) }, &[x]).unwrap());
     let exact = x.chunks(8).flat_map(|row| {
         let sum: f32 = row.iter().map(|x| x.exp()).sum();
         row.iter().map(move |x| x - sum.ln())

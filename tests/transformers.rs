@@ -141,7 +141,7 @@ impl Net {
             let mask = self.cx.constant(Tensor::from_slice(&dims, &data).unwrap()).unwrap();
             scores = self.pair(BinaryOp::Add, scores, mask);
         }
-        let weights = self.cx.op(Softmax { axis: 3, log: false }, &[scores]).unwrap();
+        let weights = self.cx.op(Softmax::along(3), &[scores]).unwrap();
         let y = self.cx.op(MatMul::default(), &[weights, v]).unwrap();
         let y = self.cx.transpose(y, &[0, 2, 1, 3]).unwrap();
         self.cx.reshape(y, &[f.batch, f.tokens, f.heads * f.size]).unwrap()
@@ -314,7 +314,7 @@ fn attention_alone(f: &Alone, constant: bool) -> (Context, TensorId, Vec<Tensor>
         scores = net.pair(BinaryOp::Add, scores, mask);
         scores = net.cx.reshape(scores, &before).unwrap();
     }
-    let mut weights = net.cx.op(Softmax { axis: rank - 1, log: false }, &[scores]).unwrap();
+    let mut weights = net.cx.op(Softmax::along(rank - 1), &[scores]).unwrap();
     if f.guarded {
         let special = Special { nan: true, positive: false, negative: false };
         let wrong = net.cx.op(special, &[weights]).unwrap();
@@ -367,5 +367,39 @@ fn attention_without_queries_or_keys_is_left_as_it_is() {
         passes::optimize(&mut cx, &[y], 1).unwrap();
         let order = cx.build_forward(&[y]).unwrap();
         assert!(order.into_iter().all(|id| cx.record(id).op().name() != "attention"));
+    }
+}
+
+/// What replaces NaN behind a softmax is part of it, unless something else reads the one or the other.
+#[test]
+fn a_guard_becomes_part_of_its_softmax() {
+    let x: Vec<f32> =
+        (0..24).map(|i| if i < 4 || i % 4 == 1 { f32::NEG_INFINITY } else { i as f32 }).collect();
+    let x = Tensor::from_slice(&[2, 3, 4], &x).unwrap();
+    let run = |cx: &mut Context, outputs: &[TensorId], isa: Isa| {
+        let mut executor = Executor::new(isa, 1).unwrap();
+        let plan = executor.plan(cx, outputs).unwrap();
+        let y = executor.run(&plan, &[&x], None).unwrap().swap_remove(0);
+        y.as_slice::<f32>().unwrap().to_vec()
+    };
+    for (axis, read_by_others) in [(2, 0), (1, 0), (2, 1), (2, 2)] {
+        let mut net = Net { cx: Context::new(), seed: 0 };
+        let scores = net.cx.input("x", DType::F32, &x.dims()).unwrap();
+        let weights = net.cx.op(Softmax::along(axis), &[scores]).unwrap();
+        let special = Special { nan: true, positive: false, negative: false };
+        let wrong = net.cx.op(special, &[weights]).unwrap();
+        let zero = net.number(0.0);
+        let y = net.cx.op(Select, &[wrong, zero, weights]).unwrap();
+        let outputs = &[vec![y], vec![y, weights], vec![y, wrong]][read_by_others];
+        let want = run(&mut net.cx, outputs, Isa::Scalar);
+        // Whole rows, and whole columns.
+        let hidden = if axis == 2 { 0..4 } else { 1..2 };
+        assert!(want[hidden].iter().all(|&v| v == 0.0) && want.iter().all(|v| !v.is_nan()));
+        passes::optimize(&mut net.cx, outputs, 1).unwrap();
+        let order = net.cx.build_forward(outputs).unwrap();
+        let kept = order.into_iter().any(|id| net.cx.record(id).op().name() == "where");
+        assert_eq!(kept, read_by_others > 0);
+        let got = run(&mut net.cx, outputs, Isa::best());
+        assert!(got.iter().zip(&want).all(|(a, b)| (a - b).abs() <= 1e-6), "{got:?} {want:?}");
     }
 }

@@ -132,7 +132,7 @@ fn unary(isa: Isa, op: UnaryOp, len: usize) -> Case {
 }
 
 fn softmax(isa: Isa, outer: usize, axis: usize, inner: usize) -> Case {
-    let params = SoftmaxParams { outer, axis, inner, log: false };
+    let params = SoftmaxParams { outer, axis, inner, log: false, guarded: false };
     let plan = SoftmaxPlan::new(isa, &params).expect("a valid shape");
     let (x, mut y) = (operand(plan.len()), operand(plan.len()));
     Case {

@@ -25,7 +25,7 @@ fn network(cx: &mut Context) -> TensorId {
     let y = cx.reshape(y, &[4, 36]).unwrap();
     let w = cx.constant(tensor(&[36, 10], 2)).unwrap();
     let y = cx.op(MatMul::default(), &[y, w]).unwrap();
-    cx.op(Softmax { axis: 1, log: false }, &[y]).unwrap()
+    cx.op(Softmax::along(1), &[y]).unwrap()
 }
 
 fn run(device: &Arc<OpenClDevice>) -> Result<Vec<f32>, GraphError> {
@@ -199,9 +199,9 @@ fn what_no_kernel_computes_goes_to_the_cpu_and_is_counted() {
     };
     let Some(device) = open(Options { log, ..options() }) else { return };
     let build = |cx: &mut Context, src: &[TensorId]| {
-        let y = cx.op(Softmax { axis: 1, log: false }, src).unwrap();
+        let y = cx.op(Softmax::along(1), src).unwrap();
         let y = cx.op(TopK { axis: 1, k: 3, largest: true, positions: false }, &[y]).unwrap();
-        cx.op(Softmax { axis: 1, log: false }, &[y]).unwrap()
+        cx.op(Softmax::along(1), &[y]).unwrap()
     };
     let x = tensor(&[4, 20], 1);
     let expected = reference(core::slice::from_ref(&x), &build);

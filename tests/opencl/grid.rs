@@ -171,7 +171,7 @@ fn rows_or_numbers(device: &Arc<OpenClDevice>) {
         for axis in 0..3 {
             let x = tensor(&[3, n, 5], 1);
             for log in [false, true] {
-                let build = op(Softmax { axis, log });
+                let build = op(Softmax { log, ..Softmax::along(axis) });
                 check(
                     device,
                     &format!("softmax {n} {axis}"),
@@ -180,6 +180,11 @@ fn rows_or_numbers(device: &Arc<OpenClDevice>) {
                     &build,
                 );
             }
+            let mut hidden = x.as_slice::<f32>().unwrap().to_vec();
+            hidden[5 * n..10 * n].fill(f32::NEG_INFINITY);
+            let hidden = Tensor::from_slice(&[3, n, 5], &hidden).unwrap();
+            let build = op(Softmax { guarded: true, ..Softmax::along(axis) });
+            check(device, &format!("guarded softmax {n} {axis}"), 1e-5, &[hidden], &build);
             for kind in [
                 ReduceOp::Sum,
                 ReduceOp::Mean,

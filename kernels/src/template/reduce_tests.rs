@@ -75,7 +75,8 @@ fn check_reduce(isa: Isa, op: ReduceOp, [outer, axis, inner]: [usize; 3], place:
 }
 
 fn check_softmax(isa: Isa, log: bool, [outer, axis, inner]: [usize; 3], place: Place, scale: f32) {
-    let plan = SoftmaxPlan::new(isa, &SoftmaxParams { outer, axis, inner, log }).unwrap();
+    let plan =
+        SoftmaxPlan::new(isa, &SoftmaxParams { outer, axis, inner, log, guarded: false }).unwrap();
     let mut x = Numbers::new((axis * 7 + inner) as u64).floats(plan.len());
     x.iter_mut().for_each(|v| *v *= scale);
     let gx = Guarded::new(&x, place);
@@ -162,25 +163,34 @@ fn hand_computed() {
 fn softmax_of_large_and_special_numbers() {
     for isa in Isa::available() {
         for (outer, inner) in [(2, 1), (1, 2)] {
-            let softmax = |x: [f32; 4]| {
-                let plan =
-                    SoftmaxPlan::new(isa, &SoftmaxParams { outer, axis: 2, inner, log: false })
-                        .unwrap();
+            let run = |guarded: bool, x: [f32; 4]| {
+                let params = SoftmaxParams { outer, axis: 2, inner, log: false, guarded };
                 let mut y = [0.5; 4];
-                plan.compute(&x, &mut y).unwrap();
+                SoftmaxPlan::new(isa, &params).unwrap().compute(&x, &mut y).unwrap();
                 y
             };
+            let softmax = |x| run(false, x);
             // Both axes are (100, 100): no overflow, equal shares.
             assert_eq!(softmax([100.0; 4]), [0.5; 4]);
             assert_eq!(softmax([f32::MAX; 4]), [0.5; 4]);
             assert!(softmax([f32::NAN; 4]).iter().all(|y| y.is_nan()));
             assert!(softmax([f32::NEG_INFINITY; 4]).iter().all(|y| y.is_nan()));
+            for wrong in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+                // One of two axes has it, or has it twice.
+                let mut x = [100.0; 4];
+                (x[0], x[inner]) = (wrong, if wrong < 0.0 { wrong } else { 100.0 });
+                let mut want = [0.5; 4];
+                (want[0], want[inner]) = (0.0, 0.0);
+                assert_eq!(run(true, x), want, "{isa:?} {wrong}");
+                assert_eq!(run(false, x).iter().filter(|y| y.is_nan()).count(), 2);
+            }
         }
-        let plan =
-            SoftmaxPlan::new(isa, &SoftmaxParams { outer: 1, axis: 3, inner: 1, log: false })
-                .unwrap();
+        let params = SoftmaxParams { outer: 1, axis: 3, inner: 1, log: false, guarded: true };
         let mut y = [0.5; 3];
-        plan.compute(&[f32::NEG_INFINITY, 3.0, 3.0], &mut y).unwrap();
+        SoftmaxPlan::new(isa, &params)
+            .unwrap()
+            .compute(&[f32::NEG_INFINITY, 3.0, 3.0], &mut y)
+            .unwrap();
         assert_eq!(y, [0.0, 0.5, 0.5]);
     }
 }
@@ -192,7 +202,7 @@ fn bad_sizes_are_errors() {
         ReducePlan::new(Isa::Scalar, &params).unwrap_err(),
         KernelError::TooLarge { op: "reduce" }
     );
-    let params = SoftmaxParams { outer: 3, axis: usize::MAX, inner: 2, log: false };
+    let params = SoftmaxParams { outer: 3, axis: usize::MAX, inner: 2, log: false, guarded: false };
     assert_eq!(
         SoftmaxPlan::new(Isa::Scalar, &params).unwrap_err(),
         KernelError::TooLarge { op: "softmax" }

@@ -19,6 +19,8 @@ pub struct SoftmaxParams {
     pub inner: usize,
     /// `x - max - ln(sum)` instead of `e^(x - max) / sum`.
     pub log: bool,
+    /// An axis that would become NaN becomes 0.
+    pub guarded: bool,
 }
 
 /// A softmax of fixed sizes.
@@ -45,7 +47,7 @@ impl SoftmaxPlan {
     /// in builds with the feature `few-kernels`.
     pub fn new(isa: Isa, params: &SoftmaxParams) -> Result<Self, KernelError> {
         isa.require()?;
-        let &SoftmaxParams { outer, axis, inner, log } = params;
+        let &SoftmaxParams { outer, axis, inner, log, guarded: _ } = params;
         let len = checked_len("softmax", &[outer, axis, inner])?;
         checked_len("softmax", &[outer, inner])?;
         let along = match inner {
@@ -100,7 +102,7 @@ impl SoftmaxPlan {
     /// * `units` lies in `0..self.units()`, and no other thread runs any of them now.
     pub unsafe fn run(&self, x: *const f32, y: *mut f32, units: Range<usize>) {
         debug_assert!(units.end <= self.units());
-        let SoftmaxParams { outer, axis, inner, .. } = self.params;
+        let SoftmaxParams { outer, axis, inner, guarded, .. } = self.params;
         let per_outer = inner.div_ceil(self.per_unit);
         for unit in units {
             let (at, len) = if inner == 1 {
@@ -110,9 +112,22 @@ impl SoftmaxPlan {
                 let (o, i) = (unit / per_outer, unit % per_outer * self.per_unit);
                 (o * axis * inner + i, self.per_unit.min(inner - i))
             };
+            let (x, y) = (x.wrapping_add(at), y.wrapping_add(at));
             // SAFETY: the ISA is available; rows and columns lie in the operands by construction,
             // and the caller owns the operands.
-            unsafe { (self.kernel)(x.wrapping_add(at), y.wrapping_add(at), axis, len, inner) };
+            unsafe { (self.kernel)(x, y, axis, len, inner) };
+            if guarded {
+                let next = if inner == 1 { axis } else { 1 };
+                for first in (0..len).map(|i| y.wrapping_add(i * next)) {
+                    // SAFETY: the elements that the kernel wrote. The sum is in all of a row or column, so they
+                    // are NaN together.
+                    unsafe {
+                        if (*first).is_nan() {
+                            (0..axis).for_each(|k| *first.add(k * inner) = 0.0);
+                        }
+                    }
+                }
+            }
         }
     }
 

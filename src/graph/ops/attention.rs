@@ -252,7 +252,13 @@ impl Block {
             c_row: op.result_steps()[2],
             ..MatmulParams::new(rows, op.keys, op.values)
         };
-        let softmax = SoftmaxParams { outer: rows, axis: op.keys, inner: 1, log: false };
+        let softmax = SoftmaxParams {
+            outer: rows,
+            axis: op.keys,
+            inner: 1,
+            log: false,
+            guarded: op.guarded,
+        };
         Ok(Self {
             rows,
             scores: MatmulPlan::new(isa, &scores)?,
@@ -351,12 +357,6 @@ impl Step for Run {
                     }
                 }
                 block.softmax.run(scores, scores, 0..block.softmax.units());
-                if op.guarded {
-                    // The sum of a row is in all of its weights: they are NaN together.
-                    let rows = slice::from_raw_parts_mut(scores, block.rows * op.keys);
-                    let wrong = |row: &&mut [f32]| row[0].is_nan();
-                    rows.chunks_exact_mut(op.keys).filter(wrong).for_each(|row| row.fill(0.0));
-                }
                 let v = src[2].cast::<f32>().add(at(2, 0));
                 let (plan, c) = (&block.values, dst.cast::<f32>().add(out));
                 plan.run_plain(scores, v, zeros, ptr::null(), c, products, 0..plan.units());

@@ -10,22 +10,30 @@ use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
 
 /// `exp(x - m) / sum(exp(x - m))` along an axis, `m` being its largest element; or the logarithm
-/// of that. An axis with a NaN, with infinity or of -infinity only becomes NaN.
+/// of that. An axis with a NaN, with infinity or of -infinity only becomes NaN, or 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Softmax {
     /// The axis, from the slowest.
     pub axis: usize,
     /// Whether the result is the logarithm.
     pub log: bool,
+    /// Whether an axis becomes 0 instead of NaN.
+    pub guarded: bool,
 }
 
 impl Softmax {
+    /// The plain one.
+    pub const fn along(axis: usize) -> Self {
+        Self { axis, log: false, guarded: false }
+    }
+
     fn params(&self, dims: &[usize]) -> SoftmaxParams {
         SoftmaxParams {
             outer: dims[..self.axis].iter().product(),
             axis: dims[self.axis],
             inner: dims[self.axis + 1..].iter().product(),
             log: self.log,
+            guarded: self.guarded,
         }
     }
 }
@@ -49,7 +57,7 @@ impl Operator for Softmax {
     }
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
-        let SoftmaxParams { outer, axis, inner, log } = self.params(src[0].dims);
+        let SoftmaxParams { outer, axis, inner, log, guarded } = self.params(src[0].dims);
         let mut values = floats(&src[0], self.name())?;
         for (o, i) in (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i))) {
             let at = |k: usize| (o * axis + k) * inner + i;
@@ -57,7 +65,8 @@ impl Operator for Softmax {
             let sum: f64 = (0..axis).map(|k| (values[at(k)] - largest).exp()).sum();
             for k in 0..axis {
                 let shifted = values[at(k)] - largest;
-                values[at(k)] = if log { shifted - sum.ln() } else { shifted.exp() / sum };
+                let value = if log { shifted - sum.ln() } else { shifted.exp() / sum };
+                values[at(k)] = if guarded && value.is_nan() { 0.0 } else { value };
             }
         }
         write_floats(dst, self.name(), values)
@@ -83,7 +92,7 @@ mod tests {
     fn softmax(log: bool, dims: &[usize], x: &[f32]) -> Vec<f32> {
         let mut cx = Context::new();
         let x = cx.constant(Tensor::from_slice(dims, x).unwrap()).unwrap();
-        let y = cx.op(Softmax { axis: dims.len() - 1, log }, &[x]).unwrap();
+        let y = cx.op(Softmax { log, ..Softmax::along(dims.len() - 1) }, &[x]).unwrap();
         cx.constant_value(y).unwrap().as_slice().unwrap().to_vec()
     }
 
@@ -104,10 +113,10 @@ mod tests {
         let mut cx = Context::new();
         let x = [0.0, 3f32.ln(), 3f32.ln(), 0.0, 0.0, 0.0, 0.0, 0.0];
         let x = cx.constant(Tensor::from_slice(&[2, 2, 2], &x).unwrap()).unwrap();
-        let y = cx.op(Softmax { axis: 1, log: false }, &[x]).unwrap();
+        let y = cx.op(Softmax::along(1), &[x]).unwrap();
         let y = cx.constant_value(y).unwrap().as_slice::<f32>().unwrap().to_vec();
         let want = [0.25, 0.75, 0.75, 0.25, 0.5, 0.5, 0.5, 0.5];
         assert!(y.iter().zip(want).all(|(y, w)| (y - w).abs() < 1e-6), "{y:?}");
-        assert!(cx.op(Softmax { axis: 3, log: false }, &[x]).is_err());
+        assert!(cx.op(Softmax::along(3), &[x]).is_err());
     }
 }

@@ -4,6 +4,7 @@ use tilewright_kernels::template::binary::BinaryOp;
 
 use super::super::ops::attention::{Attention, Rows};
 use super::super::ops::matmul::MatMul;
+use super::super::ops::softmax::Softmax;
 use super::super::ops::special::Special;
 use super::super::{Context, GraphError, Op, TensorId};
 use super::pattern::{binary, reshaped, scalar};
@@ -12,13 +13,21 @@ use crate::tensor::DType;
 
 /// Makes one operator of `softmax(scale * q * k^T + masks) * v` of several heads. It reads q, k and v where the
 /// products leave them, so the copies that order them by heads vanish, and so does the one that brings the
-/// result back to `[batch, tokens, heads, size]`, if there is one.
+/// result back to `[batch, tokens, heads, size]`, if there is one. Where NaN becomes 0 in the result of a softmax,
+/// the softmax does it, in attention or not.
 ///
 /// Results change by rounding only.
 ///
 /// # Errors
 /// What the operators refuse; an error here is a mistake of the pass.
 pub fn use_attention(cx: &mut Context, outputs: &[TensorId]) -> Result<(), GraphError> {
+    let order = cx.build_forward(outputs)?;
+    let uses = use_counts(cx, &order, outputs);
+    for id in order {
+        if let Some((op, x)) = guarded(cx, id, &uses) {
+            cx.rewrite(id, op.into(), vec![x])?;
+        }
+    }
     // Copies first: a product that one of them orders by tokens is then used no more.
     for find in [ordered_by_tokens, Found::of_product] {
         let order = cx.build_forward(outputs)?;
@@ -156,29 +165,31 @@ fn matmul(cx: &Context, id: TensorId) -> Option<(bool, [TensorId; 2])> {
     }
 }
 
-/// What a softmax over the last axis is taken of, and whether what is NaN in its result becomes 0, as
-/// PyTorch's exporter writes it; nothing else may use the weights.
+/// What a softmax over the last axis is taken of, and whether it is guarded; nothing else may use the weights.
 fn softmax(cx: &Context, id: TensorId, uses: &[usize]) -> Option<(TensorId, bool)> {
-    let used = |id: TensorId, times: usize| uses[id.index()] == times;
-    let mut weights = id;
-    if let (Op::Select(_), &[wrong, zero, otherwise]) = (cx.record(id).op(), cx.record(id).src()) {
-        let special = Special { nan: true, positive: false, negative: false };
-        let asked = cx.record(wrong);
-        let guards = matches!(asked.op(), Op::Special(op) if *op == special)
-            && asked.src() == [otherwise]
-            && scalar(cx, zero) == Some(0.0)
-            && used(wrong, 1)
-            && used(otherwise, 2);
-        if !guards {
-            return None;
-        }
-        weights = otherwise;
-    }
-    let record = cx.record(weights);
+    let record = cx.record(id);
     let Op::Softmax(op) = record.op() else { return None };
-    let last = op.axis + 1 == cx.dims(weights).len();
-    let fits = last && !op.log && used(id, 1) && cx.record(id).value().is_none();
-    fits.then(|| Some((*record.src().first()?, weights != id)))?
+    let last = op.axis + 1 == cx.dims(id).len();
+    let fits = last && !op.log && uses[id.index()] == 1 && record.value().is_none();
+    fits.then(|| Some((*record.src().first()?, op.guarded)))?
+}
+
+/// A softmax in whose result NaN is replaced by 0, as PyTorch's exporter writes it for masks that may hide all
+/// keys, and its operand.
+fn guarded(cx: &Context, id: TensorId, uses: &[usize]) -> Option<(Softmax, TensorId)> {
+    let (Op::Select(_), &[wrong, zero, weights]) = (cx.record(id).op(), cx.record(id).src()) else {
+        return None;
+    };
+    let special = Special { nan: true, positive: false, negative: false };
+    let guards = matches!(cx.record(wrong).op(), Op::Special(op) if *op == special)
+        && cx.record(wrong).src() == [weights]
+        && scalar(cx, zero) == Some(0.0)
+        && [(wrong, 1), (weights, 2)].into_iter().all(|(id, times)| uses[id.index()] == times);
+    let (Op::Softmax(op), &[x]) = (cx.record(weights).op(), cx.record(weights).src()) else {
+        return None;
+    };
+    let same = cx.dims(id) == cx.dims(x) && cx.record(id).value().is_none();
+    (guards && same).then_some((Softmax { guarded: true, ..*op }, x))
 }
 
 /// Scores before masks are added and before they are scaled: the scale, the product, and the masks with

@@ -128,7 +128,7 @@ mod tests {
         assert!(budget.copy(&bytes(BYTES / 2 + 1)).is_err());
         assert!(Budget::new(1 << 20).copy(&bytes(BYTES + 1)).is_ok());
         // Small results of large operands.
-        let op = Op::from(Softmax { axis: 0, log: false });
+        let op = Op::from(Softmax::along(0));
         let mut budget = Budget::new(0);
         let large = [Info::plain(DType::F32, vec![WORK / 8])];
         assert!(budget.compute(&op, &large, &bytes(1)).is_ok());

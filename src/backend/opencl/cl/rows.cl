@@ -37,7 +37,8 @@ TOGETHER(smallest, a, b, SMALLER(a, b))
 #define SHARED
 #endif
 
-__kernel void softmax(IN(float, x), OUT(float, y), int outer, int axis, int inner, int logarithm)
+__kernel void softmax(IN(float, x), OUT(float, y), int outer, int axis, int inner, int logarithm,
+    int guarded)
 {
     OPEN_IN(float, x);
     OPEN_OUT(float, y);
@@ -58,6 +59,11 @@ __kernel void softmax(IN(float, x), OUT(float, y), int outer, int axis, int inne
         sum += e;
     }
     sum = total(sum, shared);
+    if (guarded && isnan(sum)) {
+        for (int k = LANE; k < axis; k += LANES)
+            y[k * inner] = 0.0f;
+        return;
+    }
     if (logarithm) {
         float l = log(sum);
         for (int k = LANE; k < axis; k += LANES)

@@ -42,7 +42,11 @@ pub(super) fn softmax(op: &Softmax, cx: &Lower<'_>) -> Result {
         (dims[..op.axis].iter().product(), dims[op.axis + 1..].iter().product());
     let sizes = ints([outer, dims[op.axis], inner]).filter(|_| cx.all_f32());
     let Some(sizes) = sizes else { return Ok(None) };
-    let args = args![[Arg::Src(0), Arg::Dst], sizes, [Arg::Int(op.log.into())]];
+    let args = args![
+        [Arg::Src(0), Arg::Dst],
+        sizes,
+        [Arg::Int(op.log.into()), Arg::Int(op.guarded.into())]
+    ];
     Ok(Some(over_rows(cx, "softmax", args, [outer, dims[op.axis], inner]).into()))
 }
 

@@ -117,7 +117,7 @@ fn attention(cx: &mut NodeCx<'_>) -> Outputs {
     if mode == 2 {
         shown = scores;
     }
-    let mut weights = cx.op(Softmax { axis: 3, log: false }, &[scores])?;
+    let mut weights = cx.op(Softmax::along(3), &[scores])?;
     if let Some(bias) = bias {
         weights = without_masked_rows(cx, weights, bias, dtype)?;
     }

@@ -211,7 +211,7 @@ pub(super) fn attend(
             return Err(NodeError::invalid(format!("masks {found:?} for scores {shape:?}")));
         }
     }
-    let weights = cx.op(Softmax { axis: 3, log: false }, &[scores])?;
+    let weights = cx.op(Softmax::along(3), &[scores])?;
     let y = cx.op(MatMul::default(), &[weights, v])?;
     let dims = cx.dims(y);
     let &[_, _, _, size] = &dims[..] else { return Err(NodeError::NoInput(2)) };

@@ -68,7 +68,7 @@ pub(super) const ROWS: &[OpRow] = &[
 /// Which experts a token goes to, and how much each counts: positions and weights, `[tokens, k]`.
 fn routes(cx: &mut NodeCx<'_>, k: usize) -> Result<[TensorId; 2], NodeError> {
     let scores = cx.input(1)?;
-    let shares = cx.op(Softmax { axis: 1, log: false }, &[scores])?;
+    let shares = cx.op(Softmax::along(1), &[scores])?;
     let at = cx.op(TopK { axis: 1, k, largest: true, positions: true }, &[shares])?;
     let mut weights = cx.op(GatherElements { axis: 1 }, &[shares, at])?;
     if cx.flag("normalize_routing_weights", false) {

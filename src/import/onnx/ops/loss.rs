@@ -18,7 +18,7 @@ pub(super) const ROWS: &[OpRow] = &[
     .since(12),
     OpRow::new("SoftmaxCrossEntropyLoss", (2, 3), ATTRS, |cx| {
         let x = cx.input(0)?;
-        let logarithms = cx.op(Softmax { axis: 1, log: true }, &[x])?;
+        let logarithms = cx.op(Softmax { log: true, ..Softmax::along(1) }, &[x])?;
         Ok(vec![loss(cx, logarithms)?, logarithms])
     })
     .since(12)

@@ -162,7 +162,7 @@ pub(super) fn numeric(cx: &mut NodeCx<'_>) -> Result<TensorId, NodeError> {
 pub(super) fn transformed(cx: &mut NodeCx<'_>, y: TensorId) -> Result<TensorId, NodeError> {
     match cx.string("post_transform", "NONE").as_str() {
         "LOGISTIC" => cx.unary(UnaryOp::Sigmoid, y),
-        "SOFTMAX" => cx.op(Softmax { axis: 1, log: false }, &[y]),
+        "SOFTMAX" => cx.op(Softmax::along(1), &[y]),
         _ => Ok(y),
     }
 }

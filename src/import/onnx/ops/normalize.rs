@@ -103,7 +103,7 @@ pub(super) fn softmax_of(
     let rank = dims.len();
     if rank == 0 {
         let one = cx.reshape(x, &[1])?;
-        let y = cx.op(Softmax { axis: 0, log }, &[one])?;
+        let y = cx.op(Softmax { log, ..Softmax::along(0) }, &[one])?;
         return cx.reshape(y, &[]);
     }
     let axis = match axis {
@@ -115,8 +115,8 @@ pub(super) fn softmax_of(
         let (rows, row) = dims.split_at_checked(axis).unwrap_or((&dims, &[]));
         let shape = [rows.iter().product(), row.iter().product()];
         let flat = cx.reshape(x, &shape)?;
-        let y = cx.op(Softmax { axis: 1, log }, &[flat])?;
+        let y = cx.op(Softmax { log, ..Softmax::along(1) }, &[flat])?;
         return cx.reshape(y, &dims);
     }
-    cx.op(Softmax { axis, log }, &[x])
+    cx.op(Softmax { log, ..Softmax::along(axis) }, &[x])
 }
