@@ -48,12 +48,22 @@ def dynamic_lstm(directions, columns):
                 name=f"DynamicQuantizeLSTM, {directions} directions, by columns: {columns}")
 
 
-def nbits(bits, with_zeros, n=5, k=48, block=16):
-    blocks = k // block
+def nbits(bits, with_zeros, n=5, k=48, block=16, accuracy=0, rows=(3,), bias=False):
+    """With an accuracy of 4, of numbers that bytes hold exactly: runtimes round by blocks of their own."""
+    blocks = -(-k // block)
     zeros = [octets(n * -(-blocks * bits // 8))] if with_zeros else []
-    operands = [floats(3, k), octets(n, blocks, block * bits // 8), abs(floats(n * blocks)), *zeros]
-    return case("MatMulNBits", operands, K=k, N=n, bits=bits, block_size=block,
-                name=f"MatMulNBits {bits} {with_zeros}")
+    x, scales = floats(*rows, k), abs(floats(n * blocks))
+    if accuracy == 4:
+        x = RNG.integers(-127, 128, x.shape).astype(np.float32)
+        x[..., ::32] = 127
+        scales = (2.0 ** RNG.integers(-4, 3, scales.shape)).astype(np.float32)
+    operands = [x, octets(n, blocks, block * bits // 8), scales, *zeros]
+    order = [*range(len(operands))]
+    if bias:
+        operands.append(floats(n))
+        order += [None] * (5 - len(order)) + [len(operands) - 1]
+    return case("MatMulNBits", operands, K=k, N=n, bits=bits, block_size=block, accuracy_level=accuracy, order=order,
+                name=f"MatMulNBits {bits} {with_zeros} of {block}, accuracy {accuracy}, {rows}, bias {bias}")
 
 
 def cases():
@@ -89,6 +99,13 @@ def cases():
     for bits in (4, 8):
         yield nbits(bits, False)
         yield nbits(bits, True)
+    for accuracy in (0, 4):
+        for with_zeros in (False, True):
+            yield nbits(4, with_zeros, 19, 256, 32, accuracy, (1,))
+            yield nbits(4, with_zeros, 40, 384, 128, accuracy, (2, 9), True)
+            yield nbits(8, with_zeros, 19, 256, 64, accuracy, (7,))
+        # The last block of a row is half full.
+        yield nbits(4, False, 5, 96, 64, accuracy, (2, 1, 3), True)
     for op in ("QLinearAdd", "QLinearMul"):
         yield case(op, [x(2, 3, 4), s(0.02), z(120), x(2, 3, 4), s(0.03), z(130), s(0.05), z(128)])
     yield case("QLinearAdd", [w(2, 20, 4), s(0.02), z(-3, i8), w(20, 1), s(0.03), z(5, i8), s(0.05),

@@ -106,7 +106,9 @@ class Graph:
         graph = helper.make_graph(
             self.nodes, self.name, [value("x", TensorProto.FLOAT, self.shape["x"])],
             [value("y", TensorProto.FLOAT, self.shape[y])], self.constants)
-        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
+        domains = sorted({"", *(node.domain for node in self.nodes)})
+        opsets = [helper.make_opsetid(domain, 1 if domain else 13) for domain in domains]
+        model = helper.make_model(graph, opset_imports=opsets)
         model.ir_version = 8
         checker.check_model(model)
         path = os.path.join(folder, self.name + ".onnx")
@@ -265,6 +267,29 @@ def tiny():
         yield graph, build_one(graph)
 
 
+def few_bits(g, accuracy, hidden=8192, layers=4, block=32):
+    """Products of a language model of a billion parameters by weights of four bits."""
+    x = "x"
+    for i in range(2 * layers):
+        rows, k = g.shape[x]
+        n = hidden if i % 2 == 0 else g.shape["x"][1]
+        packed = g.random.integers(0, 256, (n, k // block, block // 2), dtype=np.uint8)
+        scales = g.constant(g.random.uniform(0.5, 1.5, n * (k // block)) / (4.6 * k**0.5))
+        g.constants.append(numpy_helper.from_array(packed, f"packed{i}"))
+        g.macs += rows * k * n
+        x = g.op("MatMulNBits", [x, f"packed{i}", scales], (rows, n), domain="com.microsoft", K=k, N=n, bits=4,
+                 block_size=block, accuracy_level=accuracy)
+    return x
+
+
+def bits():
+    """A token, and a prompt of 128, with activations that stay floats, and that may be rounded to bytes."""
+    for accuracy, name in ((0, "f32"), (4, "int8")):
+        for rows in (1, 128):
+            graph = Graph(f"bits_{name}_{rows}", (rows, 2048))
+            yield graph, few_bits(graph, accuracy)
+
+
 def quantized(row):
     """The net of a row with bytes between its operators (QuantizeLinear, DequantizeLinear), as
     onnxruntime's static quantiser makes it of eight random inputs: u8 activations, i8 weights with a
@@ -290,9 +315,9 @@ def quantized(row):
 
 
 def build(what, folder, only=""):
-    """Writes the files of `what` ("layers", "nets", "tiny" or "int8") whose names contain `only`."""
+    """Writes the files of `what` ("layers", "nets", "tiny", "bits" or "int8") whose names contain `only`."""
     os.makedirs(folder, exist_ok=True)
-    pairs = {"layers": layers, "tiny": tiny}.get(what, nets)()
+    pairs = {"layers": layers, "tiny": tiny, "bits": bits}.get(what, nets)()
     rows = [graph.save(folder, y) for graph, y in pairs if only in graph.name]
     if what == "int8":
         rows = [quantized(row) for row in rows]

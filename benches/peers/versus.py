@@ -6,6 +6,7 @@ Examples:
   versus.py --what layers --only conv3x3 --rounds 5
   versus.py --what nets --threads 1 2
   versus.py --what int8 --peers onnxruntime openvino
+  versus.py --what bits --threads 1 2
   versus.py --what load --rounds 15
   versus.py --what gemm --peers onnxruntime openvino
   versus.py --what gemm-int8
@@ -41,7 +42,7 @@ NARROW = [(n, n, n) for n in (128, 256, 512, 1024, 2048)]
 PAUSE = 0.05
 
 # Largest difference of outputs, relative to the largest value; that of bytes is a few of 256 steps.
-TOLERANCE = {"int8": 0.05}
+TOLERANCE = {"int8": 0.05, "bits": 0.1}
 USUAL_TOLERANCE = 1e-3
 
 
@@ -382,8 +383,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--what", default="layers",
-                        choices=["layers", "nets", "tiny", "int8", "load", "gemm", "gemm-int8",
-                                 "gemm-bf16"])
+                        choices=["layers", "nets", "tiny", "int8", "bits", "load", "gemm",
+                                 "gemm-int8", "gemm-bf16"])
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--only", default="", help="names that contain this")
     parser.add_argument("--peers", nargs="*", default=list(RUNTIMES), choices=list(RUNTIMES))
@@ -400,7 +401,7 @@ def main():
     options.program = os.path.abspath(options.program)
     if not os.path.exists(options.program):
         parser.error(f"there is no {options.program}: cargo build --release, or --program")
-    if options.what == "int8":
+    if options.what in ("int8", "bits"):
         # The others do not read such files.
         options.peers = [p for p in options.peers if p in ("onnxruntime", "openvino")]
     options.work = os.path.abspath(options.work)

@@ -32,7 +32,11 @@ fn case(isa: Isa, format: BlockFormat, [m, k, n]: [usize; 3]) -> Result<Case, Ke
         op: format!("block_{}", format.name()),
         shape: [m, k, n],
         kernel: plan.kernel_name(),
-        dtype: if format.elements() == 1 { Dtype::F32 } else { Dtype::I8 },
+        dtype: if format.elements() == 1 || format == BlockFormat::U4 {
+            Dtype::F32
+        } else {
+            Dtype::I8
+        },
         flop: 2.0 * (m * k) as f64 * n as f64,
         bytes: (one + 4 * (m * k + m * n)) as f64,
         resident: copies as f64 * one as f64,
@@ -59,6 +63,10 @@ pub fn packed(plan: &BlockMatmulPlan) -> Vec<u8> {
     for (i, block) in source.chunks_exact_mut(format.bytes()).enumerate() {
         for at in format.half_offsets() {
             block[at..at + 2].copy_from_slice(&(0x2000 + (i % 0x400) as u16).to_le_bytes());
+        }
+        if format == BlockFormat::U4 {
+            block[..4].copy_from_slice(&0.01f32.to_le_bytes());
+            block[4..8].copy_from_slice(&(-0.08f32).to_le_bytes());
         }
     }
     let mut packed = vec![0; plan.packed_bytes()];

@@ -43,6 +43,7 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Ten
         DType::Q5_K => q5_k,
         DType::Q6_K => q6_k,
         DType::IQ4_NL => iq4_nl,
+        DType::U4 => u4,
         found => return Err(TensorError::DType { expected: DType::F32, found }),
     };
     let blocks = bytes.chunks_exact(dtype.block_bytes());
@@ -50,6 +51,16 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Ten
         block(bytes, out);
     }
     Ok(())
+}
+
+/// In their order, behind scale and offset.
+fn u4(block: &[u8], out: &mut [f32]) {
+    let float =
+        |at: usize| f32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
+    let (scale, offset) = (float(0), float(4));
+    for (j, out) in out.iter_mut().enumerate() {
+        *out = scale * f32::from(block[8 + j / 2] >> (j % 2 * 4) & 15) + offset;
+    }
 }
 
 /// The f16 at a byte of a block.

@@ -58,11 +58,14 @@ pub enum DType {
     Q6_K,
     /// 32 indices into a table of 16 values, with one f16 scale.
     IQ4_NL,
+    /// 32 four-bit values behind an f32 scale and an f32 offset, two per byte in their order. Of no file: what
+    /// `MatMulNBits` of ONNX Runtime's domain multiplies by.
+    U4,
 }
 
 impl DType {
     /// Every type, in declaration order.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::F32,
         Self::F16,
         Self::BF16,
@@ -87,12 +90,14 @@ impl DType {
         Self::Q5_K,
         Self::Q6_K,
         Self::IQ4_NL,
+        Self::U4,
     ];
 
     /// Elements in one block: 1, or 32 or 256 for the block-quantised types.
     pub const fn block_elems(self) -> usize {
         match self {
-            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 | Self::IQ4_NL => 32,
+            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => 32,
+            Self::IQ4_NL | Self::U4 => 32,
             Self::Q2_K | Self::Q3_K | Self::Q4_K | Self::Q5_K | Self::Q6_K => 256,
             _ => 1,
         }
@@ -108,7 +113,7 @@ impl DType {
             Self::Q4_0 | Self::IQ4_NL => 18,
             Self::Q4_1 => 20,
             Self::Q5_0 => 22,
-            Self::Q5_1 => 24,
+            Self::Q5_1 | Self::U4 => 24,
             Self::Q8_0 => 34,
             Self::Q2_K => 84,
             Self::Q3_K => 110,
@@ -164,6 +169,7 @@ impl DType {
             Self::Q5_K => "q5_K",
             Self::Q6_K => "q6_K",
             Self::IQ4_NL => "iq4_nl",
+            Self::U4 => "u4",
         }
     }
 }
@@ -224,6 +230,7 @@ mod tests {
             (DType::Q5_K, 256, 176),
             (DType::Q6_K, 256, 210),
             (DType::IQ4_NL, 32, 18),
+            (DType::U4, 32, 24),
         ] {
             assert_eq!((dtype.block_elems(), dtype.block_bytes()), (elems, bytes), "{dtype}");
         }

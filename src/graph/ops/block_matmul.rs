@@ -15,7 +15,7 @@ use crate::tensor::{AlignedBytes, DType, Storage, Tensor};
 /// Operands: `x [m, k]` of f32; `w [n, k]` of f32, f16, bf16 or a block-quantised type; then
 /// `bias [n]` of f32 if [`BlockMatMul::bias`]. Result: `[m, n]` of f32.
 ///
-/// Kernels may round the activations to blocks of 8 bits; the reference does not.
+/// Kernels may round the activations to blocks of 8 bits, but for floats and [`DType::U4`]; the reference does not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockMatMul {
     /// Whether there is a bias.
@@ -122,6 +122,7 @@ pub(crate) fn format(dtype: DType) -> Option<BlockFormat> {
         DType::Q5_K => BlockFormat::Q5K,
         DType::Q6_K => BlockFormat::Q6K,
         DType::IQ4_NL => BlockFormat::Iq4Nl,
+        DType::U4 => BlockFormat::U4,
         _ => return None,
     })
 }

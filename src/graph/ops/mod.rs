@@ -221,6 +221,7 @@ ops! {
         best::Best,
         bit_cast::BitCast,
         bits::Bits,
+        bits_to_blocks::BitsToBlocks,
         block_matmul::BlockMatMul,
         col2im::Col2Im,
         compare::Compare,

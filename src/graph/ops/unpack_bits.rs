@@ -82,8 +82,22 @@ impl Code {
 const OP: &str = "unpack_bits";
 
 impl UnpackBits {
-    fn blocks(&self) -> usize {
+    pub(super) fn blocks(&self) -> usize {
         self.columns.div_ceil(self.block)
+    }
+
+    /// The number that means 0, of each block of each row.
+    pub(super) fn zeros(&self, zeros: Option<&View<'_>>) -> Result<Vec<f64>, GraphError> {
+        let blocks = self.blocks();
+        Ok(match zeros {
+            Some(z) if z.dtype == DType::F32 => floats(z, OP)?,
+            Some(z) => {
+                let row = (blocks * self.bits).div_ceil(8).max(1);
+                let rows = z.bytes.chunks_exact(row).take(self.rows);
+                rows.flat_map(|row| (0..blocks).map(|block| self.number(row, block))).collect()
+            }
+            None => vec![f64::from(1u32 << (self.bits - 1)); self.rows * blocks],
+        })
     }
 
     /// Number `i` of packed bytes.
@@ -151,22 +165,12 @@ impl Operator for UnpackBits {
             });
             return write_floats(dst, OP, values);
         }
-        let float_zeros = match src.get(2) {
-            Some(z) if z.dtype == DType::F32 => Some(floats(z, OP)?),
-            _ => None,
-        };
-        let zero_row = (blocks * self.bits).div_ceil(8);
+        let zeros = self.zeros(src.get(2))?;
         let values = (0..self.rows * self.columns).map(|i| {
             let (row, column) = (i / self.columns, i % self.columns);
-            let block = column / self.block;
-            let zero = match (&float_zeros, src.get(2)) {
-                (Some(zeros), _) => zeros[row * blocks + block],
-                (None, Some(z)) => self.number(&z.bytes[row * zero_row..], block),
-                (None, None) => f64::from(1u32 << (self.bits - 1)),
-            };
-            let q = self
-                .number(src[0].bytes, (row * blocks + block) * self.block + column % self.block);
-            (q - zero) * scales[row * blocks + block]
+            let block = row * blocks + column / self.block;
+            let q = self.number(src[0].bytes, block * self.block + column % self.block);
+            (q - zeros[block]) * scales[block]
         });
         write_floats(dst, OP, values)
     }

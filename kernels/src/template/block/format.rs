@@ -34,6 +34,10 @@ pub enum BlockFormat {
     Q6K,
     /// 32 indices into a table of 16 values, one scale.
     Iq4Nl,
+    /// 32 values of 4 bits, a scale and an offset, both `f32` and before them: `scale * q + offset`. The first value
+    /// of a byte is in its low bits. Of no file format, but what operators of ONNX Runtime's domain hold.
+    /// Activations stay `f32`.
+    U4,
 }
 
 /// The values of [`BlockFormat::Iq4Nl`].
@@ -42,7 +46,7 @@ pub(super) const IQ4_NL: [i8; 16] =
 
 impl BlockFormat {
     /// Every format.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::F32,
         Self::F16,
         Self::Bf16,
@@ -57,6 +61,7 @@ impl BlockFormat {
         Self::Q5K,
         Self::Q6K,
         Self::Iq4Nl,
+        Self::U4,
     ];
 
     /// The name, that of the file format in small letters.
@@ -76,6 +81,7 @@ impl BlockFormat {
             Self::Q5K => "q5_k",
             Self::Q6K => "q6_k",
             Self::Iq4Nl => "iq4_nl",
+            Self::U4 => "u4",
         }
     }
 
@@ -96,7 +102,7 @@ impl BlockFormat {
             Self::Q4_0 | Self::Iq4Nl => 18,
             Self::Q4_1 => 20,
             Self::Q5_0 => 22,
-            Self::Q5_1 => 24,
+            Self::Q5_1 | Self::U4 => 24,
             Self::Q8_0 => 34,
             Self::Q2K => 84,
             Self::Q3K => 110,
@@ -111,10 +117,12 @@ impl BlockFormat {
         self.halves().iter().map(|&at| usize::from(at))
     }
 
-    /// What activations become, for an instruction set that takes signed weights of 8 bits plus `bias`.
-    pub(super) const fn record(self, bias: i32) -> Record {
+    /// What activations become, for an instruction set that takes signed weights of 8 bits plus `bias`, and a
+    /// single column of them or several.
+    pub(super) const fn record(self, bias: i32, single: bool) -> Record {
         match self {
-            Self::F32 | Self::F16 | Self::Bf16 => Record::Float,
+            Self::U4 if single => Record::FloatSum,
+            Self::F32 | Self::F16 | Self::Bf16 | Self::U4 => Record::Float,
             Self::Q4_0 => Record::Zero(8),
             Self::Q5_0 => Record::Zero(16),
             Self::Q8_0 | Self::Iq4Nl => Record::Zero(bias),
@@ -128,7 +136,7 @@ impl BlockFormat {
     /// Offsets in a block of the halves that become the first vectors of a packed block.
     pub(super) const fn halves(self) -> &'static [u16] {
         match self {
-            Self::F32 => &[],
+            Self::F32 | Self::U4 => &[],
             Self::Q4_1 | Self::Q5_1 | Self::Q4K | Self::Q5K => &[0, 2],
             Self::Q2K => &[80, 82],
             Self::Q3K => &[108],
@@ -157,6 +165,7 @@ impl BlockFormat {
             Self::Q5_0 => const { &ascending::<5>(2) },
             Self::Q5_1 => const { &ascending::<5>(4) },
             Self::Q8_0 => const { &ascending::<8>(2) },
+            Self::U4 => const { &ascending::<6>(0) },
             Self::Q2K => const { &ascending::<20>(0) },
             Self::Q3K => &Q3K,
             Self::Q4K => const { &ascending::<35>(4) },

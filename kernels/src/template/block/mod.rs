@@ -2,8 +2,8 @@
 //!
 //! `y[i, r] = sum over c of x[i, c] * w[r, c]` for weights `[n, k]` as GGUF files have them and
 //! activations `[m, k]`. Activations are quantised to signed bytes first, 32 of them with one scale; the
-//! sums of products of a group are exact integers, and only the sum over groups is rounded. How units are
-//! shared out does not change a result.
+//! sums of products of a group are exact integers, and only the sum over groups is rounded. Those of floats, and of
+//! [`BlockFormat::U4`], stay as they are. How units are shared out does not change a result.
 
 mod format;
 mod gather;
@@ -123,6 +123,7 @@ impl Way {
             }
             BlockFormat::Q3K | BlockFormat::Q6K => (row.g16, 10),
             BlockFormat::Q2K => (row.g16m, 12),
+            BlockFormat::U4 => (row.f32, 32),
             _ => (row.g32m, 10),
         };
         Self::Unpacked { unpack, kernels, vectors, single }
@@ -156,7 +157,7 @@ impl BlockMatmulPlan {
         let rows = n.checked_next_multiple_of(row.lanes).ok_or(KernelError::TooLarge { op: OP })?;
         let packed = checked_len(OP, &[rows, k / format.elements(), format.bytes()])?;
         let way = Way::of(row, format);
-        let record = format.record(row.bias);
+        let record = format.record(row.bias, m == 1);
         // The workspace has at most a tile more columns than there are, of at most two words per
         // element; scratch memory has two panels.
         let columns = m.saturating_add(way.kernels()[1].info.w_ob);
@@ -480,7 +481,8 @@ impl BlockMatmulPlan {
                     // SAFETY: the panel has these blocks, and scratch memory the vectors of two.
                     unsafe { unpack(packed.wrapping_add(i * bytes), to, blocks) };
                 }
-                (kernels, &kernels[0], scratch.cast_const().cast(), len * 4, self.params.k / 32)
+                let steps = self.params.k / self.record.words()[1];
+                (kernels, &kernels[0], scratch.cast_const().cast(), len * 4, steps)
             }
         };
         for tile in 0..self.tiles() {

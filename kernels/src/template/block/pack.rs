@@ -219,6 +219,10 @@ impl BlockFormat {
                 Self::Q5_1 => half(0) * (nibble(8, j) + fifth(4, j)) + half(2),
                 Self::Q8_0 => half(0) * f32::from(block[2 + j] as i8),
                 Self::Iq4Nl => half(0) * f32::from(IQ4_NL[nibble(2, j) as usize]),
+                Self::U4 => {
+                    let q = block[8 + j / 2] >> (j % 2 * 4) & 15;
+                    f32::from_bits(word(0)) * f32::from(q) + f32::from_bits(word(4))
+                }
                 Self::Q2K => {
                     let s = block[j / 16];
                     half(80) * f32::from(s & 15) * f32::from(two(16)) - half(82) * f32::from(s >> 4)

@@ -24,6 +24,8 @@ pub(crate) struct PrepareArgs {
 pub(crate) enum Record {
     /// One step of the reduction: an `f32` of each column.
     Float,
+    /// 32 steps of a single column: as they are, and their sum.
+    FloatSum,
     /// 32 steps: eight words of four signed bytes of each column, word by word; the scale of each column;
     /// `-zero` times the sum of each column's bytes, where sums of products start.
     Zero(i32),
@@ -40,6 +42,7 @@ impl Record {
     pub(crate) const fn words(self) -> [usize; 2] {
         match self {
             Self::Float => [1, 1],
+            Self::FloatSum => [33, 32],
             Self::Zero(_) | Self::Sum => [10, 32],
             Self::Zero16(_) | Self::Sum16 => [11, 32],
         }
@@ -69,7 +72,13 @@ pub(super) unsafe fn prepare(args: &PrepareArgs) {
             let (mut bytes, mut scale) = ([0i8; 32], 0.0);
             if c < exist {
                 // SAFETY: column `c` exists and has 32 elements there.
-                (bytes, scale) = group(unsafe { &*x.wrapping_add(b * 32).cast::<[f32; 32]>() });
+                let x = unsafe { &*x.wrapping_add(b * 32).cast::<[f32; 32]>() };
+                if let Record::FloatSum = args.record {
+                    // SAFETY: the record of the only column has as many words, and one more.
+                    unsafe { (*out.cast::<[f32; 32]>(), *out.wrapping_add(32)) = (*x, sum_of(x)) };
+                    continue;
+                }
+                (bytes, scale) = group(x);
             }
             // SAFETY: the record has these words of each column.
             unsafe { write(args, &bytes, scale, out, c) };
@@ -92,7 +101,7 @@ unsafe fn write(args: &PrepareArgs, bytes: &[i8; 32], scale: f32, out: *mut f32,
     let sums = match record {
         Record::Zero(zero) => [whole(bytes, zero), 0.0],
         Record::Zero16(zero) => [whole(first, zero), whole(second, zero)],
-        Record::Sum | Record::Float => [float(bytes), 0.0],
+        Record::Sum | Record::Float | Record::FloatSum => [float(bytes), 0.0],
         Record::Sum16 => [float(first), float(second)],
     };
     let paired = args.paired && wide > 1;
@@ -112,6 +121,16 @@ unsafe fn write(args: &PrepareArgs, bytes: &[i8; 32], scale: f32, out: *mut f32,
             *out.wrapping_add(10 * wide) = sums[1];
         }
     }
+}
+
+/// Of 32 numbers, eight sums at a time.
+#[inline(always)]
+fn sum_of(x: &[f32; 32]) -> f32 {
+    let mut sums = [0.0; 8];
+    for x in x.as_chunks::<8>().0 {
+        sums.iter_mut().zip(x).for_each(|(sum, x)| *sum += x);
+    }
+    sums.iter().sum()
 }
 
 /// Bytes and scale of 32 numbers.

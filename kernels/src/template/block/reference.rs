@@ -92,6 +92,12 @@ fn weight(format: BlockFormat, b: &[u8], n: usize) -> Weight {
             let table = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
             (table[nibble(2) as usize], half(b), 0.0)
         }
+        BlockFormat::U4 => {
+            let float =
+                |at: usize| f64::from(f32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]));
+            let byte = b[8 + n / 2];
+            (int(if n % 2 == 0 { byte % 16 } else { byte / 16 }), float(0), float(4))
+        }
     };
     Weight { q, scale, min }
 }
@@ -130,7 +136,12 @@ pub(super) fn reference(
                 sum[0] += term;
                 sum[1] += term.abs();
             };
-            if format.elements() == 1 {
+            if format == BlockFormat::U4 {
+                for (w, x) in row.iter().zip(x).map(|(w, x)| (w, f64::from(*x))) {
+                    add(w.scale * f64::from(w.q) * x);
+                    add(w.min * x);
+                }
+            } else if format.elements() == 1 {
                 row.iter().zip(x).for_each(|(w, x)| add(w.scale * f64::from(*x)));
             } else {
                 for (w, (q, scale)) in row.chunks_exact(16).zip(&halves) {

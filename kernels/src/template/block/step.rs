@@ -9,6 +9,7 @@
 /// | `g16`, `g16m` | unpacked: two scales (and two minima) of 16 bytes each, eight such words |
 /// | `q4_1`, `q5_0`, `q5_1`, `iq4_nl` | packed blocks of 32; one vector, one column |
 /// | `q2_k` to `q6_k` | packed blocks of 256; one vector, one column |
+/// | `u4` | packed blocks of 32, whose activations are floats; one vector, one column |
 /// | `f32`, `f16`, `bf16` | a vector of floats |
 macro_rules! block_step {
     (q8_0 [$v:tt x $c:tt] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
@@ -163,6 +164,27 @@ macro_rules! block_step {
         block_step! { group $f += a * d * $x }
         $x = $x.wrapping_add(10);
         $w[0] = p.wrapping_add(18 * LANES);
+    };
+    (u4 [1 x 1] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
+        let p = $w[0];
+        let (scale, offset) = (tile!(VWORDS p), tile!(VWORDS p.wrapping_add(4 * LANES)));
+        each!(i in 2 { block_step! { ahead p.wrapping_add(4 * i * LANES), $far } });
+        // As many sums as additions take turns.
+        let mut a = tile!(ZEROS [tile!(VTYPE); 4]);
+        each!(g in 4 {
+            let p = p.wrapping_add((8 + 4 * g) * LANES);
+            let word = tile!(VWORDS p);
+            block_step! { ahead p, $far }
+            each!(i in 8 {
+                let q = block_step! { nibble word, i };
+                a[i % 4] = tile!(VFMA tile!(VSPLAT $x, (8 * g + i)), q, a[i % 4]);
+            });
+        });
+        let sum = tile!(VADD tile!(VADD a[0], a[1]), tile!(VADD a[2], a[3]));
+        $f[0][0] = tile!(VFMA sum, scale, $f[0][0]);
+        $f[0][0] = tile!(VFMA offset, tile!(VSPLAT $x, 32), $f[0][0]);
+        $x = $x.wrapping_add(33);
+        $w[0] = p.wrapping_add(24 * LANES);
     };
     (q4_k [1 x 1] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
         let p = $w[0];
@@ -456,6 +478,8 @@ macro_rules! block_step {
     (unsigned $x:expr, $i:expr) => { tile!(VITOF tile!(VAND tile!(VSHR $x, (8 * ($i) as u32)), tile!(VSETU 0xff))) };
     (signed $x:expr, $i:expr) => {
         tile!(VITOF tile!(VAND tile!(VSHL $x, (24 - 8 * ($i) as u32)), tile!(VSETU 0xff00_0000))) };
+    // Four bits of each lane as a number.
+    (nibble $x:expr, $i:expr) => { tile!(VITOF tile!(VAND tile!(VSHR $x, (4 * ($i) as u32)), tile!(VSETU 15))) };
     // Words of the four quarters, from two upper bits of all and four lower ones of two each.
     (six [$bits:expr, $even:expr, $odd:expr] $low:ident, $high:ident) => {[
         tile!(VOR tile!(VAND $even, $low), tile!(VAND tile!(VSHL $bits, 4), $high)),

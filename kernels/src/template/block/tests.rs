@@ -23,14 +23,16 @@ fn matrix(numbers: &mut Numbers, format: BlockFormat, blocks: usize, scales: Sca
     let mut bytes = numbers.bytes(blocks * format.bytes());
     let floats = numbers.floats(blocks);
     for (i, block) in bytes.chunks_exact_mut(format.bytes()).enumerate() {
-        if matches!(format, BlockFormat::F32 | BlockFormat::Bf16) {
-            let x = match scales {
-                Scales::Exact => [1.0, 0.5, -0.5, 2.0, 3.0][i % 5],
-                Scales::Normal => floats[i],
-                Scales::Odd => [0.0, 1e-40, -1e-39, 1e10, f32::MIN_POSITIVE][i % 5],
-            };
-            let len = block.len();
-            block.copy_from_slice(&x.to_le_bytes()[4 - len..]);
+        if matches!(format, BlockFormat::F32 | BlockFormat::Bf16 | BlockFormat::U4) {
+            // As many as begin a block, of no more bytes than it has.
+            for (j, to) in block.chunks_mut(4).take(2).enumerate() {
+                let x: f32 = match scales {
+                    Scales::Exact => [1.0, 0.5, -0.5, 2.0, 3.0][(i + j) % 5],
+                    Scales::Normal => floats[i] * if j == 0 { 1.0 } else { -7.0 },
+                    Scales::Odd => [0.0, 1e-40, -1e-39, 1e10, f32::MIN_POSITIVE][(i + j) % 5],
+                };
+                to.copy_from_slice(&x.to_le_bytes()[4 - to.len()..]);
+            }
             continue;
         }
         for (j, at) in format.half_offsets().enumerate() {

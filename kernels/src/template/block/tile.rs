@@ -98,7 +98,7 @@ pub(crate) struct BlockRow {
 }
 
 /// The formats with a kernel in [`BlockRow::singles`].
-pub(super) const SINGLES: [BlockFormat; 9] = [
+pub(super) const SINGLES: [BlockFormat; 10] = [
     BlockFormat::Q4_1,
     BlockFormat::Q5_0,
     BlockFormat::Q5_1,
@@ -108,6 +108,7 @@ pub(super) const SINGLES: [BlockFormat; 9] = [
     BlockFormat::Q4K,
     BlockFormat::Q5K,
     BlockFormat::Q6K,
+    BlockFormat::U4,
 ];
 
 macro_rules! block_row {
@@ -147,6 +148,7 @@ macro_rules! block_row {
                     block_tiles! { $isa $isa_name $lanes $feat q4_k $far_k [[1 1]] },
                     block_tiles! { $isa $isa_name $lanes $feat q5_k $far_k [[1 1]] },
                     block_tiles! { $isa $isa_name $lanes $feat q6_k $far_k [[1 1]] },
+                    block_tiles! { $isa $isa_name $lanes $feat u4 $far4 [[1 1]] },
                 ],
                 f32: block_tiles! { $isa $isa_name $lanes $feat f32 $far_f $floats },
                 f16: block_tiles! { $isa $isa_name $lanes $feat f16 $far_f $floats },
@@ -174,6 +176,7 @@ macro_rules! block_row {
                         BlockFormat::Q5K => block_unpacker! { $feat q5_k },
                         BlockFormat::Q6K => block_unpacker! { $feat q6_k },
                         BlockFormat::Iq4Nl => block_unpacker! { $feat iq4_nl },
+                        BlockFormat::U4 => block_unpacker! { $feat u4 },
                         _ => return None,
                     })
                 },

@@ -4,7 +4,7 @@
 //! there is one, formats that have no kernel of their own are read in this way, too.
 
 /// A function that takes a panel apart: `blocks` packed blocks at the first address into 32 steps of the
-/// reduction each, or 256, at the second: floats of scales and minima, then words.
+/// reduction each, or 256, at the second: floats of scales and minima, then words; or floats alone.
 ///
 /// # Safety
 ///
@@ -48,6 +48,15 @@ macro_rules! block_unpack {
             tile!(VSTORE $o, (5 + g), tile!(VTABLE &TABLE, tile!(VAND tile!(VSHR word, 4), low)));
         });
         block_unpack! { next $p, 18 -> $o, 9 }
+    };
+    (u4 $p:ident -> $o:ident) => {
+        let (scale, offset) = (tile!(VWORDS $p), tile!(VWORDS $p.wrapping_add(4 * LANES)));
+        for g in 0..4 {
+            let word = tile!(VWORDS $p.wrapping_add((8 + 4 * g) * LANES));
+            each!(i in 8 { tile!(VSTORE $o, i, tile!(VFMA block_step! { nibble word, i }, scale, offset)); });
+            $o = $o.wrapping_add(8 * LANES);
+        }
+        $p = $p.wrapping_add(24 * LANES);
     };
     (q4_k $p:ident -> $o:ident) => {
         block_unpack! { six_bits $p -> $o }

@@ -400,6 +400,9 @@ fn matmul_nbits(cx: &mut NodeCx<'_>) -> Outputs {
         code: Code::Linear,
     };
     let scales = cast::to(cx, scales, DType::F32)?;
+    if let Some(to) = contrib_quantized::blocks(cx, op)? {
+        return Ok(vec![contrib_quantized::block_product(cx, op, to, [x, w, scales])?]);
+    }
     let w = match cx.opt(4) {
         Some(groups) => {
             let zeros = cx.opt(3);

@@ -9,6 +9,8 @@ use super::contrib::{by_pixel, read, row, write, write_as};
 use super::contrib_attention::{ABSENT, embedded};
 use super::{NodeCx, OpRow, Outputs, cast, conv, matmul, pool, quantize, reduce};
 use crate::graph::TensorId;
+use crate::graph::ops::bits_to_blocks::BitsToBlocks;
+use crate::graph::ops::block_matmul::BlockMatMul;
 use crate::graph::ops::dequantize::Dequantize;
 use crate::graph::ops::gather::Gather;
 use crate::graph::ops::pool::PoolKind;
@@ -267,4 +269,46 @@ pub(super) fn grouped_weights(
     let [scales, zeros] = [scales, zeros].map(|x| cx.op(Gather { axis: 1 }, &[x, groups]));
     let centred = cx.binary(BinaryOp::Sub, numbers, zeros?)?;
     cx.binary(BinaryOp::Mul, centred, scales?)
+}
+
+/// The block-quantised type that holds the weights of a product, if one does: constants in whole blocks, without an
+/// order of their own. With an accuracy of 4, activations may be rounded to 8 bits, as ONNX Runtime does then.
+pub(super) fn blocks(cx: &NodeCx<'_>, from: UnpackBits) -> Result<Option<DType>, NodeError> {
+    let known = [1, 2, 3]
+        .into_iter()
+        .all(|i| cx.opt(i).is_none_or(|id| cx.ctx.constant_value(id).is_some()));
+    if !known || cx.opt(4).is_some() || cx.dims(cx.input(0)?).is_empty() {
+        return Ok(None);
+    }
+    let zeros = cx.opt(3).is_some();
+    let rounded = cx.int("accuracy_level", 0) == 4
+        && cx.floats_input(2)?.is_some_and(|scales| BitsToBlocks::has_halves(&scales));
+    let fits = |to: &DType| BitsToBlocks { from, to: *to }.fits(zeros);
+    let bytes = [DType::Q4_0, DType::Q8_0, DType::Q4_1].into_iter().filter(|_| rounded);
+    Ok(bytes.chain([DType::U4]).find(fits))
+}
+
+/// The product of `x [..., columns]` and such weights, plus the bias of the node.
+pub(super) fn block_product(
+    cx: &mut NodeCx<'_>,
+    from: UnpackBits,
+    to: DType,
+    [x, w, scales]: [TensorId; 3],
+) -> Result<TensorId, NodeError> {
+    let src: Vec<TensorId> = [w, scales].into_iter().chain(cx.opt(3)).collect();
+    let w = cx.op(BitsToBlocks { from, to }, &src)?;
+    let (mut dims, dtype) = (cx.dims(x), cx.dtype(x));
+    let elements: usize = dims.iter().product();
+    let k = dims.pop().unwrap_or_default();
+    // Of no columns the product refuses whatever there is.
+    let rows = elements.checked_div(k).unwrap_or(0);
+    let x = cast::to(cx, x, DType::F32)?;
+    let mut src = vec![cx.reshape(x, &[rows, k])?, w];
+    if let Some(bias) = cx.opt(5) {
+        src.push(cast::to(cx, bias, DType::F32)?);
+    }
+    let y = cx.op(BlockMatMul { bias: src.len() > 2 }, &src)?;
+    dims.push(from.rows);
+    let y = cx.reshape(y, &dims)?;
+    cast::to(cx, y, dtype)
 }

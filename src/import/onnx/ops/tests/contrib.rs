@@ -130,6 +130,24 @@ fn weights_in_codes_and_groups() {
     for (n, k, block) in [(1, 4, 0), (1, 4, 3), (0, i64::MAX, 1), (i64::MAX, 4, 2), (1, -4, 2)] {
         assert!(run(&[0, 1, 1, 0], n, k, block).is_err(), "{n} {k} {block}");
     }
+    // Blocks of 32, which are multiplied as they are.
+    let whole = |x: &[usize], scales: usize, bias: usize, accuracy: i64| {
+        let names = ["N", "K", "block_size", "accuracy_level"];
+        let attrs: Attrs<'_> = names.into_iter().zip([1, 64, 32, accuracy].map(A::I)).collect();
+        let x = f32s(x, &vec![1.0; x.iter().product()]);
+        let given = [x, u8s(&[1, 2, 16]), f32s(&[scales], &vec![0.5; scales])];
+        let mut inputs = given.map(Some).to_vec();
+        inputs.extend([None, None, Some(f32s(&[bias], &vec![1.0; bias]))]);
+        run_of("com.microsoft", "MatMulNBits", 1, &attrs, &inputs, 1)
+    };
+    for accuracy in [0, 4] {
+        assert_eq!(whole(&[2, 3, 64], 2, 1, accuracy).unwrap()[0].dims(), [2, 3, 1]);
+        assert_eq!(whole(&[0, 64], 2, 1, accuracy).unwrap()[0].dims(), [0, 1]);
+        for x in [&[2, 63][..], &[2, 0], &[0, 63], &[], &[128]] {
+            assert!(whole(x, 2, 1, accuracy).is_err(), "{x:?}");
+        }
+        assert!(whole(&[64], 3, 1, accuracy).is_err() && whole(&[64], 2, 2, accuracy).is_err());
+    }
 }
 
 #[test]
