@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::elements::{around, expect_dtype};
+use super::elements::{around, expect_dtype, low_bits};
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, View, ViewMut};
 use crate::tensor::DType;
@@ -58,42 +58,34 @@ impl Operator for ArgReduce {
         }
         let (x, dtype) = (src[0].bytes, src[0].dtype);
         let y = dst.slice::<i64>(OP)?;
-        // With the sign flipped, unsigned integers are in the order of signed ones, whose code is theirs then.
-        let unsigned = matches!(dtype, DType::U8 | DType::U16 | DType::U32 | DType::U64);
         macro_rules! planes {
-            ($type:ty, $as_number:expr) => {
-                planes!(of bytemuck::cast_slice::<u8, $type>(x), $as_number)
-            };
-            (of $x:expr, $as_number:expr) => {
+            ($x:expr, $as_number:expr) => {
                 for (x, y) in $x.chunks_exact(extent * inner).zip(y.chunks_exact_mut(inner)) {
                     self.lanes(x, y, $as_number);
                 }
             };
-            (integers $type:ty) => {{
-                let flip = if unsigned { <$type>::MIN } else { 0 };
-                planes!($type, |x: $type| x ^ flip)
-            }};
         }
+        // What a wider type holds exactly is in its order, and needs no code of its own.
         match dtype {
-            DType::F64 => planes!(f64, |x| x),
-            // What f32 holds exactly is in its order, and needs no code of its own.
-            DType::F32 | DType::F16 | DType::BF16 | DType::I16 | DType::U16 => {
-                planes!(of floats_of(&src[0])?, |x| x)
+            DType::F64 => planes!(bytemuck::cast_slice::<u8, f64>(x), |x| x),
+            DType::I32 | DType::U32 | DType::I64 | DType::U64 => {
+                // With the sign flipped, unsigned integers are in the order of signed ones.
+                let flip = if dtype == DType::U64 { i64::MIN } else { 0 };
+                planes!(low_bits(&src[0], OP)?, |x| x ^ flip);
             }
-            DType::I8 | DType::U8 => planes!(integers i8),
-            DType::I32 | DType::U32 => planes!(integers i32),
-            DType::I64 | DType::U64 => planes!(integers i64),
-            dtype => return Err(GraphError::UnsupportedDType { op: OP, dtype }),
+            _ => planes!(floats_of(&src[0])?, |x| x),
         }
         Ok(())
     }
 }
 
-/// Elements of floats and of 16 bits as f32.
+/// Floats of up to 32 bits and integers of up to 16 as f32.
 fn floats_of<'a>(x: &View<'a>) -> Result<Cow<'a, [f32]>, GraphError> {
     Ok(Cow::Owned(match x.dtype {
         DType::F16 => x.slice::<half::f16>(OP)?.iter().map(|v| v.to_f32()).collect(),
         DType::BF16 => x.slice::<half::bf16>(OP)?.iter().map(|v| v.to_f32()).collect(),
+        DType::I8 => x.slice::<i8>(OP)?.iter().map(|&v| v.into()).collect(),
+        DType::U8 => x.slice::<u8>(OP)?.iter().map(|&v| v.into()).collect(),
         DType::I16 => x.slice::<i16>(OP)?.iter().map(|&v| v.into()).collect(),
         DType::U16 => x.slice::<u16>(OP)?.iter().map(|&v| v.into()).collect(),
         _ => return Ok(Cow::Borrowed(x.slice::<f32>(OP)?)),

@@ -95,6 +95,8 @@ impl Step {
             "q3_k" => step(32, 8, 0, 0),
             "q6_k" => step(16, 4, 0, 0),
             "q2_k" => step(16, 4, 4, 0),
+            // Floats, whose products are one each.
+            "u4" => step(32, 1, 1, 0),
             "f32" => step(1, 0, 0, 1),
             // A conversion each.
             "f16" | "bf16" => step(1, 0, 0, 2),
