@@ -177,7 +177,7 @@ macro_rules! block_step {
             block_step! { ahead p, $far }
             each!(i in 8 {
                 let q = block_step! { nibble word, i };
-                a[i % 4] = tile!(VFMA tile!(VSPLAT $x, (8 * g + i)), q, a[i % 4]);
+                a[i % 4] = block_step! { turn tile!(VFMA tile!(VSPLAT $x, (8 * g + i)), q, a[i % 4]) };
             });
         });
         let sum = tile!(VADD tile!(VADD a[0], a[1]), tile!(VADD a[2], a[3]));
