@@ -1,7 +1,9 @@
 //! Element-wise functions of the bits or remainders of two operands.
 
 use super::binary::Broadcast;
-use super::elements::{expect_dtype, is_integer};
+use super::elements::{
+    expect_dtype, floats, is_integer, low_bits, write_floats, write_low_bits,
+};
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, View, ViewMut};
 use crate::tensor::{DType, broadcast};
@@ -103,38 +105,27 @@ impl Operator for Bits {
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
         let name = self.name();
         let [ia, ib] = [0, 1].map(|i| Broadcast::new(src[i].dims, dst.dims));
-        macro_rules! zip {
-            ($t:ty, $f:expr) => {{
-                let (a, b, f) = (src[0].slice::<$t>(name)?, src[1].slice::<$t>(name)?, $f);
-                for (i, y) in dst.slice::<$t>(name)?.iter_mut().enumerate() {
-                    *y = f(a[ia.index(i)], b[ib.index(i)]).ok_or_else(|| {
-                        let what = "a zero divisor of integers".to_owned();
-                        GraphError::Unsupported { op: name, what }
-                    })?;
-                }
-                Ok(())
-            }};
+        let places = (0..dst.dims.iter().product()).map(|i| (ia.index(i), ib.index(i)));
+        if src[0].dtype.is_float() {
+            let (a, b) = (floats(&src[0], name)?, floats(&src[1], name)?);
+            return write_floats(dst, name, places.map(|(i, j)| self.floats(a[i], b[j])));
         }
-        macro_rules! integers {
-            ($t:ty) => {
-                zip!($t, on!($t, self.op))
-            };
-        }
-        match src[0].dtype {
-            DType::F32 => {
-                zip!(f32, |a, b| Some(self.floats(f64::from(a), f64::from(b)) as f32))
-            }
-            DType::F64 => zip!(f64, |a, b| Some(self.floats(a, b))),
-            DType::I8 => integers!(i8),
-            DType::U8 => integers!(u8),
-            DType::I16 => integers!(i16),
-            DType::U16 => integers!(u16),
-            DType::I32 => integers!(i32),
-            DType::U32 => integers!(u32),
-            DType::I64 => integers!(i64),
-            DType::U64 => integers!(u64),
-            dtype => Err(GraphError::UnsupportedDType { op: name, dtype }),
-        }
+        // The low bits of a result are those of the result of 64 bits, and what a narrow type would shift out is
+        // above them.
+        let (a, b) = (low_bits(&src[0], name)?, low_bits(&src[1], name)?);
+        let unsigned =
+            matches!(src[0].dtype, DType::U8 | DType::U16 | DType::U32 | DType::U64);
+        let of = |a: i64, b: i64| match unsigned {
+            true => on!(u64, self.op)(a as u64, b as u64).map(|y| y as i64),
+            false => on!(i64, self.op)(a, b),
+        };
+        let y = places.map(|(i, j)| {
+            of(a[i], b[j]).ok_or_else(|| {
+                let what = "a zero divisor of integers".to_owned();
+                GraphError::Unsupported { op: name, what }
+            })
+        });
+        write_low_bits(dst, name, &y.collect::<Result<Vec<i64>, _>>()?)
     }
 }
 

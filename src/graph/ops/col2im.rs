@@ -1,10 +1,11 @@
 //! Columns of blocks back to a picture.
 
-use super::cast::Number;
-use super::elements::{checked_count, expect_dtype, unravel};
+use super::elements::{
+    checked_count, expect_dtype, floats, low_bits, unravel, write_floats, write_low_bits,
+};
 use super::windows::Windows;
 use super::{Operator, expect_operands};
-use crate::graph::{GraphError, Info, View, ViewMut, with_element};
+use crate::graph::{GraphError, Info, View, ViewMut};
 use crate::tensor::DType;
 
 /// Sums up blocks `[n, c * block cells, blocks]` where they stand in `[n, c, image...]`, as ONNX
@@ -46,34 +47,43 @@ impl Operator for Col2Im {
     }
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
+        let [blocks, planes] = [src[0].dims[2], dst.dims[0] * dst.dims[1]];
+        // Floats are summed in f64, and integers wrap around.
+        if dst.dtype.is_float() {
+            let sums = self.sums(&floats(&src[0], OP)?, blocks, planes, |a, b| a + b);
+            return write_floats(dst, OP, sums);
+        }
+        let sums = self.sums(&low_bits(&src[0], OP)?, blocks, planes, i64::wrapping_add);
+        write_low_bits(dst, OP, &sums)
+    }
+}
+
+impl Col2Im {
+    /// What the elements of `planes` pictures add up to.
+    fn sums<T: Copy + Default>(
+        &self,
+        x: &[T],
+        blocks: usize,
+        planes: usize,
+        add: fn(T, T) -> T,
+    ) -> Vec<T> {
         let area: usize = self.image.iter().product();
         let cells: usize = self.windows.size.iter().product();
-        let blocks = src[0].dims[2];
-        let planes = dst.dims[0] * dst.dims[1];
-        with_element!(dst.dtype, OP, T => {
-            let (x, y) = (src[0].slice::<T>(OP)?, dst.slice::<T>(OP)?);
-            // Floats are summed in f64, and integers wrap around.
-            let mut sums = vec![(0.0, 0i64); y.len()];
-            let mut at = vec![0; self.image.len()];
-            let mut taps = Vec::new();
-            for block in 0..blocks {
-                unravel(block, &self.windows.count, &mut at);
-                // The same cells of each plane.
-                taps.clear();
-                self.windows.for_each(&at, &self.image, &mut |tap, cell| taps.push((tap, cell)));
-                for plane in 0..planes {
-                    for &(tap, cell) in &taps {
-                        let value = x[(plane * cells + tap) * blocks + block];
-                        let (float, int) = &mut sums[plane * area + cell];
-                        *float += value.to_float();
-                        *int = int.wrapping_add(value.to_int());
-                    }
+        let mut sums = vec![T::default(); planes * area];
+        let mut at = vec![0; self.image.len()];
+        let mut taps = Vec::new();
+        for block in 0..blocks {
+            unravel(block, &self.windows.count, &mut at);
+            // The same cells of each plane.
+            taps.clear();
+            self.windows.for_each(&at, &self.image, &mut |tap, cell| taps.push((tap, cell)));
+            for plane in 0..planes {
+                for &(tap, cell) in &taps {
+                    let sum = &mut sums[plane * area + cell];
+                    *sum = add(*sum, x[(plane * cells + tap) * blocks + block]);
                 }
             }
-            for (y, (float, int)) in y.iter_mut().zip(sums) {
-                *y = if T::FLOAT { T::from_float(float) } else { T::from_int(int) };
-            }
-            Ok(())
-        })
+        }
+        sums
     }
 }

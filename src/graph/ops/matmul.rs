@@ -8,6 +8,7 @@ use bytemuck::{cast_slice, cast_slice_mut};
 use tilewright_kernels::{Activation, Epilogue, MatmulParams, MatmulPlan, Workload};
 
 use super::binary::Broadcast;
+use super::elements::{low_bits, write_low_bits};
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::{AlignedBytes, DType, broadcast};
@@ -109,39 +110,48 @@ impl Operator for MatMul {
         let s = self.sizes(src[0].dims, src[1].dims)?;
         let (ab, bb): (Broadcast, Broadcast) = batches(src[0].dims, src[1].dims, &s.batch);
         macro_rules! product {
-            ($t:ty, $sum:ty, $finish:expr) => {{
-                let bias = if self.bias { Some(cast_slice::<_, $t>(src[2].bytes)) } else { None };
-                let (a, b) = (cast_slice::<_, $t>(src[0].bytes), cast_slice::<_, $t>(src[1].bytes));
-                let added = self.residual_operand().map(|i| cast_slice::<_, $t>(src[i].bytes));
-                let c = cast_slice_mut::<_, $t>(dst.bytes);
+            ($t:ty, $sum:ty, $of:expr, $c:expr, $finish:expr) => {{
+                let bias = if self.bias { Some($of(2)) } else { None };
+                let (a, b, c) = ($of(0), $of(1), $c);
+                let added = self.residual_operand().map($of);
                 for (i, row) in c.chunks_exact_mut(s.n.max(1)).enumerate() {
                     let (p, r) = (i / s.m, i % s.m);
                     let a = &a[(ab.index(p) * s.m + r) * s.k..][..s.k];
                     let b = &b[bb.index(p) * s.k * s.n..][..s.k * s.n];
                     row_product::<$t, $sum>(a, b, self.transposed_b, row, |col, sum| {
-                        let added = added.map(|v| v[i * s.n + col]).unwrap_or_default();
-                        $finish(sum, bias.map(|v| v[col]).unwrap_or_default(), added)
+                        let added = added.as_ref().map(|v| v[i * s.n + col]).unwrap_or_default();
+                        $finish(sum, bias.as_ref().map(|v| v[col]).unwrap_or_default(), added)
                     });
                 }
-                Ok(())
             }};
+            ($t:ty, $finish:expr) => {
+                product!(
+                    $t,
+                    f64,
+                    |i: usize| cast_slice::<_, $t>(src[i].bytes),
+                    cast_slice_mut::<_, $t>(dst.bytes),
+                    $finish
+                )
+            };
         }
         match dst.dtype {
-            DType::F32 => product!(f32, f64, |sum: f64, bias: f32, added: f32| {
+            DType::F32 => product!(f32, |sum: f64, bias: f32, added: f32| {
                 let sum = sum + f64::from(bias) + f64::from(added);
                 super::unary::activate(self.activation, sum as f32)
             }),
             // Only of f32 there is a residual.
-            DType::F64 => product!(f64, f64, |sum: f64, bias: f64, _| sum + bias),
-            // What wraps around has the same bits with and without a sign.
-            DType::I32 | DType::U32 => {
-                product!(i32, i32, |sum: i32, bias, _| sum.wrapping_add(bias))
+            DType::F64 => product!(f64, |sum: f64, bias: f64, _| sum + bias),
+            // What wraps around has the same low bits in all widths, with and without a sign.
+            DType::I32 | DType::U32 | DType::I64 | DType::U64 => {
+                let mut c = vec![0; dst.dims.iter().product()];
+                let values = src.iter().map(|x| low_bits(x, OP)).collect::<Result<Vec<_>, _>>()?;
+                let of = |i: usize| &values[i];
+                product!(i64, i64, of, &mut c, |sum: i64, bias, _| sum.wrapping_add(bias));
+                return write_low_bits(dst, OP, &c);
             }
-            DType::I64 | DType::U64 => {
-                product!(i64, i64, |sum: i64, bias, _| sum.wrapping_add(bias))
-            }
-            dtype => Err(GraphError::UnsupportedDType { op: OP, dtype }),
+            dtype => return Err(GraphError::UnsupportedDType { op: OP, dtype }),
         }
+        Ok(())
     }
 
     fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
@@ -269,7 +279,6 @@ macro_rules! multiply_adds {
 }
 multiply_adds! {
     f64: |s, a, b| s + a * b,
-    i32: |s: i32, a: i32, b| s.wrapping_add(a.wrapping_mul(b)),
     i64: |s: i64, a: i64, b| s.wrapping_add(a.wrapping_mul(b))
 }
 
