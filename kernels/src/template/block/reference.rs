@@ -96,7 +96,7 @@ fn weight(format: BlockFormat, b: &[u8], n: usize) -> Weight {
             let float =
                 |at: usize| f64::from(f32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]));
             let byte = b[8 + n / 2];
-            (int(if n % 2 == 0 { byte % 16 } else { byte / 16 }), float(0), float(4))
+            (int(byte >> (n % 2 * 4) & 15), float(0), float(4))
         }
     };
     Weight { q, scale, min }
