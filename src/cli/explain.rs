@@ -91,7 +91,9 @@ fn work(kernel: &str) -> (Dtype, f64) {
             let m: f64 = tile.split('x').next().and_then(|m| m.parse().ok()).unwrap_or(1.0);
             (named.unwrap_or(Dtype::F32), ((m + 2.0) / (3.0 * m)).powi(2))
         }
-        // Blocks of integers are multiplied as bytes, floats that take their place with f32.
+        // Blocks of integers are multiplied as bytes, but for those whose activations stay floats; floats that take
+        // their place with f32.
+        ["block", "u4", ..] => (Dtype::F32, 1.0),
         ["block", ..] => (named.map_or(Dtype::I8, |_| Dtype::F32), 1.0),
         _ => (named.unwrap_or(Dtype::F32), 1.0),
     }

@@ -281,7 +281,9 @@ pub(super) fn blocks(cx: &NodeCx<'_>, from: UnpackBits) -> Result<Option<DType>,
         return Ok(None);
     }
     let zeros = cx.opt(3).is_some();
+    // Zero points that are floats may be anything.
     let rounded = cx.int("accuracy_level", 0) == 4
+        && cx.opt(3).is_none_or(|z| cx.dtype(z) == DType::U8)
         && cx.floats_input(2)?.is_some_and(|scales| BitsToBlocks::has_halves(&scales));
     let fits = |to: &DType| BitsToBlocks { from, to: *to }.fits(zeros);
     let bytes = [DType::Q4_0, DType::Q8_0, DType::Q4_1].into_iter().filter(|_| rounded);
