@@ -231,10 +231,25 @@ fn wasm() -> Result<(), String> {
 
 /// The program there is outside the workspace, but builds into the folder of the other emulators.
 fn cortex_m() -> Result<(), String> {
-    let target = std::path::absolute(target_dir().join("emulated")).map_err(|e| e.to_string())?;
-    let mut command = cargo();
-    command.current_dir("ports/cortex-m").env("CARGO_TARGET_DIR", target);
+    let mut command = on_cortex_m(cargo())?;
     finish(command.args(["run", "--quiet", "--release"]))
+}
+
+/// What `clippy` finds in the program for a Cortex-M, where its target is installed.
+///
+/// # Errors
+/// What it found.
+pub(crate) fn port_lints(clippy: Command) -> Result<(), String> {
+    if !has_target(CORTEX_M) {
+        return Ok(());
+    }
+    finish(on_cortex_m(clippy)?.args(["--", "-D", "warnings"]))
+}
+
+fn on_cortex_m(mut cargo: Command) -> Result<Command, String> {
+    let target = std::path::absolute(target_dir().join("emulated")).map_err(|e| e.to_string())?;
+    cargo.current_dir("ports/cortex-m").env("CARGO_TARGET_DIR", target);
+    Ok(cargo)
 }
 
 fn self_test() -> Result<(), String> {
