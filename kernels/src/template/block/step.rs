@@ -169,18 +169,20 @@ macro_rules! block_step {
         let p = $w[0];
         let (scale, offset) = (tile!(VWORDS p), tile!(VWORDS p.wrapping_add(4 * LANES)));
         each!(i in 2 { block_step! { ahead p.wrapping_add(4 * i * LANES), $far } });
-        // As many sums as additions take turns.
+        // A sum for each place of four bits in sixteen, which stay there: sum `i` is of numbers times 16^i.
         let mut a = tile!(ZEROS [tile!(VTYPE); 4]);
         each!(g in 4 {
             let p = p.wrapping_add((8 + 4 * g) * LANES);
-            let word = tile!(VWORDS p);
+            let low = tile!(VWORDS p);
+            let high = tile!(VSHR low, 16);
             block_step! { ahead p, $far }
             each!(i in 8 {
-                let q = block_step! { nibble word, i };
+                let q = block_step! { nibble (if i < 4 { low } else { high }), i % 4 };
                 a[i % 4] = block_step! { turn tile!(VFMA tile!(VSPLAT $x, (8 * g + i)), q, a[i % 4]) };
             });
         });
-        let sum = tile!(VADD tile!(VADD a[0], a[1]), tile!(VADD a[2], a[3]));
+        let less = tile!(VSET 1.0 / 16.0);
+        let sum = tile!(VFMA tile!(VFMA tile!(VFMA a[3], less, a[2]), less, a[1]), less, a[0]);
         $f[0][0] = tile!(VFMA sum, scale, $f[0][0]);
         $f[0][0] = tile!(VFMA offset, tile!(VSPLAT $x, 32), $f[0][0]);
         $x = $x.wrapping_add(33);
@@ -478,8 +480,8 @@ macro_rules! block_step {
     (unsigned $x:expr, $i:expr) => { tile!(VITOF tile!(VAND tile!(VSHR $x, (8 * ($i) as u32)), tile!(VSETU 0xff))) };
     (signed $x:expr, $i:expr) => {
         tile!(VITOF tile!(VAND tile!(VSHL $x, (24 - 8 * ($i) as u32)), tile!(VSETU 0xff00_0000))) };
-    // Four bits of each lane as a number.
-    (nibble $x:expr, $i:expr) => { tile!(VITOF tile!(VAND tile!(VSHR $x, (4 * ($i) as u32)), tile!(VSETU 15))) };
+    // Four bits of each lane as a number, times 16^i.
+    (nibble $x:expr, $i:expr) => { tile!(VITOF tile!(VAND $x, tile!(VSETU 15 << (4 * ($i) as u32)))) };
     // Words of the four quarters, from two upper bits of all and four lower ones of two each.
     (six [$bits:expr, $even:expr, $odd:expr] $low:ident, $high:ident) => {[
         tile!(VOR tile!(VAND $even, $low), tile!(VAND tile!(VSHL $bits, 4), $high)),

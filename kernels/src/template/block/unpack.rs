@@ -53,7 +53,11 @@ macro_rules! block_unpack {
         let (scale, offset) = (tile!(VWORDS $p), tile!(VWORDS $p.wrapping_add(4 * LANES)));
         for g in 0..4 {
             let word = tile!(VWORDS $p.wrapping_add((8 + 4 * g) * LANES));
-            each!(i in 8 { tile!(VSTORE $o, i, tile!(VFMA block_step! { nibble word, i }, scale, offset)); });
+            // Not in place, as a product of one column does: parts of small scales would lose digits.
+            each!(i in 8 {
+                let q = block_step! { nibble tile!(VSHR word, (4 * i as u32)), 0 };
+                tile!(VSTORE $o, i, tile!(VFMA q, scale, offset));
+            });
             $o = $o.wrapping_add(8 * LANES);
         }
         $p = $p.wrapping_add(24 * LANES);
