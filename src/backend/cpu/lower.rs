@@ -113,7 +113,12 @@ fn lower(
     let dst = record.info();
     let cache: &ConstCache = cx.cache();
     let macs = operator.macs(&src, &dst);
-    let bytes: usize = src.iter().chain([&dst]).filter_map(|i| i.stored_bytes()).sum();
+    let result = dst.stored_bytes().unwrap_or(0);
+    let mut read: Vec<usize> = src.iter().filter_map(Info::stored_bytes).collect();
+    if let Some(table) = read.first_mut().filter(|_| operator.looks_up()) {
+        *table = result.min(*table);
+    }
+    let bytes = read.iter().sum::<usize>() + result;
     let cost = estimate(isa, macs, bytes as u64);
     let worth = usize::try_from(cost / SHARE_NS).unwrap_or(usize::MAX);
     let threads = threads.min(worth).max(1);

@@ -44,6 +44,10 @@ impl Operator for Embedding {
         OP
     }
 
+    fn looks_up(&self) -> bool {
+        true
+    }
+
     fn infer(&self, src: &[Info]) -> Result<Info, GraphError> {
         expect_operands(OP, src, 2..=2, "a matrix and row numbers")?;
         let (matrix, ids) = (&src[0], &src[1]);

@@ -24,6 +24,10 @@ impl Operator for Gather {
         OP
     }
 
+    fn looks_up(&self) -> bool {
+        true
+    }
+
     fn infer(&self, src: &[Info]) -> Result<Info, GraphError> {
         expect_operands(OP, src, 2..=2, "2")?;
         let (x, indices) = (&src[0], &src[1]);

@@ -28,6 +28,10 @@ impl Operator for GatherNd {
         OP
     }
 
+    fn looks_up(&self) -> bool {
+        true
+    }
+
     fn infer(&self, src: &[Info]) -> Result<Info, GraphError> {
         expect_operands(OP, src, 2..=2, "2")?;
         let (x, indices, b) = (&src[0], &src[1], self.batch_dims);
