@@ -79,7 +79,7 @@ impl Context {
     }
 
     /// From now on, constants that are dequantised stay integers with a scale, for
-    /// [`passes::use_integers`] to find; [`passes::fold_constants`] makes numbers of the rest.
+    /// [`passes::use_integers`] and [`passes::use_nibbles`] to find; [`passes::fold_constants`] makes numbers of the rest.
     pub fn keep_quantized(&mut self) {
         self.keep_quantized = true;
     }

@@ -53,6 +53,11 @@ pub trait Operator {
         LayoutRule::Plain
     }
 
+    /// Whether it reads no more of its first operand than the result has: some rows of a table.
+    fn looks_up(&self) -> bool {
+        false
+    }
+
     /// Multiply-adds for these operands; 0 for operators that only move or map elements.
     fn macs(&self, src: &[Info], dst: &Info) -> u64 {
         let _ = (src, dst);
@@ -242,6 +247,7 @@ ops! {
         kv_conv::KvConv,
         linear_attention::LinearAttention,
         math::Math,
+        nibbles_to_blocks::NibblesToBlocks,
         nll_loss::NllLoss,
         norm::Norm,
         one_hot::OneHot,

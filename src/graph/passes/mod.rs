@@ -10,7 +10,9 @@ mod layout;
 mod lookup;
 mod moves;
 mod neighbours;
+mod nibbles;
 mod pattern;
+mod phases;
 mod scaled;
 
 pub use attention::use_attention;
@@ -21,6 +23,8 @@ pub use integer::{use_integer_products, use_integers};
 pub use layer_norm::use_layer_norm;
 pub use layout::assign_layouts;
 pub use neighbours::fuse_neighbours;
+pub use nibbles::use_nibbles;
+pub use phases::use_phases;
 pub use scaled::use_scaled_products;
 
 use std::sync::Arc;
@@ -37,11 +41,15 @@ pub fn optimize(cx: &mut Context, outputs: &[TensorId], threads: usize) -> Resul
     if cfg!(feature = "ops-int8") {
         use_integers(cx, outputs)?;
     }
+    if cfg!(feature = "ops-more") {
+        use_nibbles(cx, outputs)?;
+    }
     fold_constants(cx, outputs)?;
     if cfg!(feature = "ops-int8") {
         use_scaled_products(cx, outputs)?;
     }
     if cfg!(feature = "ops-more") {
+        use_phases(cx, outputs)?;
         use_gelu(cx, outputs)?;
         use_layer_norm(cx, outputs)?;
         use_attention(cx, outputs)?;
