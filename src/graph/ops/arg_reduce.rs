@@ -1,8 +1,6 @@
 //! Positions of extremes.
 
-use std::borrow::Cow;
-
-use super::elements::{around, expect_dtype, low_bits};
+use super::elements::{around, expect_dtype, in_order, narrow};
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, View, ViewMut};
 use crate::tensor::DType;
@@ -69,27 +67,12 @@ impl Operator for ArgReduce {
         match dtype {
             DType::F64 => planes!(bytemuck::cast_slice::<u8, f64>(x), |x| x),
             DType::I32 | DType::U32 | DType::I64 | DType::U64 => {
-                // With the sign flipped, unsigned integers are in the order of signed ones.
-                let flip = if dtype == DType::U64 { i64::MIN } else { 0 };
-                planes!(low_bits(&src[0], OP)?, |x| x ^ flip);
+                planes!(in_order(&src[0], OP)?, |x| x);
             }
-            _ => planes!(floats_of(&src[0])?, |x| x),
+            _ => planes!(narrow(&src[0], OP)?, |x| x),
         }
         Ok(())
     }
-}
-
-/// Floats of up to 32 bits and integers of up to 16 as f32.
-fn floats_of<'a>(x: &View<'a>) -> Result<Cow<'a, [f32]>, GraphError> {
-    Ok(Cow::Owned(match x.dtype {
-        DType::F16 => x.slice::<half::f16>(OP)?.iter().map(|v| v.to_f32()).collect(),
-        DType::BF16 => x.slice::<half::bf16>(OP)?.iter().map(|v| v.to_f32()).collect(),
-        DType::I8 => x.slice::<i8>(OP)?.iter().map(|&v| v.into()).collect(),
-        DType::U8 => x.slice::<u8>(OP)?.iter().map(|&v| v.into()).collect(),
-        DType::I16 => x.slice::<i16>(OP)?.iter().map(|&v| v.into()).collect(),
-        DType::U16 => x.slice::<u16>(OP)?.iter().map(|&v| v.into()).collect(),
-        _ => return Ok(Cow::Borrowed(x.slice::<f32>(OP)?)),
-    }))
 }
 
 /// Lanes, neighbours behind the axis, that are looked at together: what is best so far stays in the first-level cache,

@@ -1,8 +1,9 @@
 //! Comparisons and logic of two operands.
 
 use super::binary::rows;
+use super::elements::{in_order, narrow};
 use super::{Operator, expect_operands};
-use crate::graph::{GraphError, Info, View, ViewMut, with_element};
+use crate::graph::{GraphError, Info, View, ViewMut};
 use crate::tensor::{DType, broadcast};
 
 /// What is asked of two elements.
@@ -72,14 +73,23 @@ impl Operator for Compare {
             };
             return rows(OP, x, y, dims, dst, |a, b| u8::from(holds(a, b)));
         }
-        // One loop for each type.
         let less = u8::from(op != CompareOp::Equal);
         let equal = u8::from(op != CompareOp::Less);
-        with_element!(a.dtype, OP, T => {
-            let (x, y) = (a.slice::<T>(OP)?, b.slice::<T>(OP)?);
-            let holds = |a, b| (u8::from(a < b) & less) | (u8::from(a == b) & equal);
-            rows(OP, x, y, dims, dst, holds)
-        })
+        macro_rules! compared {
+            ($x:expr, $y:expr) => {
+                rows(OP, $x, $y, dims, dst, |a, b| {
+                    (u8::from(a < b) & less) | (u8::from(a == b) & equal)
+                })
+            };
+        }
+        // What a wider type holds exactly is in its order, and needs no loop of its own.
+        match a.dtype {
+            DType::F64 => compared!(a.slice::<f64>(OP)?, b.slice::<f64>(OP)?),
+            DType::Bool | DType::I32 | DType::U32 | DType::I64 | DType::U64 => {
+                compared!(&in_order(a, OP)?, &in_order(b, OP)?)
+            }
+            _ => compared!(&narrow(a, OP)?, &narrow(b, OP)?),
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! What references share: positions, indices, and elements as numbers.
 
+use std::borrow::Cow;
+
 use super::cast::Number;
 use crate::graph::{GraphError, Info, View, ViewMut, with_element};
 use crate::tensor::DType;
@@ -73,6 +75,28 @@ pub(super) fn write_floats(
 /// The low 64 bits of the elements of a type that is no float; those of `u64` are the same with and without a sign.
 pub(super) fn low_bits(x: &View<'_>, op: &'static str) -> Result<Vec<i64>, GraphError> {
     with_element!(x.dtype, op, T => Ok(x.slice::<T>(op)?.iter().map(|v| v.to_int()).collect()))
+}
+
+/// The same, in the order of the numbers: the sign of u64 is flipped.
+pub(super) fn in_order(x: &View<'_>, op: &'static str) -> Result<Vec<i64>, GraphError> {
+    let mut numbers = low_bits(x, op)?;
+    if x.dtype == DType::U64 {
+        numbers.iter_mut().for_each(|v| *v ^= i64::MIN);
+    }
+    Ok(numbers)
+}
+
+/// Floats of up to 32 bits and integers of up to 16 as f32, which holds them exactly.
+pub(super) fn narrow<'a>(x: &View<'a>, op: &'static str) -> Result<Cow<'a, [f32]>, GraphError> {
+    Ok(Cow::Owned(match x.dtype {
+        DType::F16 => x.slice::<half::f16>(op)?.iter().map(|v| v.to_f32()).collect(),
+        DType::BF16 => x.slice::<half::bf16>(op)?.iter().map(|v| v.to_f32()).collect(),
+        DType::I8 => x.slice::<i8>(op)?.iter().map(|&v| v.into()).collect(),
+        DType::U8 => x.slice::<u8>(op)?.iter().map(|&v| v.into()).collect(),
+        DType::I16 => x.slice::<i16>(op)?.iter().map(|&v| v.into()).collect(),
+        DType::U16 => x.slice::<u16>(op)?.iter().map(|&v| v.into()).collect(),
+        _ => return Ok(Cow::Borrowed(x.slice::<f32>(op)?)),
+    }))
 }
 
 /// Writes the low bits of integers to the result's type.

@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use super::cast::Number;
-use super::elements::{checked_count, expect_dtype, floats, is_nan, unravel, write_floats};
+use super::elements::{checked_count, expect_dtype, floats, in_order, is_nan, narrow, unravel, write_floats};
 use super::windows::Windows;
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut, with_element};
@@ -53,18 +53,13 @@ impl PoolNd {
         position / area * area + column
     }
 
-    /// Position and value of the largest element of each window.
-    fn maxima<T: Number + PartialOrd>(
-        &self,
-        dims: &[usize],
-        x: &[T],
-        f: &mut dyn FnMut(Option<usize>),
-    ) {
+    /// Where the largest element of each window is, if the window has elements.
+    fn maxima<T: PartialOrd>(&self, dims: &[usize], x: &[T]) -> Vec<Option<usize>> {
         let spatial = &dims[2..];
         let (area, windows) =
             (spatial.iter().product::<usize>(), self.windows.count.iter().product::<usize>());
         let mut at = vec![0; spatial.len()];
-        for i in 0..dims[0] * dims[1] * windows {
+        let largest = |i: usize| {
             unravel(i % windows, &self.windows.count, &mut at);
             let first = i / windows * area;
             let mut best: Option<usize> = None;
@@ -74,8 +69,20 @@ impl PoolNd {
                     best = Some(first + cell);
                 }
             });
-            f(best);
-        }
+            best
+        };
+        (0..dims[0] * dims[1] * windows).map(largest).collect()
+    }
+
+    /// The same for a tensor: what a wider type holds exactly is in its order, and needs no code of its own.
+    fn maxima_of(&self, x: &View<'_>) -> Result<Vec<Option<usize>>, GraphError> {
+        Ok(match x.dtype {
+            DType::F64 => self.maxima(x.dims, &floats(x, OP)?),
+            DType::Bool | DType::I32 | DType::U32 | DType::I64 | DType::U64 => {
+                self.maxima(x.dims, &in_order(x, OP)?)
+            }
+            _ => self.maxima(x.dims, &narrow(x, OP)?),
+        })
     }
 
     fn sums(&self, x: &View<'_>) -> Result<Vec<f64>, GraphError> {
@@ -138,23 +145,23 @@ impl Operator for PoolNd {
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
         let (x, dims) = (&src[0], src[0].dims);
         match self.kind {
-            PoolNdKind::Max => with_element!(x.dtype, OP, T => {
-                let (x, mut out) = (x.slice::<T>(OP)?, Vec::new());
-                let low = if T::FLOAT { T::from_float(f64::NEG_INFINITY) } else { T::LEAST };
-                self.maxima(dims, x, &mut |at| out.push(at.map_or(low, |at| x[at])));
-                dst.slice::<T>(OP)?.copy_from_slice(&out);
+            PoolNdKind::Max => {
+                let low = with_element!(x.dtype, OP, T => Ok(bytemuck::bytes_of(
+                    &if T::FLOAT { T::from_float(f64::NEG_INFINITY) } else { T::LEAST }
+                ).to_vec()))?;
+                let out = dst.bytes.chunks_exact_mut(low.len());
+                for (out, at) in out.zip(self.maxima_of(x)?) {
+                    out.copy_from_slice(at.map_or(&low, |at| &x.bytes[at * low.len()..][..low.len()]));
+                }
                 Ok(())
-            }),
-            PoolNdKind::Position { columns } => with_element!(x.dtype, OP, T => {
-                let mut out = Vec::new();
-                self.maxima(dims, x.slice::<T>(OP)?, &mut |at| {
+            }
+            PoolNdKind::Position { columns } => {
+                for (out, at) in dst.slice::<i64>(OP)?.iter_mut().zip(self.maxima_of(x)?) {
                     let at = at.unwrap_or(0);
-                    let at = if columns { Self::by_columns(&dims[2..], at) } else { at };
-                    out.push(at as i64);
-                });
-                dst.slice::<i64>(OP)?.copy_from_slice(&out);
+                    *out = if columns { Self::by_columns(&dims[2..], at) } else { at } as i64;
+                }
                 Ok(())
-            }),
+            }
             _ => write_floats(dst, OP, self.sums(x)?),
         }
     }

@@ -43,6 +43,34 @@ impl Reduction {
         })
     }
 
+    /// The first operand with runs of so many elements of the third written at places, in order.
+    pub(super) fn scatter(
+        self,
+        op: &'static str,
+        src: &[View<'_>],
+        dst: &mut ViewMut<'_>,
+        places: &[usize],
+        run: usize,
+    ) -> Result<(), GraphError> {
+        dst.bytes.copy_from_slice(src[0].bytes);
+        if self == Self::Replace {
+            let size = dst.dtype.block_bytes();
+            for (&to, update) in places.iter().zip(src[2].bytes.chunks_exact(run * size)) {
+                dst.bytes[to * size..][..run * size].copy_from_slice(update);
+            }
+            return Ok(());
+        }
+        with_element!(dst.dtype, op, T => {
+            let (updates, y) = (src[2].slice::<T>(op)?, dst.slice::<T>(op)?);
+            for (&to, update) in places.iter().zip(updates.chunks_exact(run)) {
+                for (y, &u) in y[to..][..run].iter_mut().zip(update) {
+                    *y = self.apply(*y, u);
+                }
+            }
+            Ok(())
+        })
+    }
+
     /// Whether elements of a type can be combined so.
     pub(super) fn allows(self, dtype: DType) -> bool {
         dtype != DType::Bool || !matches!(self, Self::Add | Self::Mul)
@@ -82,22 +110,16 @@ impl Operator for ScatterElements {
     }
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
-        dst.bytes.copy_from_slice(src[0].bytes);
         let (extent, steps) = (src[0].dims[self.axis], strides(src[0].dims));
         let (dims, indices) = (src[1].dims, integers(&src[1], OP)?);
-        let row = dims[dims.len() - 1].max(1);
-        with_element!(dst.dtype, OP, T => {
-            let (updates, y) = (src[2].slice::<T>(OP)?, dst.slice::<T>(OP)?);
-            let rows = indices.chunks_exact(row).zip(updates.chunks_exact(row));
-            for (r, (indices, updates)) in rows.enumerate() {
-                let (start, own) = row_start(r, dims, &steps, self.axis);
-                for (j, (&index, &update)) in indices.iter().zip(updates).enumerate() {
-                    let to = start + position(OP, index, extent)? * steps[self.axis] + j * own;
-                    y[to] = self.reduction.apply(y[to], update);
-                }
+        let mut places = Vec::with_capacity(indices.len());
+        for (r, indices) in indices.chunks_exact(dims[dims.len() - 1].max(1)).enumerate() {
+            let (start, own) = row_start(r, dims, &steps, self.axis);
+            for (j, &index) in indices.iter().enumerate() {
+                places.push(start + position(OP, index, extent)? * steps[self.axis] + j * own);
             }
-            Ok(())
-        })
+        }
+        self.reduction.scatter(OP, src, dst, &places, 1)
     }
 }
 

@@ -4,7 +4,7 @@ use super::elements::{expect_dtype, integers, is_index};
 use super::gather_nd::offset;
 use super::scatter_elements::Reduction;
 use super::{Operator, expect_operands};
-use crate::graph::{GraphError, Info, View, ViewMut, with_element};
+use crate::graph::{GraphError, Info, View, ViewMut};
 
 /// The first operand with the third's slices written where tuples of indices in the last axis of
 /// the second (`i64` or `i32`) say, in order, as ONNX `ScatterND`.
@@ -41,24 +41,18 @@ impl Operator for ScatterNd {
     }
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
-        dst.bytes.copy_from_slice(src[0].bytes);
         let dims = src[0].dims;
         let tuple = src[1].dims[src[1].dims.len() - 1];
         let run: usize = dims[tuple..].iter().product();
         if run == 0 || src[2].is_empty() {
+            dst.bytes.copy_from_slice(src[0].bytes);
             return Ok(());
         }
         let indices = integers(&src[1], OP)?;
-        with_element!(dst.dtype, OP, T => {
-            let (updates, y) = (src[2].slice::<T>(OP)?, dst.slice::<T>(OP)?);
-            for (i, update) in updates.chunks_exact(run).enumerate() {
-                let at = offset(OP, &indices[i * tuple..][..tuple], dims)?;
-                for (y, &u) in y[at..][..run].iter_mut().zip(update) {
-                    *y = self.reduction.apply(*y, u);
-                }
-            }
-            Ok(())
-        })
+        let tuples = (0..src[2].bytes.len() / src[2].dtype.block_bytes() / run)
+            .map(|i| offset(OP, &indices[i * tuple..][..tuple], dims));
+        let places = tuples.collect::<Result<Vec<_>, _>>()?;
+        self.reduction.scatter(OP, src, dst, &places, run)
     }
 }
 
