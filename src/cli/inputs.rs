@@ -64,7 +64,7 @@ pub(super) fn embedded_input(network: &Network) -> Result<(String, Tensor), Fail
     Ok((info.name.clone(), tensor))
 }
 
-/// Random f32 inputs from -1 to 1 (zeros for other types) in the shapes given, else with
+/// Random f32 inputs from -1 to 1 (zeros for other types, ones for masks of attention) in the shapes given, else with
 /// the usual extents where the network leaves them open.
 pub(super) fn random(
     network: &Network,
@@ -88,7 +88,7 @@ pub(super) fn random(
         .zip(chosen)
         .map(|(info, dims)| {
             let dims = dims.unwrap_or_else(|| usual_dims(info, &named));
-            let tensor = random_tensor(info.dtype, &dims, &mut seed)
+            let tensor = random_tensor(info, &dims, &mut seed)
                 .map_err(|e| Failure::new(format!("input `{}`", info.name), e))?;
             Ok((info.name.clone(), tensor))
         })
@@ -331,16 +331,20 @@ fn usual_dims(info: &ValueInfo, named: &HashMap<&str, usize>) -> Vec<usize> {
     info.dims.as_ref().map(|d| d.iter().enumerate().map(extent).collect()).unwrap_or_default()
 }
 
-fn random_tensor(dtype: DType, dims: &[usize], seed: &mut u64) -> Result<Tensor, Failure> {
-    let zeros = Tensor::zeros(dtype, dims)?;
+fn random_tensor(info: &ValueInfo, dims: &[usize], seed: &mut u64) -> Result<Tensor, Failure> {
+    let zeros = Tensor::zeros(info.dtype, dims)?;
     let mut next = || {
         *seed =
             seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (*seed >> 40) as f32 / (1u32 << 23) as f32 - 1.0
     };
-    if dtype == DType::F32 {
+    if info.dtype == DType::F32 {
         let values: Vec<f32> = (0..zeros.shape().elements()).map(|_| next()).collect();
         return Ok(Tensor::from_slice(dims, &values)?);
+    }
+    // Of zeros, transformers take no token for one, and some refuse such a text.
+    if info.dtype == DType::I64 && info.name == "attention_mask" {
+        return Ok(Tensor::from_slice(dims, &vec![1i64; zeros.shape().elements()])?);
     }
     // Zero is a value that every other type and every use of it (an index, a flag) allows.
     Ok(zeros)

@@ -49,7 +49,8 @@ impl OnnxModel {
                         let found = found.to_vec();
                         return error(&info.name, InputError::Extent { axis, found, expected });
                     }
-                    Dim::Symbol(s) => {
+                    // Of an empty input nothing is read: exporters give such a state of another length.
+                    Dim::Symbol(s) if !found.contains(&0) => {
                         let first = *symbols.entry(s).or_insert(extent);
                         if first != extent {
                             let (symbol, found) = (short(s), extent);
@@ -101,6 +102,12 @@ impl NodeCx<'_> {
     /// Whether somebody may read output `i`.
     pub(super) fn wants(&self, i: usize) -> bool {
         self.node.outputs.get(i).is_some_and(Option::is_some)
+    }
+
+    /// Whether input `i` is a constant of four or two bits per element in the file, which are bytes here.
+    pub(super) fn has_few_bits(&self, i: usize) -> bool {
+        let value = self.node.inputs.get(i).copied().flatten();
+        value.is_some_and(|v| self.model.few_bits.contains(&v))
     }
 
     /// An input, if it is there.

@@ -175,6 +175,22 @@ pub fn tensor_from_proto(p: &TensorProto, external: &mut External) -> Result<Ten
     }
 }
 
+/// How many bits an element has, if fewer than eight, and whether one is a sign.
+fn few_bits(p: &TensorProto) -> Option<(usize, bool)> {
+    Some(match p.data_type? {
+        21 => (4, false),
+        22 => (4, true),
+        25 => (2, false),
+        26 => (2, true),
+        _ => return None,
+    })
+}
+
+/// Whether an element has four or two bits.
+pub(super) fn has_few_bits(p: &TensorProto) -> bool {
+    few_bits(p).is_some()
+}
+
 /// The numbers of a tensor of two or four bits per element, as `i8` or `u8`; `None` for other types.
 /// An operator that asks for the type must not see the result.
 ///
@@ -184,13 +200,7 @@ pub(super) fn unpacked(
     p: &TensorProto,
     external: &mut External,
 ) -> Option<Result<Tensor, DataError>> {
-    let (bits, signed) = match p.data_type? {
-        21 => (4, false),
-        22 => (4, true),
-        25 => (2, false),
-        26 => (2, true),
-        _ => return None,
-    };
+    let (bits, signed) = few_bits(p)?;
     let dtype = if signed { DType::I8 } else { DType::U8 };
     let mut bytes = || {
         let whole = TensorProto { data_type: Some(2), dims: vec![], ..p.clone() };

@@ -182,6 +182,8 @@ struct Loader {
     narrow: Vec<(ValueId, DType)>,
     /// Whether anything is.
     halves: bool,
+    /// Constants of four or two bits per element in the file.
+    few_bits: Vec<ValueId>,
     /// Outputs of which the file does not say the type.
     untyped: Vec<usize>,
     /// Values that the outputs of their graph depend on.
@@ -204,6 +206,7 @@ impl Loader {
             defaults: Vec::new(),
             narrow: Vec::new(),
             halves: false,
+            few_bits: Vec::new(),
             untyped: Vec::new(),
             wanted: Vec::new(),
         }
@@ -251,6 +254,7 @@ impl Loader {
             outputs,
             values: self.values,
             constants: constants.filter_map(|(v, tensor)| Some((v, tensor?))).collect(),
+            few_bits: self.few_bits,
             graph: body,
             scalars: Mutex::default(),
         };
@@ -286,6 +290,7 @@ impl Loader {
         let name = p.name.as_deref().unwrap_or_default();
         let id = self.define(name, Producer::Outside, "an initializer")?;
         let few_bits = if scaled { unpacked(p, &mut self.external) } else { None };
+        self.few_bits.extend(few_bits.is_some().then_some(id));
         let tensor = few_bits.unwrap_or_else(|| tensor_from_proto(p, &mut self.external));
         if let Some(dtype) = p.data_type.filter(|n| is_half(Some(*n))).and_then(data_type::to_dtype)
         {

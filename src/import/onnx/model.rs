@@ -136,6 +136,8 @@ pub struct OnnxModel {
     pub(super) values: Vec<String>,
     /// In order of their numbers, those of bodies included.
     pub(super) constants: Vec<(ValueId, Tensor)>,
+    /// Constants that have four or two bits per element in the file.
+    pub(super) few_bits: Vec<ValueId>,
     /// The graph.
     pub(super) graph: Body,
     /// Scalars that building made, by type and bits of the value, so that each instantiation uses
@@ -191,6 +193,7 @@ impl OnnxModel {
             outputs: self.outputs.clone(),
             values: self.values.clone(),
             constants: self.constants.clone(),
+            few_bits: self.few_bits.clone(),
             graph: self.graph.clone(),
             scalars: Mutex::default(),
         };

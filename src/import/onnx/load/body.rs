@@ -6,7 +6,7 @@ use prost::Message;
 
 use super::{Body, Loader, Node, Producer, ValueId};
 use crate::import::error::short;
-use crate::import::onnx::data::computed;
+use crate::import::onnx::data::{computed, has_few_bits};
 use crate::import::onnx::ops::OpRow;
 use crate::import::onnx::order;
 use crate::import::onnx::proto::{
@@ -210,23 +210,42 @@ impl Loader {
     }
 }
 
-/// Values of which only operators that dequantise read numbers and zero points, so that nobody asks for
-/// their type. Input 1 of the one is a scale, of the other there are indices.
-fn scaled(graph: &GraphProto) -> HashSet<&str> {
-    let nested = graph.node.iter().flat_map(|n| &n.attribute).any(|a| a.g.is_some());
-    if nested {
+/// Constants of a graph of which only operators that dequantise read numbers and zero points, there and in the bodies of
+/// its nodes, so that nobody asks for their type. Nothing if none has few bits.
+fn scaled(graph: &GraphProto) -> HashSet<String> {
+    let mut uses = Uses::default();
+    if !graph.initializer.iter().any(has_few_bits) || uses.add(graph, 0).is_none() {
         return HashSet::new();
     }
-    let (mut scaled, mut others) = (HashSet::new(), HashSet::new());
-    for node in &graph.node {
-        let operators = [Some("DequantizeLinear"), Some("GatherBlockQuantized")];
-        let dequantizes = operators.contains(&node.op_type.as_deref());
-        for (i, name) in node.input.iter().enumerate() {
-            let set = if dequantizes && i != 1 { &mut scaled } else { &mut others };
-            set.insert(name.as_str());
+    uses.scaled.retain(|name| !uses.others.contains(name));
+    uses.scaled
+}
+
+/// What operators read.
+#[derive(Default)]
+struct Uses {
+    /// Numbers and zero points of operators that dequantise.
+    scaled: HashSet<String>,
+    others: HashSet<String>,
+}
+
+impl Uses {
+    /// Adds a graph with those in it; `None` if one cannot be read.
+    fn add(&mut self, graph: &GraphProto, depth: usize) -> Option<()> {
+        for node in &graph.node {
+            let operators = [Some("DequantizeLinear"), Some("GatherBlockQuantized")];
+            let dequantizes = operators.contains(&node.op_type.as_deref());
+            for (i, name) in node.input.iter().enumerate() {
+                // Input 1 of the one is a scale, of the other there are indices.
+                let set = if dequantizes && i != 1 { &mut self.scaled } else { &mut self.others };
+                set.insert(name.clone());
+            }
+            for bytes in node.attribute.iter().filter_map(|a| a.g.clone()) {
+                let body = GraphProto::decode(bytes).ok().filter(|_| depth < MAX_DEPTH)?;
+                self.add(&body, depth + 1)?;
+            }
         }
+        self.others.extend(graph.output.iter().filter_map(|o| o.name.clone()));
+        Some(())
     }
-    others.extend(graph.output.iter().filter_map(|o| o.name.as_deref()));
-    scaled.retain(|name| !others.contains(name));
-    scaled
 }

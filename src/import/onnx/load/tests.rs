@@ -279,6 +279,8 @@ fn input_shapes_are_compared_with_the_declaration() {
     let symbol = check(&[("x", &[2, 3, 2]), ("z", &[5, 3, 7])]);
     let want = InputError::Symbol { symbol: "n".into(), found: 7, expected: 2 };
     assert_eq!(symbol, Some(want));
+    assert_eq!(check(&[("x", &[2, 3, 2]), ("z", &[5, 3, 0])]), None);
+    assert_eq!(check(&[("x", &[0, 3, 7]), ("z", &[5, 3, 2])]), None);
 }
 
 #[test]

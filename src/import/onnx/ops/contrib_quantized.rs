@@ -124,9 +124,10 @@ fn gather_block_quantized(cx: &mut NodeCx<'_>) -> Outputs {
     if block == 0 {
         return Err(NodeError::unsupported("block_size 0"));
     }
-    let packed = extent.checked_mul(8 / bits.clamp(1, 8)).filter(|_| cx.dtype(data) == DType::U8);
+    let bytes = cx.dtype(data) == DType::U8 && !cx.has_few_bits(0);
+    let packed = extent.checked_mul(8 / bits.clamp(1, 8)).filter(|_| bytes);
     let packed = packed.filter(|n| n.div_ceil(block) == blocks);
-    // Nibbles of a type of their own are bytes here. Which they are, scales tell.
+    // Nibbles of a type of their own are bytes here. Which they are, scales tell where the type does not.
     if bits < 8 && extent.div_ceil(block) == blocks {
         if packed.is_some() {
             let what = format!("rows of {extent} bytes in blocks of {block}, of {bits} or 8 bits");

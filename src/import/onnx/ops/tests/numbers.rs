@@ -164,6 +164,98 @@ fn weights_of_four_bits_are_for_dequantisation_only() {
     assert!(e.to_string().contains("int4"), "{e}");
 }
 
+/// A branch elsewhere in the graph does not matter; one that reads them as numbers does.
+#[test]
+#[cfg(feature = "ops-control")]
+fn weights_of_four_bits_beside_and_in_branches() {
+    use crate::graph::Context;
+    use crate::import::onnx::OnnxModel;
+    use crate::import::onnx::proto::{AttributeProto, GraphProto, TensorProto};
+    use crate::import::onnx::testing::{model, node, tensor, value};
+    use prost::Message;
+    let load = |inside: &str, outside: bool| {
+        let branch = GraphProto {
+            node: vec![node(inside, &["w", "s"], &["v"], &[])],
+            output: vec![value("v", DType::F32)],
+            ..Default::default()
+        };
+        let mut choice = node("If", &["yes"], &["y"], &[]);
+        choice.attribute = ["then_branch", "else_branch"]
+            .map(|name| AttributeProto {
+                name: Some(name.into()),
+                r#type: Some(5),
+                g: Some(branch.encode_to_vec().into()),
+                ..Default::default()
+            })
+            .to_vec();
+        let mut nodes = vec![choice];
+        if outside {
+            nodes.push(node("Identity", &["w"], &["u"], &[]));
+        }
+        let graph = GraphProto {
+            node: nodes,
+            initializer: vec![
+                TensorProto {
+                    name: Some("w".into()),
+                    data_type: Some(22),
+                    dims: vec![3],
+                    raw_data: Some((&[0x8f, 0x07][..]).into()),
+                    ..Default::default()
+                },
+                tensor("s", &f32s(&[], &[0.5])),
+                tensor("yes", &Tensor::zeros(DType::Bool, &[]).unwrap()),
+            ],
+            output: vec![value("y", DType::F32)],
+            ..Default::default()
+        };
+        OnnxModel::from_proto(model(21, graph), None)
+    };
+    let mut cx = Context::new();
+    let y = load("DequantizeLinear", false).unwrap().instantiate(&mut cx, &[], &[]).unwrap()[0];
+    close(cx.constant_value(y).unwrap(), &[3], &[-0.5, -4.0, 3.5]);
+    for (inside, outside) in [("DequantizeLinear", true), ("Mul", false)] {
+        let e = load(inside, outside).unwrap_err();
+        assert!(e.to_string().contains("int4"), "{inside}: {e}");
+    }
+}
+
+/// A row of four numbers in a block of 32 may be of four bytes or of four nibbles: the type in the file says it.
+#[test]
+fn tables_of_four_bits_with_short_rows() {
+    use crate::graph::Context;
+    use crate::import::onnx::OnnxModel;
+    use crate::import::onnx::proto::{GraphProto, TensorProto};
+    use crate::import::onnx::testing::{model, node, tensor, value};
+    let attrs = [("bits", A::I(4)), ("block_size", A::I(32))];
+    let mut look_up = node("GatherBlockQuantized", &["w", "at", "s"], &["y"], &attrs);
+    look_up.domain = Some("com.microsoft".into());
+    let graph = GraphProto {
+        node: vec![look_up],
+        initializer: vec![
+            TensorProto {
+                name: Some("w".into()),
+                data_type: Some(21),
+                dims: vec![2, 4],
+                raw_data: Some((&[0x10, 0x32, 0x54, 0x76][..]).into()),
+                ..Default::default()
+            },
+            tensor("at", &i64s(&[1])),
+            tensor("s", &f32s(&[2, 1], &[1.0, 0.5])),
+        ],
+        output: vec![value("y", DType::F32)],
+        ..Default::default()
+    };
+    let mut proto = model(21, graph);
+    proto.opset_import.push(crate::import::onnx::proto::OperatorSetIdProto {
+        domain: Some("com.microsoft".into()),
+        version: Some(1),
+    });
+    let m = OnnxModel::from_proto(proto, None).unwrap();
+    let mut cx = Context::new();
+    let y = m.instantiate(&mut cx, &[], &[]).unwrap()[0];
+    close(cx.constant_value(y).unwrap(), &[1, 4], &[2.0, 2.5, 3.0, 3.5]);
+}
+
 #[test]
 fn pictures_of_bytes_are_resampled_and_rounded() {
     let linear = [("mode", A::S("linear")), ("coordinate_transformation_mode", A::S("asymmetric"))];
