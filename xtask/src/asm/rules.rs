@@ -130,7 +130,9 @@ fn block(kernel: &Kernel<'_>, kind: &str, target: &str) -> Option<String> {
     // A matrix product counts as two dot products, of which a single column needs one.
     let matrix = if kernel.row.starts_with("i8mm") && kind.starts_with('g') { 2 } else { 1 };
     let dots = step.dots * if columns == 1 { matrix } else { 1 };
-    let wrong = counted(hot, columns * vectors * (dots + step.fmas() - step.dots));
+    // A single column's four bits stay in place: its four sums become one by a product each but the first.
+    let joins = if columns == 1 && kind == "u4" { 3 } else { 0 };
+    let wrong = counted(hot, columns * vectors * (dots + joins + step.fmas() - step.dots));
     if columns == 1 {
         return wrong.or_else(|| stored(hot));
     }
