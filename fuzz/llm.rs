@@ -9,7 +9,7 @@ use tilewright::llm::{ChatTemplate, Llm, LlmOptions, Message};
 use super::gguf::{ARRAY, BOOL, F32, File, I32, STRING, U32, array, text, texts};
 
 /// Architectures with the tensors that this makes.
-const ARCHITECTURES: [&str; 6] = ["llama", "qwen2", "qwen3", "gemma", "granite", "lfm2"];
+const ARCHITECTURES: [&str; 7] = ["llama", "qwen2", "qwen3", "gemma", "granite", "lfm2", "qwen35"];
 
 /// Ways of cutting text, and one that does not exist.
 const CUTS: [&str; 6] = ["default", "llama-bpe", "qwen2", "gpt-2", "smollm", "none"];
@@ -53,6 +53,18 @@ pub(crate) fn model(u: &mut Unstructured<'_>) -> Result<(Vec<u8>, String)> {
         ("attention.sliding_window", u.int_in_range(0..=4)?),
         ("shortconv.l_cache", 3),
     ];
+    // Of Qwen 3.5, every second layer remembers in matrices.
+    if arch == "qwen35" {
+        settings.extend([
+            ("full_attention_interval", 2),
+            ("nextn_predict_layers", u.int_in_range(0..=1)?),
+            ("ssm.conv_kernel", 3),
+            ("ssm.state_size", 8),
+            ("ssm.group_count", 1),
+            ("ssm.time_step_rank", 2),
+            ("ssm.inner_size", 16),
+        ]);
+    }
     if u.ratio(1, 4)? {
         let at = u.choose_index(settings.len())?;
         settings[at].1 = *u.choose(&WRONG)?;
@@ -97,15 +109,17 @@ pub(crate) fn model(u: &mut Unstructured<'_>) -> Result<(Vec<u8>, String)> {
     let last = if arch == "lfm2" { "token_embd_norm.weight" } else { "output_norm.weight" };
     matrix(u, &mut file, last, &[wide])?;
     for (i, convolves) in convolves.into_iter().enumerate() {
+        let remembers = arch == "qwen35" && i % 2 == 0;
+        let queries = if arch == "qwen35" { 2 * wide } else { wide };
         let common: [(&str, &[u64]); 5] = [
             ("attn_norm", &[wide]),
-            ("ffn_norm", &[wide]),
+            (if arch == "qwen35" { "post_attention_norm" } else { "ffn_norm" }, &[wide]),
             ("ffn_gate", &[wide, deep]),
             ("ffn_up", &[wide, deep]),
             ("ffn_down", &[deep, wide]),
         ];
         let attention: [(&str, &[u64]); 4] = [
-            ("attn_q", &[wide, wide]),
+            ("attn_q", &[wide, queries]),
             ("attn_k", &[wide, kv]),
             ("attn_v", &[wide, kv]),
             ("attn_output", &[wide, wide]),
@@ -115,17 +129,35 @@ pub(crate) fn model(u: &mut Unstructured<'_>) -> Result<(Vec<u8>, String)> {
             ("shortconv.conv", &[3, wide]),
             ("shortconv.out_proj", &[wide, wide]),
         ];
-        let mixing = if convolves { &convolution[..] } else { &attention[..] };
+        // Two heads of values and one of keys, of 8 elements.
+        let memory: [(&str, &[u64]); 7] = [
+            ("attn_qkv", &[wide, 32]),
+            ("attn_gate", &[wide, 16]),
+            ("ssm_conv1d", &[3, 32]),
+            ("ssm_beta", &[wide, 2]),
+            ("ssm_alpha", &[wide, 2]),
+            ("ssm_out", &[16, wide]),
+            ("ssm_norm", &[8]),
+        ];
+        let mixing = match (convolves, remembers) {
+            (true, _) => &convolution[..],
+            (_, true) => &memory,
+            _ => &attention,
+        };
         for &(name, dims) in common.iter().chain(mixing) {
             matrix(u, &mut file, &format!("blk.{i}.{name}.weight"), dims)?;
         }
-        if convolves {
+        if remembers {
+            matrix(u, &mut file, &format!("blk.{i}.ssm_dt.bias"), &[2])?;
+            matrix(u, &mut file, &format!("blk.{i}.ssm_a"), &[2])?;
+        }
+        if convolves || remembers {
             continue;
         }
         for (name, size) in [("attn_q", wide), ("attn_k", kv), ("attn_v", kv)] {
             match arch {
                 "qwen2" => matrix(u, &mut file, &format!("blk.{i}.{name}.bias"), &[size])?,
-                "qwen3" | "lfm2" if name != "attn_v" => {
+                "qwen3" | "lfm2" | "qwen35" if name != "attn_v" => {
                     matrix(u, &mut file, &format!("blk.{i}.{name}_norm.weight"), &[16])?;
                 }
                 _ => {}

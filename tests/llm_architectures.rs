@@ -28,6 +28,8 @@ struct Parts {
     attending: &'static [(&'static str, usize)],
     /// Vectors of each layer.
     vectors: &'static [(&'static str, usize)],
+    /// Which layers remember in matrices, of a model whose queries have gates.
+    remembering: &'static [bool],
     /// Name of the last norm.
     last: &'static str,
     /// More metadata.
@@ -45,7 +47,12 @@ fn model(arch: &str, parts: &Parts) -> Vec<u8> {
         ("attention.head_count", (WIDTH / HEAD) as u32),
         ("context_length", 1024),
     ];
-    for (name, value) in counts.iter().chain(parts.counts) {
+    let replaced = |name: &str, from: &[(&str, u32)]| from.iter().any(|(other, _)| *other == name);
+    let counts: Vec<_> = counts.iter().chain(parts.counts).copied().collect();
+    for (i, &(name, value)) in counts.iter().enumerate() {
+        if replaced(name, &counts[i + 1..]) {
+            continue;
+        }
         file = file.with(&format!("{arch}.{name}"), U32, value.to_le_bytes());
     }
     for (name, value) in [("attention.layer_norm_rms_epsilon", 1e-5)].iter().chain(parts.numbers) {
@@ -80,8 +87,9 @@ fn model(arch: &str, parts: &Parts) -> Vec<u8> {
     for (layer, &kv_heads) in parts.kv_heads.iter().enumerate() {
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
         let kv = kv_heads as usize * HEAD;
+        let remembers = parts.remembering.get(layer).copied();
         let attention = [
-            ("attn_q", WIDTH, WIDTH),
+            ("attn_q", if remembers.is_some() { 2 * WIDTH } else { WIDTH }, WIDTH),
             ("attn_k", kv, WIDTH),
             ("attn_v", kv, WIDTH),
             ("attn_output", WIDTH, WIDTH),
@@ -91,15 +99,36 @@ fn model(arch: &str, parts: &Parts) -> Vec<u8> {
             ("shortconv.conv", WIDTH, 3),
             ("shortconv.out_proj", WIDTH, WIDTH),
         ];
-        let mixing: &[_] = if kv > 0 { &attention } else { &convolution };
+        // Four heads of values and two of keys.
+        let memory = [
+            ("attn_qkv", 8 * HEAD, WIDTH),
+            ("attn_gate", 4 * HEAD, WIDTH),
+            ("ssm_conv1d", 8 * HEAD, 4),
+            ("ssm_beta", 4, WIDTH),
+            ("ssm_alpha", 4, WIDTH),
+            ("ssm_out", WIDTH, 4 * HEAD),
+        ];
+        let mixing: &[_] = match (kv, remembers) {
+            (_, Some(true)) => &memory,
+            (0, _) => &convolution,
+            _ => &attention,
+        };
         let network =
             [("ffn_gate", HIDDEN, WIDTH), ("ffn_up", HIDDEN, WIDTH), ("ffn_down", WIDTH, HIDDEN)];
         for &(part, rows, columns) in mixing.iter().chain(&network) {
             file = tensor(file, &name(part), &[rows, columns], 0.0);
         }
-        let own = if kv > 0 { parts.attending } else { &[] };
+        let own = match (kv, remembers) {
+            (0, _) | (_, Some(true)) => &[],
+            _ => parts.attending,
+        };
         for (part, n) in own.iter().chain(parts.vectors) {
             file = tensor(file, &name(part), &[*n], 1.0);
+        }
+        if remembers == Some(true) {
+            file = tensor(file, &name("ssm_norm"), &[HEAD], 1.0);
+            file = tensor(file, &format!("blk.{layer}.ssm_dt.bias"), &[4], 0.0);
+            file = tensor(file, &format!("blk.{layer}.ssm_a"), &[4], -0.5);
         }
     }
     file.bytes()
@@ -114,6 +143,7 @@ const LLAMA: Parts = Parts {
     list: false,
     attending: &[],
     vectors: NORMS,
+    remembering: &[],
     last: "output_norm",
     numbers: &[],
     counts: &[],
@@ -124,6 +154,20 @@ const LFM2: Parts = Parts {
     list: true,
     attending: OF_HEADS,
     last: "token_embd_norm",
+    ..LLAMA
+};
+const QWEN35: Parts = Parts {
+    counts: &[
+        ("ssm.state_size", HEAD as u32),
+        ("ssm.inner_size", 4 * HEAD as u32),
+        ("ssm.time_step_rank", 4),
+        ("ssm.group_count", 2),
+        ("ssm.conv_kernel", 4),
+        ("full_attention_interval", 2),
+    ],
+    remembering: &[true, false, true],
+    attending: OF_HEADS,
+    vectors: &[("attn_norm", WIDTH), ("post_attention_norm", WIDTH)],
     ..LLAMA
 };
 const OLMO2: Parts = Parts {
@@ -179,6 +223,7 @@ fn a_text_is_the_same_whatever_it_is_cut_into() {
         ),
         ("lfm2", LFM2),
         ("lfm2", Parts { kv_heads: [0, 0, 1], ..LFM2 }),
+        ("qwen35", QWEN35),
     ];
     let mut all: Vec<Vec<Vec<f32>>> = Vec::new();
     for (arch, parts) in models {
@@ -216,10 +261,16 @@ fn weights_are_brought_into_order_once() {
     assert!(ops.iter().any(|op| op == "kv_conv") && !ops.iter().any(|op| op == "cont"), "{ops:?}");
 }
 
-/// Layers that convolve keep some rows only: a text that goes back further is computed again.
+/// Layers that convolve keep some rows only, and those that remember what they know behind the last token: a text
+/// that goes back further is computed again.
 #[test]
 fn a_text_goes_back_as_far_as_it_likes() {
-    let llm = load("lfm2", &LFM2).unwrap();
+    goes_back("lfm2", &LFM2);
+    goes_back("qwen35", &QWEN35);
+}
+
+fn goes_back(arch: &str, parts: &Parts) {
+    let llm = load(arch, parts).unwrap();
     let mut session = llm.session().unwrap();
     let tokens: Vec<u32> = (0..700).map(|i| (i * i + 3 * i) % VOCABULARY as u32).collect();
     let mut rows = Vec::new();
@@ -244,6 +295,69 @@ fn a_text_goes_back_as_far_as_it_likes() {
     session.cancel_flag().store(false, core::sync::atomic::Ordering::Relaxed);
     let row = session.prompt(&tokens[..300]).unwrap().to_vec();
     assert!(close(&[row], &rows[299..300]));
+}
+
+/// A conversation goes on from what was saved behind most of a prompt, whatever it turns out to be then.
+#[test]
+fn a_prompt_that_ends_otherwise_goes_on_from_what_was_saved() {
+    let llm = load("qwen35", &QWEN35).unwrap();
+    let tokens: Vec<u32> = (0..200).map(|i| (i * i + 3 * i) % VOCABULARY as u32).collect();
+    let fresh = |tokens: &[u32]| llm.session().unwrap().prompt(tokens).unwrap().to_vec();
+    // Where the second prompt differs: in the part behind what was saved, before it, and in the first token.
+    for differs in [199, 190, 184, 183, 100, 0] {
+        let mut session = llm.session().unwrap();
+        session.prompt(&tokens).unwrap();
+        for token in [7, 8, 9] {
+            session.eval(&[token]).unwrap();
+        }
+        let mut second = tokens.clone();
+        second[differs] = (second[differs] + 1) % VOCABULARY as u32;
+        second.extend([3, 1, 4]);
+        let mut other = session.fork().unwrap();
+        for session in [&mut session, &mut other] {
+            let row = session.prompt(&second).unwrap().to_vec();
+            assert!(close(&[row], &[fresh(&second)]), "{differs}");
+            assert_eq!(session.tokens(), second);
+            // And a third one, shorter.
+            let row = session.prompt(&second[..50]).unwrap().to_vec();
+            assert!(close(&[row], &[fresh(&second[..50])]), "{differs}");
+        }
+    }
+}
+
+/// What counts layers that remember, and lists them; blocks that guess further tokens are left out.
+#[test]
+fn layers_that_remember_are_as_the_file_says() {
+    let with = |more: &'static [(&'static str, u32)]| {
+        let counts: Vec<_> = QWEN35.counts.iter().chain(more).copied().collect();
+        Parts { counts: counts.leak(), ..QWEN35 }
+    };
+    let plain = load("qwen35", &QWEN35).unwrap();
+    let config = plain.config();
+    assert_eq!(config.attending, [false, true, false]);
+    assert_eq!((config.layers, config.guessing, config.taps), (3, 0, 4));
+    let wanted = logits(&mut plain.session().unwrap(), 5);
+    // A fourth block, which is not there and not missed.
+    let bytes = model("qwen35", &with(&[("nextn_predict_layers", 1), ("block_count", 4)]));
+    let options = LlmOptions { threads: Some(1), ..LlmOptions::default() };
+    let llm = Llm::from_bytes(bytes, options).unwrap();
+    assert_eq!((llm.config().layers, llm.config().guessing), (3, 1));
+    assert!(close(&wanted, &logits(&mut llm.session().unwrap(), 5)));
+    let refused = |parts: Parts, why: &[&str]| {
+        let e = load("qwen35", &parts).map(|_| ()).unwrap_err().to_string();
+        assert!(why.iter().all(|why| e.contains(why)), "{e}");
+    };
+    refused(
+        with(&[("nextn_predict_layers", 3)]),
+        &["nextn_predict_layers", "less than the 3 blocks"],
+    );
+    refused(with(&[("ssm.inner_size", 33)]), &["ssm.inner_size", "4 heads of 8 elements"]);
+    refused(with(&[("ssm.group_count", 3)]), &["ssm.group_count", "divides the 4 heads"]);
+    refused(with(&[("ssm.state_size", u32::MAX)]), &["ssm.state_size", "at most"]);
+    refused(with(&[("ssm.conv_kernel", 0)]), &["ssm.conv_kernel", "more than 0"]);
+    refused(with(&[("full_attention_interval", 0)]), &["full_attention_interval", "more than 0"]);
+    refused(with(&[("full_attention_interval", 1)]), &["blk.0.attn_qkv.weight"]);
+    refused(Parts { counts: &[], ..QWEN35 }, &["blk.0.attn_qkv.weight"]);
 }
 
 #[test]

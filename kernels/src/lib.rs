@@ -97,6 +97,7 @@ pub use template::cells::{CellForm, CellsParams, CellsPlan};
 pub use template::conv::{ConvParams, ConvPlan, InputLayout};
 #[cfg(any(feature = "alloc", test))]
 pub use template::conv_pool::{ConvPoolParams, ConvPoolPlan};
+pub use template::delta::{DeltaOperands, DeltaParams, DeltaPlan};
 #[cfg(any(feature = "alloc", test))]
 pub use template::depthwise::{DepthwiseParams, DepthwisePlan};
 pub use template::glu::{GluOp, GluParams, GluPlan};
@@ -122,6 +123,7 @@ pub use template::rope::{RopeParams, RopePlan, RopeStyle};
 #[cfg(any(feature = "alloc", test))]
 pub use template::separable::{SeparableParams, SeparablePlan};
 pub use template::softmax::{SoftmaxParams, SoftmaxPlan};
+pub use template::taps::{TapsParams, TapsPlan};
 pub use template::unary::{UnaryKernel, UnaryOp, UnaryParams, UnaryPlan};
 pub use tilewright_intrinsics::dtype::Dtype;
 #[cfg(any(feature = "alloc", test))]

@@ -59,6 +59,24 @@ pub enum WindowPattern {
     Layers(Vec<bool>),
 }
 
+/// Layers that remember in a matrix per head, by the gated delta rule, in place of attending.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeltaConfig {
+    /// `ssm.time_step_rank`: heads of values.
+    pub heads: usize,
+    /// `ssm.group_count`: heads of queries and keys.
+    pub key_heads: usize,
+    /// `ssm.state_size`: elements of a query, key or value of one head.
+    pub size: usize,
+}
+
+impl DeltaConfig {
+    /// Elements of the queries, keys and values of a token, which are convolved along the positions.
+    pub(super) fn width(&self) -> usize {
+        (2 * self.key_heads + self.heads) * self.size
+    }
+}
+
 /// Hyper-parameters of a model, as most architectures have them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
@@ -66,6 +84,8 @@ pub struct Config {
     pub arch: String,
     /// Blocks of attention and feed-forward network.
     pub layers: usize,
+    /// `nextn_predict_layers`: blocks behind them that guess further tokens, and are not computed.
+    pub guessing: usize,
     /// Elements of a token's vector.
     pub embedding: usize,
     /// Elements inside the feed-forward network.
@@ -74,10 +94,13 @@ pub struct Config {
     pub heads: usize,
     /// Heads of keys and values of the layers that attend.
     pub kv_heads: usize,
-    /// Which layers attend; all where it is empty. The others have 0 in `attention.head_count_kv`.
+    /// Which layers attend; all where it is empty. The others have 0 in `attention.head_count_kv`, or are those
+    /// that [`Config::delta`] is for.
     pub attending: Vec<bool>,
-    /// `shortconv.l_cache`: taps of the layers that convolve; 0 if there are none.
+    /// `shortconv.l_cache` or `ssm.conv_kernel`: taps of the layers that convolve; 0 if there are none.
     pub taps: usize,
+    /// What layers do that do not attend, if they do more than to convolve.
+    pub delta: Option<DeltaConfig>,
     /// Elements of a query or key of one head.
     pub key_size: usize,
     /// Elements of a value of one head.
@@ -181,28 +204,76 @@ impl<'a> Keys<'a> {
         Ok(Some((most as usize, list.iter().map(|&n| n > 0).collect())))
     }
 
+    /// Layers that remember by the delta rule, where a file has sizes of them.
+    fn delta(&self) -> Result<Option<DeltaConfig>, Error> {
+        let size_name = "ssm.state_size";
+        if self.metadata.get(&self.key(size_name)).is_none() {
+            return Ok(None);
+        }
+        let [size, heads_name, group] = [size_name, "ssm.time_step_rank", "ssm.group_count"];
+        let (size, heads, key_heads) =
+            (self.needed(size)?, self.needed(heads_name)?, self.needed(group)?);
+        if size > MAX_HEAD {
+            return Err(self.wrong(size_name, size, &format!("at most {MAX_HEAD}")));
+        }
+        if !heads.is_multiple_of(key_heads) {
+            return Err(self.wrong(
+                group,
+                key_heads,
+                &format!("a number that divides the {heads} heads"),
+            ));
+        }
+        let inner_name = "ssm.inner_size";
+        let inner = self.needed(inner_name)?;
+        if heads.checked_mul(size) != Some(inner) || inner > i32::MAX as usize / 8 {
+            let expected = format!("that of {heads} heads of {size} elements");
+            return Err(self.wrong(inner_name, inner, &expected));
+        }
+        Ok(Some(DeltaConfig { heads, key_heads, size }))
+    }
+
+    /// Which layers attend, of a model whose others remember by the delta rule.
+    fn attending(&self, layers: usize) -> Result<Vec<bool>, Error> {
+        let listed = self.of_each("attention.recurrent_layers", layers)?;
+        if let Some(recurrent) = listed {
+            return Ok(recurrent.into_iter().map(|is| !is).collect());
+        }
+        let name = "full_attention_interval";
+        let run = match self.metadata.get(&self.key(name)) {
+            None => 4,
+            Some(_) => self.needed(name)?,
+        };
+        Ok((1..=layers).map(|layer| layer.is_multiple_of(run)).collect())
+    }
+
     /// Which layers have a window: a number, or a list of booleans, one per layer.
     fn window_pattern(&self, layers: usize) -> Result<Option<WindowPattern>, Error> {
         let name = "attention.sliding_window_pattern";
+        if let Some(list) = self.of_each(name, layers)? {
+            return Ok(Some(WindowPattern::Layers(list)));
+        }
         match self.metadata.get(&self.key(name)) {
             None => Ok(None),
-            Some(Value::Array(list)) => {
-                let is_windowed = |value| match value {
-                    Value::Bool(is) => Some(is),
-                    Value::Integer { value, .. } => Some(value != 0),
-                    _ => None,
-                };
-                let list: Option<Vec<bool>> = list.values().map(is_windowed).collect();
-                let found = list.as_ref().map_or(0, Vec::len);
-                match list.filter(|list| list.len() >= layers) {
-                    Some(list) => Ok(Some(WindowPattern::Layers(list))),
-                    None => {
-                        let expected = format!("one of {layers} booleans");
-                        Err(self.wrong(name, format!("a list of {found}"), &expected))
-                    }
-                }
-            }
             Some(_) => Ok(Some(WindowPattern::AllButLast(self.needed(name)?))),
+        }
+    }
+
+    /// A list of booleans, one per layer; `None` where there is none or it is a number.
+    fn of_each(&self, name: &str, layers: usize) -> Result<Option<Vec<bool>>, Error> {
+        let Some(Value::Array(list)) = self.metadata.get(&self.key(name)) else { return Ok(None) };
+        let is = |value| match value {
+            Value::Bool(is) => Some(is),
+            Value::Integer { value, .. } => Some(value != 0),
+            _ => None,
+        };
+        let list: Option<Vec<bool>> = list.values().map(is).collect();
+        let found = list.as_ref().map_or(0, Vec::len);
+        match list.filter(|list| list.len() >= layers) {
+            Some(list) => Ok(Some(list)),
+            None => {
+                let expected = format!("one of {layers} booleans");
+                Err(self.wrong(name, format!("a list of {found}"), &expected))
+            }
         }
     }
 
@@ -277,18 +348,30 @@ impl Config {
     /// The hyper-parameters in the metadata. `rows` are those of the embedding, which count the tokens
     /// where nothing else does.
     pub(super) fn read(keys: &Keys<'_>, rows: usize) -> Result<Self, Error> {
-        let layers = keys.needed("block_count")?;
-        if layers > MAX_LAYERS {
-            return Err(keys.wrong("block_count", layers, &format!("at most {MAX_LAYERS}")));
+        let blocks = keys.needed("block_count")?;
+        if blocks > MAX_LAYERS {
+            return Err(keys.wrong("block_count", blocks, &format!("at most {MAX_LAYERS}")));
+        }
+        let guessing_name = "nextn_predict_layers";
+        let guessing = keys.count(guessing_name)?;
+        let layers = blocks.saturating_sub(guessing);
+        if layers == 0 {
+            let expected = format!("less than the {blocks} blocks");
+            return Err(keys.wrong(guessing_name, guessing, &expected));
         }
         let embedding = keys.needed("embedding_length")?;
         let heads_name = "attention.head_count";
         let heads = keys.uniform(heads_name)?.filter(|&n| n > 0);
         let heads = heads.ok_or_else(|| LlmError::MissingKey(keys.key(heads_name)))?;
         let kv_name = "attention.head_count_kv";
-        let (kv_heads, attending) = match keys.of_some(kv_name, layers)? {
-            Some(found) => found,
-            None => (keys.uniform(kv_name)?.unwrap_or(heads), Vec::new()),
+        let delta = keys.delta()?;
+        let (kv_heads, attending) = match (keys.of_some(kv_name, blocks)?, delta) {
+            (Some((kv_heads, _)), Some(_)) => (kv_heads, keys.attending(layers)?),
+            (Some(found), None) => found,
+            (None, delta) => {
+                let attending = delta.map(|_| keys.attending(layers)).transpose()?;
+                (keys.uniform(kv_name)?.unwrap_or(heads), attending.unwrap_or_default())
+            }
         };
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
             let expected = format!("a number that divides the {heads} heads");
@@ -321,7 +404,7 @@ impl Config {
             None => keys.positive(layer)?,
         };
         let window_pattern = keys.window_pattern(layers)?;
-        let taps_name = "shortconv.l_cache";
+        let taps_name = if delta.is_some() { "ssm.conv_kernel" } else { "shortconv.l_cache" };
         let taps = if attending.is_empty() { 0 } else { keys.needed(taps_name)? };
         if taps > MAX_TAPS {
             return Err(keys.wrong(taps_name, taps, &format!("at most {MAX_TAPS}")));
@@ -333,12 +416,14 @@ impl Config {
         Ok(Self {
             arch: keys.arch.to_owned(),
             layers,
+            guessing,
             embedding,
             feed_forward: feed_forward.ok_or_else(|| LlmError::MissingKey(keys.key(ff_name)))?,
             heads,
             kv_heads,
             attending,
             taps,
+            delta,
             key_size,
             value_size,
             vocabulary: keys.vocabulary()?.unwrap_or(rows),

@@ -12,6 +12,7 @@ use super::{Config, LlmError, Session};
 use crate::Error;
 use crate::backend::cpu::{Executor, Plan};
 use crate::graph::kv_cache::{KvCache, KvShape};
+use crate::graph::ops::kv_delta::KvDelta;
 use crate::graph::{Choices, ConstCache, Context, Device, TensorId};
 use crate::import::Mapping;
 use crate::import::gguf::{Gguf, Metadata};
@@ -181,7 +182,9 @@ impl Llm {
         };
         // Building the graph asks for all tensors, so that a wrong one is found now.
         inner.graph(&mut inner.context(), &inner.caches(1)?, 1, Rows::Last)?;
-        let names: Vec<String> = inner.weights.left_over().into_iter().map(str::to_owned).collect();
+        let Config { layers, guessing, .. } = inner.config;
+        let left_over = inner.weights.left_over(layers..layers.saturating_add(guessing));
+        let names: Vec<String> = left_over.into_iter().map(str::to_owned).collect();
         if !names.is_empty() {
             let arch = inner.config.arch.clone();
             return Err(LlmError::UnknownTensors { arch, names }.into());
@@ -288,26 +291,45 @@ impl Inner {
     }
 
     /// Whether the caches have what positions from this one on need, if some up to `newest` were computed: those of
-    /// layers that convolve keep the last rows only.
+    /// layers that convolve keep the last rows only, and matrices what they are behind the last position.
     pub(super) fn can_go_on(&self, position: usize, newest: usize) -> bool {
+        if self.config.delta.is_some() {
+            return position == newest;
+        }
         let needed = position - position.min(self.config.taps.saturating_sub(1));
         let all = self.config.attending.iter().all(|&attends| attends);
         all || newest <= needed.saturating_add(self.kept_rows(self.positions()))
     }
 
+    /// Whether a cache of [`Inner::cache_shapes`] has only what comes behind the last position, so that copies are
+    /// worth their memory.
+    pub(super) fn is_saved(&self, cache: usize) -> bool {
+        let of_layer = cache < self.config.layers;
+        self.config.delta.is_some() && !(of_layer && self.config.attends(cache))
+    }
+
     /// Rows that a layer keeps which convolves, in a session of so many positions.
     fn kept_rows(&self, positions: usize) -> usize {
+        // Matrices do not go back, so rows need not.
+        if self.config.delta.is_some() {
+            return self.config.taps;
+        }
         positions.min(ROWS).max(self.config.taps)
     }
 
-    /// Sizes of the caches of all layers.
+    /// Sizes of the caches of all layers, then those of the matrices of those that have some.
     pub(super) fn cache_shapes(&self, capacity: usize) -> impl Iterator<Item = KvShape> {
-        let Config { kv_heads, key_size, value_size, embedding, .. } = self.config;
+        let Config { kv_heads, key_size, value_size, embedding, layers, delta, .. } = self.config;
         let dtype = self.options.cache_type;
         let attention = KvShape { heads: kv_heads, key_size, value_size, capacity, dtype };
-        let (key_size, capacity) = (embedding.saturating_add(1), self.kept_rows(capacity));
+        let width = delta.map_or(embedding, |delta| delta.width());
+        let (key_size, capacity) = (width.saturating_add(1), self.kept_rows(capacity));
         let rows = KvShape { heads: 1, key_size, value_size: 0, capacity, dtype: DType::F32 };
-        (0..self.config.layers).map(move |i| if self.config.attends(i) { attention } else { rows })
+        let of_layer = move |i| if self.config.attends(i) { attention } else { rows };
+        let matrices = (0..layers).filter(|&i| !self.config.attends(i)).filter_map(move |_| {
+            delta.map(|delta| KvDelta::shape(delta.heads, delta.size, delta.size))
+        });
+        (0..layers).map(of_layer).chain(matrices)
     }
 
     /// Caches of all layers, with nothing in them.

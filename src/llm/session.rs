@@ -30,6 +30,10 @@ const SHORT: usize = 128;
 /// Positions from which on caches are worth large pages.
 const LONG: usize = 512;
 
+/// Tokens at the end of a prompt that are computed by themselves, where caches cannot go back: the next prompt of
+/// a conversation often differs in those that only ask for an answer.
+const TAIL: usize = 16;
+
 /// Plans that a session keeps, one per number of tokens; the one unused longest goes first.
 const MAX_PLANS: usize = 8;
 
@@ -48,9 +52,17 @@ pub struct Session {
     history: Vec<u32>,
     /// Most positions that were computed since the first one was.
     newest: usize,
+    /// Copies of what some caches held behind an earlier position of the history, where they cannot go back.
+    saved: Option<Saved>,
     cancel: Arc<AtomicBool>,
     /// The tokens that [`Session::best`] has found.
     best: Vec<Candidate>,
+}
+
+/// Caches as they were behind a position.
+struct Saved {
+    position: usize,
+    caches: Vec<Arc<KvCache>>,
 }
 
 /// What a plan gives.
@@ -85,7 +97,9 @@ impl Session {
         let most = || available_memory().map_or(usize::MAX, |free| free / 5 * 4);
         let limit = model.options.memory_limit.unwrap_or_else(most);
         let bytes = |sum: usize, shape: KvShape| sum.checked_add(shape.bytes()?);
-        let needed = model.cache_shapes(context).try_fold(0, bytes);
+        let saved = model.cache_shapes(context).enumerate().filter(|(i, _)| model.is_saved(*i));
+        let shapes = model.cache_shapes(context).chain(saved.map(|(_, shape)| shape));
+        let needed = shapes.fold(Some(0), |sum, shape| bytes(sum?, shape));
         let left = needed.and_then(|needed| limit.checked_sub(needed));
         let Some(left) = left.filter(|_| i32::try_from(context).is_ok()) else {
             let needed = needed.unwrap_or(usize::MAX);
@@ -104,8 +118,18 @@ impl Session {
         let (plans, cancel) = (VecDeque::with_capacity(MAX_PLANS + 1), Arc::default());
         let best = Vec::new();
         let large_pages = executor.leaves_the_cpu();
-        let mut session =
-            Self { model, executor, caches, large_pages, plans, history, newest: 0, cancel, best };
+        let mut session = Self {
+            model,
+            executor,
+            caches,
+            large_pages,
+            plans,
+            history,
+            newest: 0,
+            saved: None,
+            cancel,
+            best,
+        };
         // Packs the weights, and finds out whether everything can be computed.
         if !session.repacks_later() {
             session.entry(1, Want::Logits(Rows::Last))?;
@@ -130,6 +154,9 @@ impl Session {
         }
         other.history.extend_from_slice(&self.history);
         other.newest = self.newest;
+        if let Some(Saved { position, caches }) = &self.saved {
+            other.saved = Some(Saved { position: *position, caches: other.copied(caches)? });
+        }
         Ok(other)
     }
 
@@ -172,6 +199,9 @@ impl Session {
     /// Forgets all positions from `position` on.
     pub fn truncate(&mut self, position: usize) {
         self.history.truncate(position);
+        if self.saved.as_ref().is_some_and(|saved| saved.position > position) {
+            self.saved = None;
+        }
     }
 
     /// Adds tokens to the context; gives the logits behind the last one.
@@ -223,7 +253,59 @@ impl Session {
             self.step(now, Want::Logits(Rows::None))?;
             rest = later;
         }
+        if self.model.config.delta.is_some() && rest.len() > 2 * TAIL {
+            let (now, later) = rest.split_at(rest.len() - TAIL);
+            self.step(now, Want::Logits(Rows::None))?;
+            self.save()?;
+            rest = later;
+        }
         self.step(rest, want)
+    }
+
+    /// Copies what caches hold that cannot go back.
+    fn save(&mut self) -> Result<(), Error> {
+        // The memory of the last copies is that of these.
+        let caches = match self.saved.take() {
+            Some(saved) => saved.caches,
+            None => self.copied(&self.of_saved(&self.caches))?,
+        };
+        for (to, from) in caches.iter().zip(self.of_saved(&self.caches)) {
+            to.copy_from(&from)?;
+        }
+        self.saved = Some(Saved { position: self.history.len(), caches });
+        Ok(())
+    }
+
+    /// Of the caches of all layers those that cannot go back.
+    fn of_saved(&self, caches: &[Arc<KvCache>]) -> Vec<Arc<KvCache>> {
+        let saved = caches.iter().enumerate().filter(|(i, _)| self.model.is_saved(*i));
+        saved.map(|(_, cache)| cache.clone()).collect()
+    }
+
+    fn copied(&self, caches: &[Arc<KvCache>]) -> Result<Vec<Arc<KvCache>>, Error> {
+        let copy = |from: &Arc<KvCache>| {
+            let to = KvCache::new(*from.shape())?;
+            to.copy_from(from)?;
+            Ok(Arc::new(to))
+        };
+        caches.iter().map(copy).collect()
+    }
+
+    /// Computes the history again, from where its beginning was saved, if it was.
+    fn refill(&mut self) -> Result<(), Error> {
+        let (history, mut from) = (self.history.clone(), 0);
+        if let Some(Saved { position, caches }) = &self.saved {
+            for (from, to) in caches.iter().zip(self.of_saved(&self.caches)) {
+                to.copy_from(from)?;
+            }
+            from = *position;
+        }
+        self.newest = from;
+        self.history.truncate(from);
+        match &history[from..] {
+            [] => Ok(()),
+            rest => self.fill(rest),
+        }
     }
 
     /// Adds tokens to the context, for whose logits nobody asks.
@@ -301,9 +383,7 @@ impl Session {
         }
         if !self.model.can_go_on(self.history.len(), self.newest) {
             // The caches no longer have what comes before.
-            let history = self.history.clone();
-            self.truncate(0);
-            self.fill(&history)?;
+            self.refill()?;
         }
         let short = self.history.is_empty() && (2..=SHORT).contains(&tokens.len());
         if !short && self.repacks_later() {

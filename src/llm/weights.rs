@@ -1,5 +1,6 @@
 //! The tensors of a file as operands of graphs.
 
+use core::ops::Range;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -73,13 +74,18 @@ impl Weights {
     }
 
     /// The tensors that no graph has taken, in order: what they hold would not count, whatever it is. Not
-    /// among them are factors of rotary positions, which models have for contexts that are not asked for.
-    pub(super) fn left_over(&self) -> Vec<&str> {
+    /// among them are factors of rotary positions, which models have for contexts that are not asked for, and
+    /// those of blocks of these numbers.
+    pub(super) fn left_over(&self, unused: Range<usize>) -> Vec<&str> {
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let is_factor = |name: &str| name.contains("rope_freqs") || name.contains("rope_factors_");
+        let is_unused = |name: &str| {
+            let block = name.strip_prefix("blk.").and_then(|rest| rest.split('.').next());
+            block.and_then(|n| n.parse().ok()).is_some_and(|n| unused.contains(&n))
+        };
+        let expected = |name: &str| taken.contains(name) || is_factor(name) || is_unused(name);
         let names = self.tensors.keys().map(String::as_str);
-        let mut names: Vec<&str> =
-            names.filter(|name| !taken.contains(*name) && !is_factor(name)).collect();
+        let mut names: Vec<&str> = names.filter(|name| !expected(name)).collect();
         sort(&mut names, Ord::cmp);
         names
     }

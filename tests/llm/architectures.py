@@ -7,6 +7,8 @@ import gguf
 import numpy
 
 WIDTH, HEADS, KV_HEADS, HEAD, HIDDEN, VOCAB, CONTEXT = 256, 4, 2, 64, 512, 331, 512
+# Elements of a key or value of the delta rule.
+DELTA = 64
 
 
 @dataclasses.dataclass
@@ -49,6 +51,13 @@ class Architecture:
     # Layers that convolve along the positions, with so many taps, in place of attending.
     convolving: tuple = ()
     taps: int = 0
+    # Layers that remember by the gated delta rule, with so many heads of values and of keys.
+    remembering: tuple = ()
+    delta_heads: int = 0
+    delta_key_heads: int = 0
+    # Queries have gates behind each head; the norm before the feed-forward network has another name.
+    gated: bool = False
+    ffn_norm: str = "ffn_norm"
     embedding_scale: float = 1.0
     residual_scale: float = 1.0
     attention_scale: float = 0.0
@@ -108,6 +117,12 @@ ARCHITECTURES = {
                      convolving=(0, 2, 4), taps=3),
         Architecture("lfm2-attention-last", "lfm2", layers=3, tied=True, neighbours=False, base=1e6, head_norms=True,
                      convolving=(0, 1), taps=3),
+        Architecture("qwen35", "qwen35", layers=4, tied=True, neighbours=False, rotated=16, base=1e7, head_norms=True,
+                     epsilon=1e-6, gated=True, ffn_norm="post_attention_norm", remembering=(0, 1, 2), taps=4,
+                     delta_heads=4, delta_key_heads=2),
+        Architecture("qwen35-memory-last", "qwen35", layers=3, neighbours=False, rotated=16, base=1e7, head_norms=True,
+                     epsilon=1e-6, gated=True, ffn_norm="post_attention_norm", remembering=(0, 2), taps=4,
+                     delta_heads=2, delta_key_heads=2),
         Architecture("qwen2vl", "qwen2vl", neighbours=False, base=1e6, bias=True, epsilon=1e-6),
         Architecture("qwen3vl", "qwen3vl", neighbours=False, base=5e6, head_norms=True, epsilon=1e-6),
     )
@@ -154,7 +169,18 @@ def tensors(a, seed):
         b = f"blk.{i}."
         if a.pre_norms:
             yield from norm(b + "attn_norm", WIDTH)
-        if i in a.convolving:
+        if i in a.remembering:
+            keys, values = a.delta_key_heads * DELTA, a.delta_heads * DELTA
+            yield b + "attn_qkv.weight", matrix(2 * keys + values, WIDTH, 1.4)
+            yield b + "attn_gate.weight", matrix(values, WIDTH, 1.4)
+            yield b + "ssm_conv1d.weight", matrix(2 * keys + values, a.taps, 1.0)
+            yield b + "ssm_beta.weight", matrix(a.delta_heads, WIDTH)
+            yield b + "ssm_alpha.weight", matrix(a.delta_heads, WIDTH)
+            yield b + "ssm_dt.bias", vector(a.delta_heads, 0.5)
+            yield b + "ssm_a", -numpy.exp(vector(a.delta_heads, -2.0, 1.0))
+            yield b + "ssm_norm.weight", vector(DELTA)
+            yield b + "ssm_out.weight", matrix(WIDTH, values, gain)
+        elif i in a.convolving:
             yield b + "shortconv.in_proj.weight", matrix(3 * WIDTH, WIDTH, 1.4)
             yield b + "shortconv.conv.weight", matrix(WIDTH, a.taps, 1.0)
             yield b + "shortconv.out_proj.weight", matrix(WIDTH, WIDTH, gain)
@@ -162,23 +188,24 @@ def tensors(a, seed):
             yield b + "attn_qkv.weight", matrix(q + 2 * kv, WIDTH, 1.4)
         else:
             for part, rows, sharp in (("q", q, 1.4), ("k", kv, 1.4), ("v", kv, 1.0)):
-                yield f"{b}attn_{part}.weight", matrix(rows, WIDTH, sharp)
+                yield f"{b}attn_{part}.weight", matrix(rows * 2 if a.gated and part == "q" else rows, WIDTH, sharp)
                 if a.bias:
                     yield f"{b}attn_{part}.bias", vector(rows, 0.0)
-        if a.head_norms and i not in a.convolving:
+        attends = i not in a.convolving and i not in a.remembering
+        if a.head_norms and attends:
             # StableLM has one LayerNorm weight a head, the others one RMS weight for all.
             shape = (lambda heads: (heads, HEAD)) if a.layer_norm else (lambda heads: (HEAD,))
             if a.joint_norms:
                 shape = lambda heads: (heads * HEAD,)  # noqa: E731
             yield b + "attn_q_norm.weight", vector(shape(a.heads), 1.4)
             yield b + "attn_k_norm.weight", vector(shape(KV_HEADS), 1.4)
-        if i not in a.convolving:
+        if attends:
             yield b + "attn_output.weight", matrix(WIDTH, q, gain)
         if a.post_norms:
             yield b + "post_attention_norm.weight", vector(WIDTH, gain)
             yield b + "post_ffw_norm.weight", vector(WIDTH, gain)
         if not a.parallel and a.pre_norms:
-            yield from norm(b + "ffn_norm", WIDTH)
+            yield from norm(b + a.ffn_norm, WIDTH)
         if a.fused:
             yield b + "ffn_up.weight", matrix(2 * HIDDEN, WIDTH, 1.2)
         else:
@@ -210,6 +237,13 @@ def _parameters(writer, a):
         writer.add_shortconv_l_cache(a.taps)
     else:
         writer.add_head_count_kv(KV_HEADS)
+    if a.remembering:
+        writer.add_ssm_conv_kernel(a.taps)
+        writer.add_ssm_state_size(DELTA)
+        writer.add_ssm_inner_size(a.delta_heads * DELTA)
+        writer.add_ssm_time_step_rank(a.delta_heads)
+        writer.add_ssm_group_count(a.delta_key_heads)
+        writer.add_full_attention_interval(next(i + 1 for i in range(a.layers) if i not in a.remembering))
     writer.add_key_length(HEAD)
     writer.add_value_length(HEAD)
     (writer.add_layer_norm_eps if a.layer_norm else writer.add_layer_norm_rms_eps)(a.epsilon)
@@ -237,8 +271,8 @@ def _parameters(writer, a):
                        (writer.add_residual_scale, a.residual_scale)):
         if scale != 1:
             add(scale)
-    if a.arch.endswith("vl"):
-        writer.add_rope_dimension_sections([HEAD // 4, HEAD // 8, HEAD // 8, 0])
+    if a.arch.endswith("vl") or a.remembering:
+        writer.add_rope_dimension_sections([a.rotated // 4, a.rotated // 8, a.rotated // 8, 0])
 
 
 def write(path, a, kind, quantise, seed=7):
@@ -250,7 +284,7 @@ def write(path, a, kind, quantise, seed=7):
     _vocabulary(writer)
     values = {}
     for name, value in tensors(a, seed):
-        if value.ndim == 1 or "norm" in name or "shortconv.conv" in name or kind.name == "F32":
+        if value.ndim == 1 or "norm" in name or "conv" in name and "proj" not in name or kind.name == "F32":
             writer.add_tensor(name, value)
         elif kind.name == "F16":
             value = value.astype(numpy.float16)

@@ -4,7 +4,7 @@ import math
 
 import numpy
 
-from architectures import HEAD, HIDDEN, KV_HEADS, frequency_factors
+from architectures import DELTA, HEAD, HIDDEN, KV_HEADS, frequency_factors
 
 
 def _rms(x, weight, epsilon):
@@ -72,6 +72,8 @@ def _attention(a, w, b, x, layer, context):
         q, k, v = numpy.split(x @ w[b + "attn_qkv.weight"].T, numpy.cumsum(sizes)[:2], -1)
     else:
         q, k, v = (x @ w[f"{b}attn_{p}.weight"].T + w.get(f"{b}attn_{p}.bias", 0) for p in "qkv")
+    if a.gated:
+        q, gate = numpy.split(q.reshape(tokens, -1, 2 * HEAD), 2, -1)
     q, k, v = (t.reshape(tokens, -1, HEAD) for t in (q, k, v))
 
     def normal(t, part):
@@ -95,15 +97,41 @@ def _attention(a, w, b, x, layer, context):
     scores = numpy.where(hidden, -numpy.inf, scores)
     weights = numpy.exp(scores - scores.max(-1, keepdims=True))
     mixed = numpy.einsum("hqk,khd->qhd", weights / weights.sum(-1, keepdims=True), v)
+    if a.gated:
+        mixed = mixed / (1 + numpy.exp(-gate))
     return mixed.reshape(tokens, -1) @ w[b + "attn_output.weight"].T
+
+
+def _taps(a, x, weights):
+    back = [numpy.pad(x, ((i, 0), (0, 0)))[: len(x)] for i in range(a.taps)]
+    return sum(weights[:, a.taps - 1 - i] * rows for i, rows in enumerate(back))
 
 
 def _convolution(a, w, b, x):
     before, after, x = numpy.split(x @ w[b + "shortconv.in_proj.weight"].T, 3, -1)
-    x, weights = before * x, w[b + "shortconv.conv.weight"]
-    back = [numpy.pad(x, ((i, 0), (0, 0)))[: len(x)] for i in range(a.taps)]
-    mixed = sum(weights[:, a.taps - 1 - i] * rows for i, rows in enumerate(back))
+    mixed = _taps(a, before * x, w[b + "shortconv.conv.weight"])
     return (after * mixed) @ w[b + "shortconv.out_proj.weight"].T
+
+
+def _memory(a, w, b, x):
+    """The gated delta rule: a matrix [keys, values] per head decays, and is corrected by each token."""
+    tokens, keys = len(x), a.delta_key_heads * DELTA
+    mixed = _silu(_taps(a, x @ w[b + "attn_qkv.weight"].T, w[b + "ssm_conv1d.weight"]))
+    q, k, v = (t.reshape(tokens, -1, DELTA) for t in numpy.split(mixed, [keys, 2 * keys], -1))
+    q, k = (t / numpy.maximum(numpy.linalg.norm(t, axis=-1, keepdims=True), a.epsilon) for t in (q, k))
+    # Files have the heads of values in such an order that those of keys repeat as a whole.
+    q, k = (numpy.tile(t, (1, a.delta_heads // a.delta_key_heads, 1)) for t in (q / math.sqrt(DELTA), k))
+    rate = 1 / (1 + numpy.exp(-(x @ w[b + "ssm_beta.weight"].T)))
+    step = numpy.logaddexp(0, x @ w[b + "ssm_alpha.weight"].T + w[b + "ssm_dt.bias"])
+    decay = numpy.exp(step * w[b + "ssm_a"])
+    memory, read = numpy.zeros((a.delta_heads, DELTA, DELTA)), numpy.zeros_like(v)
+    for t in range(tokens):
+        memory *= decay[t][:, None, None]
+        known = numpy.einsum("hkv,hk->hv", memory, k[t])
+        memory += numpy.einsum("hk,hv->hkv", k[t], rate[t][:, None] * (v[t] - known))
+        read[t] = numpy.einsum("hkv,hk->hv", memory, q[t])
+    read = _rms(read, w[b + "ssm_norm.weight"], a.epsilon).reshape(tokens, -1)
+    return (read * _silu(x @ w[b + "attn_gate.weight"].T)) @ w[b + "ssm_out.weight"].T
 
 
 def _feed_forward(a, w, b, x):
@@ -129,7 +157,9 @@ def logits(a, w, ids, context=512):
     for i in range(a.layers):
         b = f"blk.{i}."
         normed = norm(x, b + "attn_norm") if a.pre_norms else x
-        if i in a.convolving:
+        if i in a.remembering:
+            mixed = _memory(a, w, b, normed)
+        elif i in a.convolving:
             mixed = _convolution(a, w, b, normed)
         else:
             mixed = _attention(a, w, b, normed, i, context)
@@ -139,7 +169,7 @@ def logits(a, w, ids, context=512):
             x = x + mixed + _feed_forward(a, w, b, normed)
             continue
         x = x + a.residual_scale * mixed
-        out = _feed_forward(a, w, b, norm(x, b + "ffn_norm") if a.pre_norms else x)
+        out = _feed_forward(a, w, b, norm(x, b + a.ffn_norm) if a.pre_norms else x)
         if a.post_norms:
             out = _rms(out, w[b + "post_ffw_norm.weight"], a.epsilon)
         x = x + a.residual_scale * out

@@ -58,6 +58,7 @@ mod conv_reference;
 mod conv_tests;
 #[cfg(any(feature = "alloc", test))]
 mod conv_tile;
+pub mod delta;
 #[cfg(any(feature = "alloc", test))]
 pub mod depthwise;
 mod dot;
@@ -147,6 +148,7 @@ mod rope_tests;
 #[cfg(any(feature = "alloc", test))]
 pub mod separable;
 pub mod softmax;
+pub mod taps;
 pub mod unary;
 mod unary_list;
 #[cfg(test)]

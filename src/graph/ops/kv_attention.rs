@@ -138,6 +138,16 @@ impl Operator for KvAttention {
     }
 }
 
+/// The first of positions that must be one behind the other, of which there is one at least.
+pub(super) fn check_run(op: &'static str, positions: &[i32]) -> Result<usize, GraphError> {
+    let first = check_position(op, positions[0], i32::MAX as usize)?;
+    if let Some(at) = (0..positions.len()).find(|&at| positions[at] as usize != first + at) {
+        let what = format!("position {} in place of {}", positions[at], first + at);
+        return Err(GraphError::Unsupported { op, what });
+    }
+    Ok(first)
+}
+
 /// A position as an index below the capacity.
 pub(super) fn check_position(
     op: &'static str,

@@ -1,12 +1,16 @@
 //! Causal convolution along positions, over a cache of the last ones.
 
+use core::ops::Range;
+use core::slice;
 use std::sync::Arc;
 
+use tilewright_kernels::{TapsParams, TapsPlan};
+
 use super::elements::expect_dtype;
-use super::kv_attention::check_position;
+use super::kv_attention::check_run;
 use super::{Operator, expect_operands};
 use crate::graph::kv_cache::{KvCache, KvShape};
-use crate::graph::{GraphError, Info, View, ViewMut};
+use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
 
 /// Stores rows of new positions in a cache, then convolves each column with taps of its own over the
@@ -26,6 +30,46 @@ pub struct KvConv {
 }
 
 const OP: &str = "kv_conv";
+
+impl KvConv {
+    /// Brings the rows that the taps of the first position reach, those before position 0 as zeros; then keeps
+    /// the rows of `x` that the cache has room for.
+    fn keep(
+        &self,
+        rows: &mut [f32],
+        x: &[f32],
+        positions: &[i32],
+        before: &mut [f32],
+    ) -> Result<(), GraphError> {
+        if positions.is_empty() {
+            return Ok(());
+        }
+        let first = check_run(OP, positions)?;
+        let KvShape { key_size: stride, capacity, .. } = *self.cache.shape();
+        let width = (stride - 1).max(1);
+        // What a row of this position begins with; one that was never written begins with 0.
+        let mark = |position: usize| position as u32 + 1;
+        for (back, to) in before.chunks_exact_mut(width).rev().enumerate() {
+            let Some(at) = first.checked_sub(back + 1) else {
+                to.fill(0.0);
+                continue;
+            };
+            let row = &rows[at % capacity * stride..][..stride];
+            if row[0].to_bits() != mark(at) {
+                let what = format!("position {first} behind {at}, which is no longer kept");
+                return Err(GraphError::Unsupported { op: OP, what });
+            }
+            to.copy_from_slice(&row[1..]);
+        }
+        let gone = positions.len().saturating_sub(capacity);
+        for (i, x) in x.chunks_exact(width).enumerate().skip(gone) {
+            let row = &mut rows[(first + i) % capacity * stride..][..stride];
+            row[0] = f32::from_bits(mark(first + i));
+            row[1..].copy_from_slice(x);
+        }
+        Ok(())
+    }
+}
 
 impl Operator for KvConv {
     fn name(&self) -> &'static str {
@@ -59,32 +103,28 @@ impl Operator for KvConv {
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
         let (x, weights) = (src[0].slice::<f32>(OP)?, src[1].slice::<f32>(OP)?);
-        let ([taps, width], capacity) = ([src[1].dims[0], src[1].dims[1]], self.cache.shape().capacity);
-        let (stride, size) = (width + 1, width.max(1));
+        let [taps, width] = [src[1].dims[0], src[1].dims[1]];
+        let mut seen = vec![0.0; (taps - 1) * width];
         let mut memory = self.cache.lock();
         let rows = bytemuck::cast_slice_mut::<u8, f32>(&mut memory);
-        // What a row of this position begins with; one that was never written begins with 0.
-        let mark = |position: usize| position as u32 + 1;
-        let x = x.chunks_exact(size).zip(dst.slice::<f32>(OP)?.chunks_exact_mut(size));
-        for ((x, y), &position) in x.zip(src[2].slice::<i32>(OP)?) {
-            let position = check_position(OP, position, i32::MAX as usize)?;
-            let row = &mut rows[position % capacity * stride..][..stride];
-            row[0] = f32::from_bits(mark(position));
-            row[1..].copy_from_slice(x);
-            y.fill(0.0);
-            for back in 0..taps.min(position + 1) {
-                let at = position - back;
-                let row = &rows[at % capacity * stride..][..stride];
-                if row[0].to_bits() != mark(at) {
-                    let what = format!("position {position} behind {at}, which is no longer kept");
-                    return Err(GraphError::Unsupported { op: OP, what });
-                }
-                let weights = &weights[(taps - 1 - back) * width..][..width];
-                let sums = y.iter_mut().zip(&row[1..]).zip(weights);
-                sums.for_each(|((y, x), w)| *y += x * w);
-            }
+        self.keep(rows, x, src[2].slice::<i32>(OP)?, &mut seen)?;
+        seen.extend_from_slice(x);
+        for (at, y) in dst.slice::<f32>(OP)?.iter_mut().enumerate() {
+            let (row, column) = (at / width, at % width);
+            let of_tap = |tap: usize| seen[(row + tap) * width + column] * weights[tap * width + column];
+            *y = (0..taps).map(of_tap).sum();
         }
         Ok(())
+    }
+
+    fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
+        let (&[rows, width], taps) = (&cx.dst.dims[..], cx.src[1].dims[0]) else { return Ok(None) };
+        if rows * width == 0 {
+            return Ok(None);
+        }
+        let params = TapsParams { rows, taps, width };
+        let plan = TapsPlan::new(cx.isa, &params)?;
+        Ok(Some(Box::new(Convolve { plan, params, op: self.clone() })))
     }
 
     fn macs(&self, src: &[Info], dst: &Info) -> u64 {
@@ -92,11 +132,83 @@ impl Operator for KvConv {
     }
 }
 
+/// Brings the rows before the first one, and keeps the last ones.
+struct Keep {
+    params: TapsParams,
+    op: KvConv,
+}
+
+impl Step for Keep {
+    fn kernel(&self) -> String {
+        "rows".to_owned()
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn run(
+        &self,
+        src: &[*const u8],
+        dst: *mut u8,
+        _scratch: *mut u8,
+        _units: Range<usize>,
+    ) -> Result<(), GraphError> {
+        let TapsParams { rows, taps, width } = self.params;
+        let mut memory = self.op.cache.lock();
+        // SAFETY: operands and result have these lengths, since the step was made for them, and nobody else
+        // has the result meanwhile.
+        let (x, positions, before) = unsafe {
+            let x = slice::from_raw_parts(src[0].cast(), rows * width);
+            let before = slice::from_raw_parts_mut(dst.cast(), (taps - 1) * width);
+            (x, slice::from_raw_parts(src[2].cast(), rows), before)
+        };
+        self.op.keep(bytemuck::cast_slice_mut::<u8, f32>(&mut memory), x, positions, before)
+    }
+}
+
+/// The convolution behind it. Operands: x, weights, positions, the rows before.
+struct Convolve {
+    plan: TapsPlan,
+    params: TapsParams,
+    op: KvConv,
+}
+
+impl Step for Convolve {
+    fn kernel(&self) -> String {
+        self.plan.kernel_name().to_owned()
+    }
+
+    fn units(&self) -> usize {
+        self.plan.units()
+    }
+
+    fn before(&self) -> Option<(Box<dyn Step>, usize)> {
+        let keep = Keep { params: self.params, op: self.op.clone() };
+        let bytes = self.plan.operand_len(0) * size_of::<f32>();
+        Some((Box::new(keep), bytes.max(1)))
+    }
+
+    #[allow(unsafe_code)]
+    unsafe fn run(
+        &self,
+        src: &[*const u8],
+        dst: *mut u8,
+        _scratch: *mut u8,
+        units: Range<usize>,
+    ) -> Result<(), GraphError> {
+        let operands = [src[3].cast(), src[0].cast(), src[1].cast()];
+        // SAFETY: the plan was made for the sizes of the operands, and the step before it has brought its
+        // rows; units are as the caller of this function promises.
+        unsafe { self.plan.run(operands, dst.cast(), units) };
+        Ok(())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::cpu::Executor;
     use crate::graph::{Context, ops::Op};
     use crate::tensor::Tensor;
+    use tilewright_kernels::Isa;
 
     fn cache(capacity: usize) -> Arc<KvCache> {
         let dtype = DType::F32;
@@ -151,5 +263,44 @@ mod tests {
         assert!(e.to_string().contains("cache [1, 2, 3, 0]"), "{e}");
         // Nothing was written of what comes before.
         assert!(convolve(&cache(4), &[0.0; 2], &[1]).is_err());
+    }
+
+    #[test]
+    fn kernels_agree_with_the_reference_however_a_text_is_cut() {
+        let x: Vec<f32> = (0..2 * 90).map(|i| ((i * 7919) % 251) as f32 / 125.0 - 1.0).collect();
+        let positions: Vec<i32> = (0..90).collect();
+        let whole = convolve(&cache(100), &x, &positions).unwrap();
+        let run = |isa: Isa, cache: &Arc<KvCache>, positions: &[i32]| {
+            let rows = positions[0].max(0) as usize..positions[0].max(0) as usize + positions.len();
+            let x = Tensor::from_slice(&[rows.len(), 2], &x[2 * rows.start..2 * rows.end]).unwrap();
+            let positions = Tensor::from_slice(&[rows.len()], positions).unwrap();
+            let mut cx = Context::new();
+            let weights = Tensor::from_slice(&[3, 2], &[1.0f32, 0.0, 10.0, 2.0, 100.0, -1.0])?;
+            let src = [
+                cx.input("x", DType::F32, &x.dims())?,
+                cx.constant(weights)?,
+                cx.input("positions", DType::I32, &positions.dims())?,
+            ];
+            let y = cx.op(Op::from(KvConv { cache: cache.clone() }), &src)?;
+            let mut executor = Executor::new(isa, 2).unwrap();
+            let plan = executor.plan(&mut cx, &[y]).unwrap();
+            let y = executor.run(&plan, &[&x, &positions], None)?;
+            Ok::<_, GraphError>(y[0].as_slice::<f32>()?.to_vec())
+        };
+        for isa in Isa::available() {
+            for (capacity, cuts) in [(3, &[90][..]), (3, &[1, 1, 70, 1, 17]), (64, &[80, 1, 9])] {
+                let (cache, mut all) = (cache(capacity), Vec::new());
+                for &count in cuts {
+                    let first = all.len() / 2;
+                    all.extend(run(isa, &cache, &positions[first..first + count]).unwrap());
+                }
+                for (i, (a, b)) in all.iter().zip(&whole).enumerate() {
+                    assert!((a - b).abs() < 1e-4, "{isa} {cuts:?} {i}: {a} {b}");
+                }
+                let e = run(isa, &cache, &positions[3..4]).unwrap_err().to_string();
+                assert!(e.contains("no longer kept"), "{e}");
+                assert!(run(isa, &cache, &[0, 2]).is_err() && run(isa, &cache, &[-1]).is_err());
+            }
+        }
     }
 }

@@ -245,6 +245,7 @@ ops! {
         inverse::Inverse,
         kv_attention::KvAttention,
         kv_conv::KvConv,
+        kv_delta::KvDelta,
         linear_attention::LinearAttention,
         math::Math,
         nibbles_to_blocks::NibblesToBlocks,

@@ -46,6 +46,10 @@ pub(super) struct Decoder {
     pub(super) pre_norms: bool,
     /// The norm before the feed-forward network, which without it reads what attention reads.
     pub(super) ffn_norm: Holds,
+    /// The name of that norm.
+    pub(super) ffn_norm_name: &'static str,
+    /// Whether each head of queries has as many elements behind it that say how much of its result passes.
+    pub(super) output_gates: bool,
     /// Norms behind attention and feed-forward network.
     pub(super) post_norms: Holds,
     /// The norm behind all blocks.
@@ -66,6 +70,8 @@ impl Decoder {
         head_norm: HeadNorm::BeforeTurn,
         pre_norms: true,
         ffn_norm: Holds::Always,
+        ffn_norm_name: "ffn_norm",
+        output_gates: false,
         post_norms: Holds::Never,
         last_norm: "output_norm",
         residual_scale: 1.0,
@@ -111,16 +117,17 @@ impl Builder<'_> {
                 true => self.layer_norm(x, layer, "attn_norm", blocks.norm)?,
                 false => x,
             };
-            let (a, last) = match self.config().attends(layer) {
-                true => (self.attended_heads(h, layer, blocks, place(layer))?, "attn_output"),
-                false => (self.convolved(h, layer)?, "shortconv.out_proj"),
+            let (a, last) = match (self.config().attends(layer), self.config().delta) {
+                (true, _) => (self.attended_heads(h, layer, blocks, place(layer))?, "attn_output"),
+                (false, None) => (self.convolved(h, layer)?, "shortconv.out_proj"),
+                (false, Some(delta)) => (self.remembered(h, layer, delta)?, "ssm_out"),
             };
             let rest = self.wanted(layer, x)?;
             let a = self.layer_linear(a, layer, last)?;
             let normed =
                 self.norm_if(blocks.post_norms, a, layer, "post_attention_norm", blocks)?;
             x = self.add_scaled(rest, normed.unwrap_or(a), blocks.residual_scale)?;
-            let h = match self.norm_if(blocks.ffn_norm, x, layer, "ffn_norm", blocks)? {
+            let h = match self.norm_if(blocks.ffn_norm, x, layer, blocks.ffn_norm_name, blocks)? {
                 Some(normed) => normed,
                 None if blocks.pre_norms => self.wanted(layer, h)?,
                 None => x,
@@ -142,7 +149,12 @@ impl Builder<'_> {
         blocks: &Decoder,
         place: Place,
     ) -> Result<TensorId, Error> {
-        let [mut q, mut k, v] = self.qkv(h, layer)?;
+        let [mut q, mut k, v] = self.qkv(h, layer, blocks.output_gates)?;
+        let mut gate = None;
+        if blocks.output_gates {
+            let [heads, open] = self.halves_of_heads(q)?;
+            (q, gate) = (heads, Some(open));
+        }
         for (x, name) in [(&mut q, "attn_q_norm"), (&mut k, "attn_k_norm")] {
             let norm =
                 Some(blocks.head_norm).filter(|_| self.holds(blocks.head_norms, layer, name));
@@ -159,7 +171,9 @@ impl Builder<'_> {
             }
         }
         let a = self.attention(layer, [q, k, v], place.window)?;
-        self.wanted(layer, a)
+        let Some(gate) = gate else { return Ok(a) };
+        let gate = self.wanted(layer, gate)?;
+        self.opened(a, gate)
     }
 
     /// A norm of a block, if it has one.

@@ -101,18 +101,34 @@ impl<'a> Builder<'a> {
         self.capacity
     }
 
+    /// The positions of the tokens.
+    pub(super) fn positions(&self) -> TensorId {
+        self.positions
+    }
+
+    /// The matrices of a layer that remembers.
+    pub(super) fn matrices(&self, layer: usize) -> Arc<KvCache> {
+        let before = (0..layer).filter(|&i| !self.config.attends(i)).count();
+        self.caches[self.config.layers + before].clone()
+    }
+
     /// Whether a layer has this tensor.
     pub(super) fn has(&self, layer: usize, name: &str) -> bool {
         self.weights.has(&format!("blk.{layer}.{name}"))
     }
 
-    fn op(&mut self, name: &str, op: impl Into<Op>, src: &[TensorId]) -> Result<TensorId, Error> {
+    pub(super) fn op(
+        &mut self,
+        name: &str,
+        op: impl Into<Op>,
+        src: &[TensorId],
+    ) -> Result<TensorId, Error> {
         let id = self.cx.op(op, src)?;
         self.cx.set_name(id, name);
         Ok(id)
     }
 
-    fn constant(&mut self, name: &str, value: Tensor) -> Result<TensorId, Error> {
+    pub(super) fn constant(&mut self, name: &str, value: Tensor) -> Result<TensorId, Error> {
         let id = self.cx.constant(value)?;
         self.cx.set_name(id, name);
         Ok(id)
@@ -183,28 +199,40 @@ impl<'a> Builder<'a> {
         name: &str,
         op: NormOp,
     ) -> Result<TensorId, Error> {
-        let (width, size) = (self.width(x), self.config.key_size);
-        let heads = width / size;
+        let size = self.config.key_size;
+        let heads = self.width(x) / size;
         let name = format!("blk.{layer}.{name}");
         let weight = format!("{name}.weight");
         let own = self.weights.any(&weight).is_some_and(|w| w.dims().len() > 1);
         let dims = if own { vec![heads, size] } else { vec![size] };
         let scale = self.vector(&weight, &dims)?;
-        let split = self.cx.reshape(x, &[self.count, heads, size])?;
+        let split = self.split_heads(x, size)?;
         let norm = Norm { op, axis: 2, epsilon: self.config.epsilon, by_parts: own };
         let y = self.op(&name, norm, &[split, scale])?;
-        Ok(self.cx.reshape(y, &[self.count, width])?)
+        self.joined_heads(y)
+    }
+
+    /// `[tokens, width]` as `[tokens, heads, size]`.
+    pub(super) fn split_heads(&mut self, x: TensorId, size: usize) -> Result<TensorId, Error> {
+        let (tokens, heads) = (self.cx.dims(x)[0], self.width(x) / size);
+        Ok(self.cx.reshape(x, &[tokens, heads, size])?)
+    }
+
+    /// `[tokens, heads, size]` as `[tokens, width]`.
+    pub(super) fn joined_heads(&mut self, x: TensorId) -> Result<TensorId, Error> {
+        let dims = self.cx.dims(x).to_vec();
+        Ok(self.cx.reshape(x, &[dims[0], dims[1..].iter().product()])?)
     }
 
     /// A tensor of f32, as norms and biases are.
-    fn vector(&mut self, name: &str, dims: &[usize]) -> Result<TensorId, Error> {
+    pub(super) fn vector(&mut self, name: &str, dims: &[usize]) -> Result<TensorId, Error> {
         let value = self.weights.get(name, dims)?;
         self.constant(name, value)
     }
 
     /// A product with the matrix of a tensor, whose rows become `n` columns, plus its bias, if it has
     /// one.
-    fn linear(&mut self, x: TensorId, name: &str, n: usize) -> Result<TensorId, Error> {
+    pub(super) fn linear(&mut self, x: TensorId, name: &str, n: usize) -> Result<TensorId, Error> {
         let weight = format!("{name}.weight");
         let matrix = self.weights.get(&weight, &[n, self.width(x)])?;
         let mut src = vec![x, self.constant(&weight, matrix)?];
@@ -246,10 +274,17 @@ impl<'a> Builder<'a> {
         self.linear(x, &format!("blk.{layer}.{name}"), self.config.embedding)
     }
 
-    /// Queries, keys and values, whether the file has a matrix for each or one for all.
-    pub(super) fn qkv(&mut self, x: TensorId, layer: usize) -> Result<[TensorId; 3], Error> {
+    /// Queries, perhaps with gates behind each head, keys and values, whether the file has a matrix for each or
+    /// one for all.
+    pub(super) fn qkv(
+        &mut self,
+        x: TensorId,
+        layer: usize,
+        gates: bool,
+    ) -> Result<[TensorId; 3], Error> {
         let Config { heads, kv_heads, key_size, value_size, .. } = *self.config;
-        let widths = [heads * key_size, kv_heads * key_size, kv_heads * value_size];
+        let query = if gates { 2 * key_size } else { key_size };
+        let widths = [heads * query, kv_heads * key_size, kv_heads * value_size];
         if !self.has(layer, "attn_qkv.weight") {
             let mut one = |name: &str, n| self.linear(x, &format!("blk.{layer}.attn_{name}"), n);
             return Ok([one("q", widths[0])?, one("k", widths[1])?, one("v", widths[2])?]);
@@ -341,10 +376,53 @@ impl<'a> Builder<'a> {
         };
         let positions = self.positions;
         let a = self.op(&format!("blk.{layer}.attention"), op, &[q, k, v, positions])?;
-        if layer + 1 == config.layers {
-            self.attended = Some(self.wanted(layer, a)?);
-        }
-        Ok(a)
+        self.mixed(layer, a)
+    }
+
+    /// The first and the second half of each head.
+    pub(super) fn halves_of_heads(&mut self, x: TensorId) -> Result<[TensorId; 2], Error> {
+        let size = self.config.key_size;
+        let heads = self.split_heads(x, 2 * size)?;
+        let mut half = |first| {
+            let half = self.cx.slice(heads, 2, first, size, 1)?;
+            let half = self.cx.cont(half)?;
+            self.joined_heads(half)
+        };
+        Ok([half(0)?, half(size)?])
+    }
+
+    /// As much of `x` as gates let through.
+    pub(super) fn opened(&mut self, x: TensorId, gate: TensorId) -> Result<TensorId, Error> {
+        let open = self.op("open", Unary::new(UnaryOp::Sigmoid), &[gate])?;
+        self.op("gate", Binary::new(BinaryOp::Mul), &[x, open])
+    }
+
+    /// Columns `first` to `first + n` of a tensor.
+    pub(super) fn columns(
+        &mut self,
+        x: TensorId,
+        first: usize,
+        n: usize,
+    ) -> Result<TensorId, Error> {
+        let part = self.cx.slice(x, 1, first, n, 1)?;
+        Ok(self.cx.cont(part)?)
+    }
+
+    /// A convolution of each column with taps of its own, over the positions up to each row's.
+    pub(super) fn taps(
+        &mut self,
+        x: TensorId,
+        layer: usize,
+        name: &str,
+    ) -> Result<TensorId, Error> {
+        let name = format!("blk.{layer}.{name}");
+        let dims = [self.width(x), self.config.taps];
+        let weight = self.vector(&format!("{name}.weight"), &dims)?;
+        let by_tap = self.cx.transpose(weight, &[1, 0])?;
+        let weight = self.cx.cont(by_tap)?;
+        let op = KvConv { cache: self.caches[layer].clone() };
+        let positions = self.positions;
+        self.op(&name, op, &[x, weight, positions])
     }
 
     /// What a layer without attention has in its place: a convolution along the positions of one part of
@@ -356,15 +434,14 @@ impl<'a> Builder<'a> {
         let mut part = |i: usize| self.linear_part(x, &name, all, i * n, n);
         let [before, after, x] = [part(0)?, part(1)?, part(2)?];
         let x = self.op("gate", Binary::new(BinaryOp::Mul), &[before, x])?;
-        let name = format!("blk.{layer}.shortconv.conv");
-        let weight = format!("{name}.weight");
-        let weight = self.vector(&weight, &[n, self.config.taps])?;
-        let by_tap = self.cx.transpose(weight, &[1, 0])?;
-        let weight = self.cx.cont(by_tap)?;
-        let op = KvConv { cache: self.caches[layer].clone() };
-        let positions = self.positions;
-        let y = self.op(&name, op, &[x, weight, positions])?;
+        let y = self.taps(x, layer, "shortconv.conv")?;
         let y = self.op("gate", Binary::new(BinaryOp::Mul), &[after, y])?;
+        self.mixed(layer, y)
+    }
+
+    /// The rows that are wanted of what a layer has attended to, or has in place of that; those of the last
+    /// layer are what fills the caches.
+    pub(super) fn mixed(&mut self, layer: usize, y: TensorId) -> Result<TensorId, Error> {
         let y = self.wanted(layer, y)?;
         if layer + 1 == self.config.layers {
             self.attended = Some(y);

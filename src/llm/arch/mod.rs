@@ -4,6 +4,7 @@
 
 mod decoder;
 mod layers;
+mod remember;
 
 use super::{Config, LlmError};
 use crate::Error;
@@ -74,6 +75,7 @@ architectures! {
     qwen2::QWEN2,
     qwen2vl::QWEN2VL,
     qwen3::QWEN3,
+    qwen35::QWEN35,
     qwen3vl::QWEN3VL,
     smollm3::SMOLLM3,
     stablelm::STABLELM,
