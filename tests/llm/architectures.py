@@ -172,14 +172,14 @@ def tensors(a, seed):
         if i in a.remembering:
             keys, values = a.delta_key_heads * DELTA, a.delta_heads * DELTA
             yield b + "attn_qkv.weight", matrix(2 * keys + values, WIDTH, 1.4)
-            yield b + "attn_gate.weight", matrix(values, WIDTH, 1.4)
+            yield b + "attn_gate.weight", matrix(values, WIDTH)
             yield b + "ssm_conv1d.weight", matrix(2 * keys + values, a.taps, 1.0)
             yield b + "ssm_beta.weight", matrix(a.delta_heads, WIDTH)
             yield b + "ssm_alpha.weight", matrix(a.delta_heads, WIDTH)
             yield b + "ssm_dt.bias", vector(a.delta_heads, 0.5)
             yield b + "ssm_a", -numpy.exp(vector(a.delta_heads, -2.0, 1.0))
             yield b + "ssm_norm.weight", vector(DELTA)
-            yield b + "ssm_out.weight", matrix(WIDTH, values, gain)
+            yield b + "ssm_out.weight", matrix(WIDTH, values, 0.4 * gain)
         elif i in a.convolving:
             yield b + "shortconv.in_proj.weight", matrix(3 * WIDTH, WIDTH, 1.4)
             yield b + "shortconv.conv.weight", matrix(WIDTH, a.taps, 1.0)
