@@ -244,6 +244,12 @@ macro_rules! reduce_before {
     };
 }
 
+/// What takes four vectors at a time, where a step is so short that one alone would wait for its sum.
+macro_rules! reduce_wide {
+    (none { $($body:tt)* }) => { $($body)* };
+    (max { $($body:tt)* }) => {};
+}
+
 macro_rules! reduce_after {
     (none $t:expr, $m:ident) => { $t };
     (max $t:expr, $m:ident) => { tile!(VADD $m, $t) };
@@ -264,11 +270,13 @@ macro_rules! reduce_rows {
                 tile!(DEF v [1 x 4 x 1]);
                 tile!(FILL v [1 x 4 x 1] $start);
                 let mut i = 0;
-                while axis - i >= 4 * $l {
-                    let xs = x.wrapping_add(i);
-                    each!(k in 4 { let ($t, $x) = (v[k][0], tile!(VLOAD xs, k)); v[k][0] = $step; });
-                    i += 4 * $l;
-                }
+                reduce_wide! { $before {
+                    while axis - i >= 4 * $l {
+                        let xs = x.wrapping_add(i);
+                        each!(k in 4 { let ($t, $x) = (v[k][0], tile!(VLOAD xs, k)); v[k][0] = $step; });
+                        i += 4 * $l;
+                    }
+                } }
                 while axis - i >= $l {
                     let ($t, $x) = (v[0][0], tile!(VLOAD x.wrapping_add(i), 0));
                     v[0][0] = $step;
@@ -307,28 +315,30 @@ macro_rules! reduce_columns {
             let $n = tile!(VSET axis as f32);
             let _ = $n;
             let mut i = 0;
-            while len - i >= 4 * $l {
-                let (mut xs, ys) = (x.wrapping_add(i), y.wrapping_add(i));
-                tile!(DEF v [1 x 4 x 1]);
-                tile!(FILL v [1 x 4 x 1] $start);
-                let mut m = [tile!(VZERO); 4];
-                each!(k in 4 { m[k] = reduce_max!($before tile!(VLOAD ys, k)); });
-                for _ in 0..axis {
+            reduce_wide! { $before {
+                while len - i >= 4 * $l {
+                    let (mut xs, ys) = (x.wrapping_add(i), y.wrapping_add(i));
+                    tile!(DEF v [1 x 4 x 1]);
+                    tile!(FILL v [1 x 4 x 1] $start);
+                    let mut m = [tile!(VZERO); 4];
+                    each!(k in 4 { m[k] = reduce_max!($before tile!(VLOAD ys, k)); });
+                    for _ in 0..axis {
+                        each!(k in 4 {
+                            let ($t, $x, $m) = (v[k][0], tile!(VLOAD xs, k), m[k]);
+                            let _ = $m;
+                            v[k][0] = $step;
+                        });
+                        xs = xs.wrapping_add(inner);
+                    }
                     each!(k in 4 {
-                        let ($t, $x, $m) = (v[k][0], tile!(VLOAD xs, k), m[k]);
+                        let ($u, $m) = (v[k][0], m[k]);
                         let _ = $m;
-                        v[k][0] = $step;
+                        let z = reduce_after!($before $end, $m);
+                        tile!(VSTORE ys, k, z);
                     });
-                    xs = xs.wrapping_add(inner);
+                    i += 4 * $l;
                 }
-                each!(k in 4 {
-                    let ($u, $m) = (v[k][0], m[k]);
-                    let _ = $m;
-                    let z = reduce_after!($before $end, $m);
-                    tile!(VSTORE ys, k, z);
-                });
-                i += 4 * $l;
-            }
+            } }
             while i < len {
                 let (mut xs, ys) = (x.wrapping_add(i), y.wrapping_add(i));
                 let count = (len - i).min($l);

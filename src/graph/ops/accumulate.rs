@@ -1,9 +1,9 @@
 //! Running sums and products along an axis.
 
-use half::{bf16, f16};
+use bytemuck::{cast_slice, cast_slice_mut};
 
 use super::cast::Number;
-use super::elements::{around, expect_dtype};
+use super::elements::{around, expect_dtype, floats, low_bits, write_floats, write_low_bits};
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, View, ViewMut};
 use crate::tensor::DType;
@@ -45,39 +45,44 @@ impl Operator for Accumulate {
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
         let (outer, extent, inner) = around(src[0].dims, self.axis);
         let extents = [outer, extent, inner];
-        let (from, to) = (src[0].bytes, &mut *dst.bytes);
+        let count = dst.dims.iter().product();
         macro_rules! lanes {
-            ($t:ty, $start:expr, $step:expr, $rounded:expr) => {{
-                let (x, y) = (bytemuck::cast_slice(from), bytemuck::cast_slice_mut(to));
-                self.lanes::<$t, _>(x, y, extents, $start, $step, $rounded);
-                Ok(())
-            }};
             // Kept in f64, and rounded once per element.
-            (floats $t:ty) => {{
+            (floats $t:ty, $x:expr, $y:expr) => {{
                 let step = |a: f64, x: $t| {
                     if self.product { a * x.to_float() } else { a + x.to_float() }
                 };
-                lanes!($t, f64::from(u8::from(self.product)), step, <$t>::from_float)
+                let start = f64::from(u8::from(self.product));
+                self.lanes::<$t, _>($x, $y, extents, start, step, <$t>::from_float);
             }};
             // Low bits are all that counts, which are the same without a sign.
-            (integers $t:ty) => {{
+            (integers $t:ty, $x:expr, $y:expr) => {{
                 let step = |a: $t, x: $t| {
                     if self.product { a.wrapping_mul(x) } else { a.wrapping_add(x) }
                 };
-                lanes!($t, <$t>::from(self.product), step, |a| a)
+                self.lanes::<$t, _>($x, $y, extents, <$t>::from(self.product), step, |a| a);
             }};
         }
         match src[0].dtype {
-            DType::F32 => lanes!(floats f32),
-            DType::F64 => lanes!(floats f64),
-            DType::F16 => lanes!(floats f16),
-            DType::BF16 => lanes!(floats bf16),
-            DType::I8 | DType::U8 => lanes!(integers i8),
-            DType::I16 | DType::U16 => lanes!(integers i16),
-            DType::I32 | DType::U32 => lanes!(integers i32),
-            DType::I64 | DType::U64 => lanes!(integers i64),
-            dtype => Err(GraphError::UnsupportedDType { op: OP, dtype }),
+            DType::F32 => lanes!(floats f32, cast_slice(src[0].bytes), cast_slice_mut(dst.bytes)),
+            DType::I32 | DType::U32 => {
+                lanes!(integers i32, cast_slice(src[0].bytes), cast_slice_mut(dst.bytes));
+            }
+            dtype if dtype.is_float() => {
+                let mut y = vec![0.0; count];
+                lanes!(floats f64, &floats(&src[0], OP)?, &mut y);
+                write_floats(dst, OP, y)?;
+            }
+            DType::Bool => {
+                return Err(GraphError::UnsupportedDType { op: OP, dtype: src[0].dtype });
+            }
+            _ => {
+                let mut y = vec![0; count];
+                lanes!(integers i64, &low_bits(&src[0], OP)?, &mut y);
+                write_low_bits(dst, OP, &y)?;
+            }
         }
+        Ok(())
     }
 }
 

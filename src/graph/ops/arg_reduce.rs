@@ -65,7 +65,7 @@ impl Operator for ArgReduce {
         }
         // What a wider type holds exactly is in its order, and needs no code of its own.
         match dtype {
-            DType::F64 => planes!(bytemuck::cast_slice::<u8, f64>(x), |x| x),
+            DType::F64 => planes!(self.keys(x), |x| x),
             DType::I32 | DType::U32 | DType::I64 | DType::U64 => {
                 planes!(in_order(&src[0], OP)?, |x| x);
             }
@@ -83,6 +83,20 @@ const LANES: usize = 64;
 const ROW: usize = 32;
 
 impl ArgReduce {
+    /// Integers in the order of numbers; a NaN is the best of them.
+    fn keys(&self, x: &[u8]) -> Vec<i64> {
+        let key = |&x: &f64| match x.to_bits() as i64 {
+            _ if x.is_nan() && self.smallest => i64::MIN,
+            _ if x.is_nan() => i64::MAX,
+            // Of two zeros none is smaller.
+            _ if x == 0.0 => 0,
+            // The other way round below 0.
+            bits if bits < 0 => bits ^ i64::MAX,
+            bits => bits,
+        };
+        bytemuck::cast_slice::<u8, f64>(x).iter().map(key).collect()
+    }
+
     /// The position of the best element of neighbours, at least `ROW` and less than 2^32.
     fn row<T: Copy, N: PartialOrd + Copy>(&self, x: &[T], as_number: impl Fn(T) -> N) -> usize {
         let mut groups = x.chunks_exact(ROW);
@@ -176,6 +190,25 @@ mod tests {
         let empty = cx.constant(Tensor::from_slice::<f32>(&[2, 0], &[]).unwrap()).unwrap();
         let op = |axis| ArgReduce { axis, smallest: false, last: false };
         assert!(cx.op(op(1), &[empty]).is_err() && cx.op(op(2), &[empty]).is_err());
+    }
+
+    #[test]
+    fn wide_floats_are_in_the_order_of_numbers() {
+        let rows = [
+            [-0.0, 0.0, -1.0, -1e300, -2.0, -1e-300],
+            [f64::INFINITY, 1.0, f64::NEG_INFINITY, 5e-324, f64::INFINITY, -5e-324],
+            [f64::NAN, 1.0, f64::INFINITY, -f64::NAN, f64::NEG_INFINITY, 0.0],
+        ];
+        let mut cx = Context::new();
+        let x = cx.constant(Tensor::from_slice(&[3, 6], rows.as_flattened()).unwrap()).unwrap();
+        let mut run = |smallest, last| {
+            let y = cx.op(ArgReduce { axis: 1, smallest, last }, &[x]).unwrap();
+            cx.constant_value(y).unwrap().as_slice::<i64>().unwrap().to_vec()
+        };
+        assert_eq!(run(false, false), [0, 0, 0]);
+        assert_eq!(run(false, true), [1, 4, 3]);
+        assert_eq!(run(true, false), [3, 2, 0]);
+        assert_eq!(run(true, true), [3, 2, 3]);
     }
 
     #[test]

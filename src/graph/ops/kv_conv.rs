@@ -4,7 +4,8 @@ use core::ops::Range;
 use core::slice;
 use std::sync::Arc;
 
-use tilewright_kernels::{TapsParams, TapsPlan};
+use bytemuck::{cast_slice, cast_slice_mut};
+use tilewright_kernels::{Isa, TapsParams, TapsPlan};
 
 use super::elements::expect_dtype;
 use super::kv_attention::check_run;
@@ -102,19 +103,15 @@ impl Operator for KvConv {
     }
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
-        let (x, weights) = (src[0].slice::<f32>(OP)?, src[1].slice::<f32>(OP)?);
+        let [x, weights] = [0, 1].map(|i: usize| cast_slice::<u8, f32>(src[i].bytes));
         let [taps, width] = [src[1].dims[0], src[1].dims[1]];
-        let mut seen = vec![0.0; (taps - 1) * width];
+        let mut before = vec![0.0; (taps - 1) * width];
         let mut memory = self.cache.lock();
-        let rows = bytemuck::cast_slice_mut::<u8, f32>(&mut memory);
-        self.keep(rows, x, src[2].slice::<i32>(OP)?, &mut seen)?;
-        seen.extend_from_slice(x);
-        for (at, y) in dst.slice::<f32>(OP)?.iter_mut().enumerate() {
-            let (row, column) = (at / width, at % width);
-            let of_tap = |tap: usize| seen[(row + tap) * width + column] * weights[tap * width + column];
-            *y = (0..taps).map(of_tap).sum();
-        }
-        Ok(())
+        let rows = cast_slice_mut::<u8, f32>(&mut memory);
+        self.keep(rows, x, cast_slice(src[2].bytes), &mut before)?;
+        let params = TapsParams { rows: src[0].dims[0], taps, width };
+        let plan = TapsPlan::new(Isa::Scalar, &params)?;
+        Ok(plan.compute(&before, x, weights, cast_slice_mut(dst.bytes))?)
     }
 
     fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
@@ -160,7 +157,7 @@ impl Step for Keep {
             let before = slice::from_raw_parts_mut(dst.cast(), (taps - 1) * width);
             (x, slice::from_raw_parts(src[2].cast(), rows), before)
         };
-        self.op.keep(bytemuck::cast_slice_mut::<u8, f32>(&mut memory), x, positions, before)
+        self.op.keep(cast_slice_mut::<u8, f32>(&mut memory), x, positions, before)
     }
 }
 
@@ -208,7 +205,6 @@ mod tests {
     use crate::backend::cpu::Executor;
     use crate::graph::{Context, ops::Op};
     use crate::tensor::Tensor;
-    use tilewright_kernels::Isa;
 
     fn cache(capacity: usize) -> Arc<KvCache> {
         let dtype = DType::F32;

@@ -4,7 +4,8 @@ use core::ops::Range;
 use core::slice;
 use std::sync::Arc;
 
-use tilewright_kernels::{DeltaOperands, DeltaParams, DeltaPlan};
+use bytemuck::{cast_slice, cast_slice_mut};
+use tilewright_kernels::{DeltaOperands, DeltaParams, DeltaPlan, Isa};
 
 use super::elements::expect_dtype;
 use super::kv_attention::check_run;
@@ -57,8 +58,9 @@ impl KvDelta {
         fits.then_some(DeltaParams { tokens, heads, key_heads, keys, values, stride })
     }
 
-    /// The matrix of a head, brought to what it is before the first of these positions.
-    fn begin<'a>(&self, memory: &'a mut [f32], positions: &[i32]) -> Result<&'a mut [f32], GraphError> {
+    /// Brings the matrix of a head to what it is before the first of these positions, and says that it is behind
+    /// the last one.
+    fn begin(&self, memory: &mut [f32], positions: &[i32]) -> Result<(), GraphError> {
         let (mark, matrix) = memory.split_at_mut(HEADER);
         let (first, known) = (check_run(OP, positions)?, mark[0].to_bits() as usize);
         if first == 0 {
@@ -69,7 +71,7 @@ impl KvDelta {
         }
         // Positions are below 2^31.
         mark[0] = f32::from_bits((first + positions.len()) as u32);
-        Ok(matrix)
+        Ok(())
     }
 }
 
@@ -99,33 +101,14 @@ impl Operator for KvDelta {
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
         let dims: Vec<&[usize]> = src.iter().map(|s| s.dims).collect();
         let Some(p) = self.params(&dims).filter(|p| p.tokens > 0) else { return Ok(()) };
-        let [q, k, v, decay, rate] = [0, 1, 2, 3, 4].map(|i| src[i].slice::<f32>(OP));
-        let (q, k, v, decay, rate) = (q?, k?, v?, decay?, rate?);
-        let (positions, y) = (src[5].slice::<i32>(OP)?, dst.slice::<f32>(OP)?);
+        let operands = [0, 1, 2, 3, 4].map(|i: usize| cast_slice::<u8, f32>(src[i].bytes));
         let mut memory = self.cache.lock();
-        let states = bytemuck::cast_slice_mut::<u8, f32>(&mut memory);
-        for (head, state) in states.chunks_exact_mut(p.stride).enumerate() {
-            let matrix = self.begin(state, positions)?;
-            for token in 0..p.tokens {
-                let (at, key) = (token * p.heads + head, token * p.key_heads + head % p.key_heads);
-                let [q, k] = [q, k].map(|x| &x[key * p.keys..][..p.keys]);
-                let (decay, rate) = (f64::from(decay[at]), f64::from(rate[at]));
-                for value in 0..p.values {
-                    let dot = |matrix: &[f32], x: &[f32]| -> f64 {
-                        let each = x.iter().enumerate();
-                        each.map(|(i, &x)| f64::from(matrix[p.at(i, value)]) * f64::from(x)).sum()
-                    };
-                    let v = f64::from(v[at * p.values + value]);
-                    let change = rate * (v - decay * dot(matrix, k));
-                    for (i, &k) in k.iter().enumerate() {
-                        let s = &mut matrix[p.at(i, value)];
-                        *s = (decay * f64::from(*s) + f64::from(k) * change) as f32;
-                    }
-                    y[at * p.values + value] = dot(matrix, q) as f32;
-                }
-            }
+        let states = cast_slice_mut::<u8, f32>(&mut memory);
+        for state in states.chunks_exact_mut(p.stride) {
+            self.begin(state, cast_slice(src[5].bytes))?;
         }
-        Ok(())
+        let plan = DeltaPlan::new(Isa::Scalar, &p)?;
+        Ok(plan.compute(operands, &mut states[HEADER..], cast_slice_mut(dst.bytes))?)
     }
 
     fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
@@ -197,7 +180,6 @@ mod tests {
     use crate::graph::Context;
     use crate::graph::ops::Op;
     use crate::tensor::Tensor;
-    use tilewright_kernels::Isa;
 
     const HEADS: usize = 4;
     const KEYS: usize = 20;

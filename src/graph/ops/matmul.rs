@@ -4,11 +4,10 @@ use core::ops::Range;
 use core::{array, ptr};
 use std::sync::Arc;
 
-use bytemuck::{cast_slice, cast_slice_mut};
 use tilewright_kernels::{Activation, Epilogue, MatmulParams, MatmulPlan, Workload};
 
 use super::binary::Broadcast;
-use super::elements::{low_bits, write_low_bits};
+use super::elements::{floats, low_bits, write_floats, write_low_bits};
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::{AlignedBytes, DType, broadcast};
@@ -110,48 +109,45 @@ impl Operator for MatMul {
         let s = self.sizes(src[0].dims, src[1].dims)?;
         let (ab, bb): (Broadcast, Broadcast) = batches(src[0].dims, src[1].dims, &s.batch);
         macro_rules! product {
-            ($t:ty, $sum:ty, $of:expr, $c:expr, $finish:expr) => {{
+            ($t:ty, $of:expr, $c:expr, $finish:expr) => {{
                 let bias = if self.bias { Some($of(2)) } else { None };
-                let (a, b, c) = ($of(0), $of(1), $c);
+                let (a, b) = ($of(0), $of(1));
                 let added = self.residual_operand().map($of);
-                for (i, row) in c.chunks_exact_mut(s.n.max(1)).enumerate() {
+                for (i, row) in $c.chunks_exact_mut(s.n.max(1)).enumerate() {
                     let (p, r) = (i / s.m, i % s.m);
                     let a = &a[(ab.index(p) * s.m + r) * s.k..][..s.k];
                     let b = &b[bb.index(p) * s.k * s.n..][..s.k * s.n];
-                    row_product::<$t, $sum>(a, b, self.transposed_b, row, |col, sum| {
+                    row_product::<$t>(a, b, self.transposed_b, row, |col, sum| {
                         let added = added.as_ref().map(|v| v[i * s.n + col]).unwrap_or_default();
                         $finish(sum, bias.as_ref().map(|v| v[col]).unwrap_or_default(), added)
                     });
                 }
             }};
-            ($t:ty, $finish:expr) => {
-                product!(
-                    $t,
-                    f64,
-                    |i: usize| cast_slice::<_, $t>(src[i].bytes),
-                    cast_slice_mut::<_, $t>(dst.bytes),
-                    $finish
-                )
-            };
         }
+        let count = dst.dims.iter().product();
         match dst.dtype {
-            DType::F32 => product!(f32, |sum: f64, bias: f32, added: f32| {
-                let sum = sum + f64::from(bias) + f64::from(added);
-                super::unary::activate(self.activation, sum as f32)
-            }),
-            // Only of f32 there is a residual.
-            DType::F64 => product!(f64, |sum: f64, bias: f64, _| sum + bias),
+            DType::F32 | DType::F64 => {
+                let mut c = vec![0.0; count];
+                let values = src.iter().map(|x| floats(x, OP)).collect::<Result<Vec<_>, _>>()?;
+                let of = |i: usize| &values[i];
+                let (activation, single) = (self.activation, dst.dtype == DType::F32);
+                product!(f64, of, &mut c, |sum: f64, bias: f64, added: f64| {
+                    let sum = sum + bias + added;
+                    // Only f32 has activations.
+                    if single { super::unary::activate(activation, sum as f32).into() } else { sum }
+                });
+                write_floats(dst, OP, c)
+            }
             // What wraps around has the same low bits in all widths, with and without a sign.
             DType::I32 | DType::U32 | DType::I64 | DType::U64 => {
-                let mut c = vec![0; dst.dims.iter().product()];
+                let mut c = vec![0; count];
                 let values = src.iter().map(|x| low_bits(x, OP)).collect::<Result<Vec<_>, _>>()?;
                 let of = |i: usize| &values[i];
-                product!(i64, i64, of, &mut c, |sum: i64, bias, _| sum.wrapping_add(bias));
-                return write_low_bits(dst, OP, &c);
+                product!(i64, of, &mut c, |sum: i64, bias, _| sum.wrapping_add(bias));
+                write_low_bits(dst, OP, &c)
             }
-            dtype => return Err(GraphError::UnsupportedDType { op: OP, dtype }),
+            dtype => Err(GraphError::UnsupportedDType { op: OP, dtype }),
         }
-        Ok(())
     }
 
     fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
@@ -213,18 +209,18 @@ pub(super) fn batches(a: &[usize], b: &[usize], batch: &[usize]) -> (Broadcast, 
 
 /// `c [n] = a [k] * b`, where `b` is `[k, n]`, or `[n, k]` if transposed; `finish` makes of a column
 /// and its sum what is stored. Each sum is added up in the order of k, however many there are at once.
-fn row_product<T: Copy, S: MultiplyAdd<T>>(
+fn row_product<T: MultiplyAdd>(
     a: &[T],
     b: &[T],
     transposed: bool,
     c: &mut [T],
-    finish: impl Fn(usize, S) -> T,
+    finish: impl Fn(usize, T) -> T,
 ) {
     let n = c.len();
     let mut col = 0;
     macro_rules! columns {
         ($($width:literal)*) => { $(while n - col >= $width {
-            let sums: [S; $width] = if transposed {
+            let sums: [T; $width] = if transposed {
                 let columns: [&[T]; $width] =
                     array::from_fn(|w| &b[(col + w) * a.len()..][..a.len()]);
                 sums(a, |k| columns.map(|column| column[k]))
@@ -242,17 +238,14 @@ fn row_product<T: Copy, S: MultiplyAdd<T>>(
     }
     // The usual networks have no such products but of a number or two.
     if cfg!(feature = "ops-more") {
-        columns!(16 4);
+        columns!(8);
     }
     columns!(1);
 }
 
 /// Sums over `k` of `a[k]` times each element of `b(k)`: so many at once as additions take cycles.
-fn sums<T: Copy, S: MultiplyAdd<T>, const N: usize>(
-    a: &[T],
-    b: impl Fn(usize) -> [T; N],
-) -> [S; N] {
-    let mut sums = [S::default(); N];
+fn sums<T: MultiplyAdd, const N: usize>(a: &[T], b: impl Fn(usize) -> [T; N]) -> [T; N] {
+    let mut sums = [T::default(); N];
     for (k, &a) in a.iter().enumerate() {
         for (sum, b) in sums.iter_mut().zip(b(k)) {
             *sum = sum.multiply_add(a, b);
@@ -261,25 +254,21 @@ fn sums<T: Copy, S: MultiplyAdd<T>, const N: usize>(
     sums
 }
 
-/// Accumulation in a wider type for floats, wrapping for integers.
-trait MultiplyAdd<T>: Copy + Default {
-    fn multiply_add(self, a: T, b: T) -> Self;
+/// Accumulation that wraps for integers.
+trait MultiplyAdd: Copy + Default {
+    fn multiply_add(self, a: Self, b: Self) -> Self;
 }
 
-impl MultiplyAdd<f32> for f64 {
-    fn multiply_add(self, a: f32, b: f32) -> Self {
-        self + Self::from(a) * Self::from(b)
+impl MultiplyAdd for f64 {
+    fn multiply_add(self, a: Self, b: Self) -> Self {
+        self + a * b
     }
 }
 
-macro_rules! multiply_adds {
-    ($($t:ty: $e:expr),*) => { $(impl MultiplyAdd<$t> for $t {
-        fn multiply_add(self, a: Self, b: Self) -> Self { $e(self, a, b) }
-    })* };
-}
-multiply_adds! {
-    f64: |s, a, b| s + a * b,
-    i64: |s: i64, a: i64, b| s.wrapping_add(a.wrapping_mul(b))
+impl MultiplyAdd for i64 {
+    fn multiply_add(self, a: Self, b: Self) -> Self {
+        self.wrapping_add(a.wrapping_mul(b))
+    }
 }
 
 /// A product with a constant `b`, packed ahead.

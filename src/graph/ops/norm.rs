@@ -4,6 +4,7 @@
 pub use tilewright_kernels::template::norm::NormOp;
 use tilewright_kernels::template::norm::{NormAffine, NormParams, NormPlan};
 
+use super::elements::{floats, write_floats};
 use super::plan_step::PlanStep;
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
@@ -97,30 +98,17 @@ impl Operator for Norm {
         let name = self.name();
         let Sizes { len, groups, parts, .. } =
             self.sizes(src[0].dims, src.get(1).map(|s| s.dims))?;
-        macro_rules! compute {
-            ($t:ty, $to:expr) => {{
-                let (x, y) = (src[0].slice::<$t>(name)?, dst.slice::<$t>(name)?);
-                let operand = |i: usize| src.get(i).map(|s| s.slice::<$t>(name)).transpose();
-                let (scale, bias) = (operand(1)?, operand(2)?);
-                let rows = y.chunks_exact_mut(len.max(1)).zip(x.chunks_exact(len.max(1)));
-                for (row, (y, x)) in rows.enumerate() {
-                    let wide: Vec<f64> = x.iter().map(|&v| f64::from(v)).collect();
-                    let at = |i: usize| row % groups * parts + i * parts / len;
-                    for (i, v) in self.row(&wide).into_iter().enumerate() {
-                        let v = scale.map_or(v, |s| v * f64::from(s[at(i)]));
-                        y[i] = $to(bias.map_or(v, |b| v + f64::from(b[at(i)])));
-                    }
-                }
-                Ok(())
-            }};
+        let operand = |i: usize| src.get(i).map(|s| floats(s, name)).transpose();
+        let (x, scale, bias) = (floats(&src[0], name)?, operand(1)?, operand(2)?);
+        let mut y = Vec::with_capacity(x.len());
+        for (row, x) in x.chunks_exact(len.max(1)).enumerate() {
+            let at = |i: usize| row % groups * parts + i * parts / len;
+            for (i, v) in self.row(x).into_iter().enumerate() {
+                let v = scale.as_ref().map_or(v, |s| v * s[at(i)]);
+                y.push(bias.as_ref().map_or(v, |b| v + b[at(i)]));
+            }
         }
-        match dst.dtype {
-            DType::F32 => compute!(f32, |v: f64| v as f32),
-            DType::F64 => compute!(f64, |v: f64| v),
-            DType::F16 => compute!(half::f16, half::f16::from_f64),
-            DType::BF16 => compute!(half::bf16, half::bf16::from_f64),
-            dtype => Err(GraphError::UnsupportedDType { op: name, dtype }),
-        }
+        write_floats(dst, name, y)
     }
 
     fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
