@@ -288,8 +288,8 @@ mod tests {
         assert!(fits(&KvDelta { key_heads: 3, ..op() }).is_err());
         assert!(fits(&KvDelta { key_heads: 0, ..op() }).is_err());
         let other = |shape| KvDelta { cache: Arc::new(KvCache::new(shape).unwrap()), ..op() };
-        let e = fits(&other(KvDelta::shape(HEADS, KEYS, 2 * VALUES))).unwrap_err().to_string();
-        assert!(e.contains("cache [4, 2, 656, 0]"), "{e}");
+        let e = fits(&other(KvDelta::shape(HEADS, KEYS, 40))).unwrap_err().to_string();
+        assert!(e.contains("cache [4, 2, 1296, 0]"), "{e}");
         assert!(fits(&other(KvShape { capacity: 2, ..KvDelta::shape(HEADS, KEYS, VALUES) })).is_err());
     }
 }
