@@ -98,8 +98,8 @@ impl Session {
         let limit = model.options.memory_limit.unwrap_or_else(most);
         let bytes = |sum: usize, shape: KvShape| sum.checked_add(shape.bytes()?);
         let saved = model.cache_shapes(context).enumerate().filter(|(i, _)| model.is_saved(*i));
-        let shapes = model.cache_shapes(context).chain(saved.map(|(_, shape)| shape));
-        let needed = shapes.fold(Some(0), |sum, shape| bytes(sum?, shape));
+        let saved = saved.map(|(_, shape)| shape);
+        let needed = model.cache_shapes(context).chain(saved).try_fold(0, bytes);
         let left = needed.and_then(|needed| limit.checked_sub(needed));
         let Some(left) = left.filter(|_| i32::try_from(context).is_ok()) else {
             let needed = needed.unwrap_or(usize::MAX);

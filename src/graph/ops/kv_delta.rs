@@ -238,7 +238,7 @@ mod tests {
     #[test]
     fn what_is_remembered_decays_and_is_corrected() {
         let cache = Arc::new(KvCache::new(KvDelta::shape(1, 1, 1)).unwrap());
-        let mut step = |position: i32, [q, k, v, decay, rate]: [f32; 5]| {
+        let step = |position: i32, [q, k, v, decay, rate]: [f32; 5]| {
             let mut cx = Context::new();
             let mut x: Vec<_> = [q, k, v, decay, rate]
                 .map(|x| cx.constant(Tensor::from_slice(&[1, 1], &[x]).unwrap()).unwrap())
