@@ -114,8 +114,9 @@ Inputs:
                    an input [n] or [1, n]
 
 A network without metadata that has a picture for an input and 1000 or 1001 scores for an output is \
-taken for an ImageNet classifier. For others, what metadata would say can stand in a file beside the \
-network (net.task.json for net.onnx), one JSON object with the same entries:
+taken for an ImageNet classifier, and what Ultralytics' exporters write is understood. For others, \
+what metadata would say can stand in a file beside the network (net.task.json for net.onnx), one \
+JSON object with the same entries:
   {\"input\": \"image\", \"input.range\": \"0..1\", \"input.mean\": [0.485, 0.456, 0.406],
    \"input.std\": [0.229, 0.224, 0.225], \"input.fit\": \"crop:0.875\", \"labels\": [\"cat\", \"dog\"]}
   {\"input\": \"image\", \"input.range\": \"0..1\", \"input.fit\": \"pad:114\", \"task\": \"detect\",
@@ -125,7 +126,7 @@ Examples:
   tilewright run
   tilewright run --input photo.jpg --beam 16
   tilewright run resnet18.onnx --input photo.jpg
-  tilewright run faces.onnx --input photo.jpg --draw found.png
+  tilewright run yolo11n.onnx --input photo.jpg --draw found.png
   tilewright run two.onnx --input left=a.npy --input right=b.npy --output-dir out
   tilewright run net.onnx --input photo.png --pixel-range 0..1 --format json")]
 pub(super) struct RunArgs {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tilewright::graph::Device;
 use tilewright::import::ImportError;
-use tilewright::task::{Output, Task, keys};
+use tilewright::task::{Output, Task, keys, ultralytics};
 use tilewright::tune::{Table, Tuning};
 use tilewright::{DType, Error, Model, Session, SessionOptions};
 
@@ -53,7 +53,9 @@ impl Network {
         let beside = path.map(|p| p.with_extension("task.json")).filter(|p| p.is_file());
         let entries = entries.or(beside.as_deref());
         let more = side_file::entries(entries, labels)?;
-        let mut metadata = model.metadata().clone();
+        let outputs: Vec<_> = model.outputs().iter().map(inputs::extents).collect();
+        let mut metadata = ultralytics::entries(model.metadata(), &outputs);
+        metadata.extend(model.metadata().clone());
         metadata.extend(more.iter().map(|(k, v)| (k.clone(), v.clone())));
         let only_labels =
             keys::ALL.iter().all(|k| metadata.contains_key(*k) == (*k == keys::LABELS));

@@ -278,6 +278,21 @@ struct JsonDetection<'a> {
     class: usize,
     score: f32,
     r#box: [f32; 4],
+    /// Column and row of each corner of a box that is turned.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    corners: &'a [[f32; 2]],
+    /// Column, row and score of each.
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    keypoints: &'a [[f32; 3]],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mask: Option<JsonMask<'a>>,
+}
+
+/// Pixels as COCO has them: rows and columns of the picture, and lengths of runs.
+#[derive(Serialize)]
+struct JsonMask<'a> {
+    size: [usize; 2],
+    counts: &'a [usize],
 }
 
 #[derive(Serialize)]
@@ -366,6 +381,9 @@ impl<'a> Json<'a> {
                     class: d.class,
                     score: d.score,
                     r#box: d.edges,
+                    corners: &d.corners,
+                    keypoints: &d.keypoints,
+                    mask: d.mask.as_ref().map(|m| JsonMask { size: m.size, counts: &m.runs }),
                 };
                 found.iter().map(row).collect()
             }),

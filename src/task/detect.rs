@@ -2,10 +2,11 @@
 //!
 //! Detectors differ in how their outputs are laid out; [`Form`] names the usual ways. Whatever the
 //! form, candidates below a score are dropped, and of those of one class that overlap the best is
-//! kept (greedy non-maximum suppression).
+//! kept (greedy non-maximum suppression). What a detector says beside box and class is [`More`].
 
 use super::TaskError;
 use super::image::Placement;
+use super::outline::{self, Mask, More, Prototypes, Rotated};
 use crate::order::sort;
 use crate::tensor::Tensor;
 
@@ -25,6 +26,9 @@ pub enum Form {
     /// One output, `[1, anchors * (5 + classes), h, w]` before any activation, as YOLOv2's. Sizes
     /// of the anchors are in cells.
     YoloGrid(Vec<[f32; 2]>),
+    /// One output, `[1, n, 6]`: box, score and class number, as of detectors that choose among their boxes
+    /// themselves.
+    BoxScoreClass,
 }
 
 /// What the four numbers of a box are.
@@ -55,6 +59,8 @@ pub struct Detect {
     pub overlap: f32,
     /// Names of the classes, the background's included; may be empty.
     pub labels: Vec<String>,
+    /// What stands behind these numbers of a candidate.
+    pub more: Option<More>,
 }
 
 /// Something found in a picture.
@@ -68,6 +74,13 @@ pub struct Detection {
     pub score: f32,
     /// Left, top, right and bottom, in pixels of the picture, not beyond its edges.
     pub edges: [f32; 4],
+    /// Corners of a box that is turned, column and row of each, one after the other around it; empty for others. They
+    /// may lie outside of the picture.
+    pub corners: Vec<[f32; 2]>,
+    /// Column, row and score (1 where there is none) of each key point.
+    pub keypoints: Vec<[f32; 3]>,
+    /// The pixels that belong to it, where the detector says so.
+    pub mask: Option<Mask>,
 }
 
 /// A box with its class, in pixels of the input.
@@ -75,6 +88,19 @@ struct Candidate {
     class: usize,
     score: f32,
     edges: [f32; 4],
+    turned: Option<Rotated>,
+    /// The numbers behind box and class.
+    more: Vec<f32>,
+}
+
+impl Candidate {
+    /// Intersection over union, or what stands for it where boxes are turned.
+    fn overlap(&self, other: &Self) -> f32 {
+        match (&self.turned, &other.turned) {
+            (Some(a), Some(b)) => a.overlap(b),
+            _ => overlap(&self.edges, &other.edges),
+        }
+    }
 }
 
 impl Detect {
@@ -95,28 +121,68 @@ impl Detect {
             Form::Yolo => self.rows(outputs, placement, false)?,
             Form::YoloConfidence => self.rows(outputs, placement, true)?,
             Form::YoloGrid(anchors) => self.grid(outputs, placement, anchors)?,
+            Form::BoxScoreClass => self.chosen(outputs, placement)?,
         };
         // NaN never passes the threshold, so this order is total.
         sort(&mut found, |a, b| b.score.total_cmp(&a.score));
         found.truncate(MAX_CANDIDATES);
-        let kept = suppress(found, self.overlap);
-        let [sx, sy] = placement.scale;
-        let [ox, oy] = placement.offset;
-        let back = |v: f32, scale: f32, offset: f32, end: usize| {
-            ((v - offset) / scale).clamp(0.0, end as f32)
-        };
+        let prototypes = self.prototypes(outputs)?;
         let mut detections = Vec::new();
-        for Candidate { class, score, edges: [l, t, r, b] } in kept {
-            let edges = [
-                back(l, sx, ox, width),
-                back(t, sy, oy, height),
-                back(r, sx, ox, width),
-                back(b, sy, oy, height),
-            ];
+        for candidate in suppress(found, self.overlap) {
+            let Candidate { class, score, edges: [l, t, r, b], turned, more } = candidate;
+            let [[l, t], [r, b]] = [[l, t], [r, b]].map(|at| placement.in_picture(at));
+            let [left, right] = [l, r].map(|x| x.clamp(0.0, width as f32));
+            let [top, bottom] = [t, b].map(|y| y.clamp(0.0, height as f32));
+            let edges = [left, top, right, bottom];
+            let corners = turned.map(|box_| box_.corners().map(|at| placement.in_picture(at)));
+            let keypoints = match self.more {
+                Some(More::Keypoints { numbers, .. }) => {
+                    let unit = self.unit(placement);
+                    outline::keypoints(&more, numbers, unit, placement)
+                }
+                _ => Vec::new(),
+            };
+            let mask =
+                prototypes.as_ref().map(|p| p.mask(&more, edges, placement, [width, height]));
             let label = self.labels.get(class).cloned().unwrap_or_else(|| class.to_string());
-            detections.push(Detection { class, label, score, edges });
+            let corners = corners.into_iter().flatten().collect();
+            detections.push(Detection { class, label, score, edges, corners, keypoints, mask });
         }
         Ok(detections)
+    }
+
+    /// The other output of a detector that knows which pixels belong to a candidate.
+    fn prototypes<'a>(&self, outputs: &[&'a Tensor]) -> Result<Option<Prototypes<'a>>, TaskError> {
+        if self.more != Some(More::Mask) {
+            return Ok(None);
+        }
+        let missing = || self.invalid(outputs, "an output [1, numbers, h, w] of masks");
+        Prototypes::find(outputs)?.ok_or_else(missing).map(Some)
+    }
+
+    /// How many numbers stand behind box and class.
+    fn more(&self, outputs: &[&Tensor]) -> Result<usize, TaskError> {
+        Ok(match self.more {
+            None => 0,
+            Some(More::Angle) => 1,
+            Some(More::Keypoints { count, numbers }) => count * numbers,
+            Some(More::Mask) => self.prototypes(outputs)?.map_or(0, |p| p.count),
+        })
+    }
+
+    /// A candidate of the numbers of its box and of those behind.
+    fn candidate(
+        &self,
+        (class, score): (usize, f32),
+        box_: [f32; 4],
+        more: Vec<f32>,
+        placement: &Placement,
+    ) -> Candidate {
+        let edges = self.edges(box_, placement);
+        let angle = more.first().filter(|_| self.more == Some(More::Angle));
+        let turned = angle.map(|angle| Rotated::new(edges, *angle));
+        let edges = turned.as_ref().map_or(edges, Rotated::edges);
+        Candidate { class, score, edges, turned, more }
     }
 
     fn invalid(&self, outputs: &[&Tensor], expected: &'static str) -> TaskError {
@@ -135,9 +201,14 @@ impl Detect {
         best.filter(|(_, score)| *score >= self.threshold)
     }
 
+    /// Pixels of the input per unit of its columns and rows.
+    fn unit(&self, placement: &Placement) -> [f32; 2] {
+        placement.size.map(|n| if self.fractions { n as f32 } else { 1.0 })
+    }
+
     /// Edges in pixels of the input.
     fn edges(&self, b: [f32; 4], placement: &Placement) -> [f32; 4] {
-        let [width, height] = placement.size.map(|n| if self.fractions { n as f32 } else { 1.0 });
+        let [width, height] = self.unit(placement);
         let [l, t, r, b] = match self.corners {
             Corners::Edges => b,
             Corners::EdgesRowsFirst => [b[1], b[0], b[3], b[2]],
@@ -174,9 +245,9 @@ impl Detect {
         let mut found = Vec::new();
         for i in 0..n {
             let row = scores[i * classes..][..classes].iter().copied();
-            if let Some((class, score)) = self.best(row) {
+            if let Some(best) = self.best(row) {
                 let b = [0, 1, 2, 3].map(|k| boxes[i * 4 + k]);
-                found.push(Candidate { class, score, edges: self.edges(b, placement) });
+                found.push(self.candidate(best, b, Vec::new(), placement));
             }
         }
         Ok(found)
@@ -191,10 +262,11 @@ impl Detect {
         let expected = if confidence { "[1, n, 5 + classes]" } else { "[1, 4 + classes, n]" };
         let first = if confidence { 5 } else { 4 };
         let fail = || self.invalid(outputs, expected);
-        let output = outputs.first().ok_or_else(fail)?;
+        let output = outputs.iter().find(|t| t.dims().len() == 3).ok_or_else(fail)?;
         let [1, a, b] = output.dims()[..] else { return Err(fail()) };
+        let more = self.more(outputs)?;
         // Rows are candidates; without names of the classes, there are more candidates than numbers.
-        let width = first + self.labels.len();
+        let width = first + self.labels.len() + more;
         let last = match (self.labels.is_empty(), a == width, b == width) {
             (false, _, true) => true,
             (false, true, false) => false,
@@ -202,17 +274,43 @@ impl Detect {
             _ => return Err(fail()),
         };
         let (n, width) = if last { (a, b) } else { (b, a) };
-        if width <= first {
+        if width <= first + more {
             return Err(fail());
         }
+        let scores = first..width - more;
         let values = output.as_slice::<f32>()?;
         let at = |i: usize, k: usize| if last { values[i * width + k] } else { values[k * n + i] };
         let mut found = Vec::new();
         for i in 0..n {
             let any = if confidence { at(i, 4) } else { 1.0 };
-            if let Some((class, score)) = self.best((first..width).map(|k| any * at(i, k))) {
+            if let Some(best) = self.best(scores.clone().map(|k| any * at(i, k))) {
                 let b = [0, 1, 2, 3].map(|k| at(i, k));
-                found.push(Candidate { class, score, edges: self.edges(b, placement) });
+                let more = (scores.end..width).map(|k| at(i, k)).collect();
+                found.push(self.candidate(best, b, more, placement));
+            }
+        }
+        Ok(found)
+    }
+
+    fn chosen(
+        &self,
+        outputs: &[&Tensor],
+        placement: &Placement,
+    ) -> Result<Vec<Candidate>, TaskError> {
+        let fail = || self.invalid(outputs, "[1, n, 6]: box, score and class");
+        let output = outputs.iter().find(|t| t.dims().len() == 3).ok_or_else(fail)?;
+        let width = 6 + self.more(outputs)?;
+        if !matches!(output.dims()[..], [1, _, last] if last == width) {
+            return Err(fail());
+        }
+        let values = output.as_slice::<f32>()?;
+        let mut found = Vec::new();
+        for row in values.chunks_exact(width) {
+            let (score, class) = (row[4], row[5]);
+            if score >= self.threshold && class >= 0.0 && Some(class as usize) != self.background {
+                let b = [0, 1, 2, 3].map(|k| row[k]);
+                let best = (class as usize, score);
+                found.push(self.candidate(best, b, row[6..].to_vec(), placement));
             }
         }
         Ok(found)
@@ -247,7 +345,7 @@ impl Detect {
                     let y = ((i / w) as f32 + sigmoid(at(1))) * cell[1];
                     let half = [2, 3].map(|k| at(k).exp() * anchor[k - 2] * cell[k - 2] / 2.0);
                     let edges = [x - half[0], y - half[1], x + half[0], y + half[1]];
-                    found.push(Candidate { class, score, edges });
+                    found.push(Candidate { class, score, edges, turned: None, more: Vec::new() });
                 }
             }
         }
@@ -259,9 +357,7 @@ impl Detect {
 fn suppress(candidates: Vec<Candidate>, most: f32) -> Vec<Candidate> {
     let mut kept: Vec<Candidate> = Vec::new();
     for candidate in candidates {
-        let hidden = |k: &Candidate| {
-            k.class == candidate.class && overlap(&k.edges, &candidate.edges) > most
-        };
+        let hidden = |k: &Candidate| k.class == candidate.class && k.overlap(&candidate) > most;
         if candidate.edges.iter().all(|v| v.is_finite()) && !kept.iter().any(hidden) {
             kept.push(candidate);
         }
@@ -290,6 +386,7 @@ mod tests {
             threshold: 0.5,
             overlap: 0.4,
             labels: ["cat", "dog"].map(String::from).to_vec(),
+            more: None,
         }
     }
 

@@ -51,6 +51,8 @@ pub enum Order {
 /// How a picture becomes an input.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Preparation {
+    /// Rows and columns of the input, where it leaves them open; without it, the picture's own.
+    pub size: Option<[usize; 2]>,
     /// How it is brought to size.
     pub fit: Fit,
     /// Order of the colours.
@@ -69,6 +71,7 @@ pub struct Preparation {
 impl Default for Preparation {
     fn default() -> Self {
         Self {
+            size: None,
             fit: Fit::default(),
             order: Order::default(),
             range: None,
@@ -201,7 +204,8 @@ pub fn prepare(
         }
     }
     let (height, width) = (picture.height, picture.width);
-    let (new_height, new_width) = (rows.unwrap_or(height), columns.unwrap_or(width));
+    let [usual_height, usual_width] = how.size.unwrap_or([height, width]);
+    let (new_height, new_width) = (rows.unwrap_or(usual_height), columns.unwrap_or(usual_width));
     if height * width == 0 || new_height.min(new_width) == 0 {
         return refuse("a picture or an input without pixels".into());
     }

@@ -1,12 +1,14 @@
 //! What goes before and after a network, as its own metadata say.
 //!
 //! A model file may carry a few `tilewright.*` entries in its metadata. They name the preparation
-//! of its input and the meaning of its output; the code here knows no particular model.
+//! of its input and the meaning of its output; the code here knows no particular model. What other
+//! exporters write is brought into that form first ([`ultralytics`]).
 //!
 //! | key | value |
 //! |---|---|
 //! | `tilewright.input` | `line-image`: a picture of one line of text; `image`: any picture; `log-mel`, `mfcc`: a sound |
 //! | `tilewright.input.height` | rows of a `line-image` |
+//! | `tilewright.input.size` | `ROWSxCOLUMNS` of an `image` where the input leaves them open |
 //! | `tilewright.input.range` | `LOW..HIGH`: the values that an `image`'s samples 0 and 255 become |
 //! | `tilewright.input.mean`, `.std` | one number, or one per channel: subtracted then, and what the rest is divided by |
 //! | `tilewright.input.channels` | `rgb` (default) or `bgr` |
@@ -20,7 +22,8 @@
 //! | `tilewright.ctc.decoder` | `greedy` (default), or `beam:N` |
 //! | `tilewright.labels` | one label per line, in class order; `imagenet` for the 1000 of ImageNet |
 //! | `tilewright.scores` | `as-is` (default), or `logits`: a classifier's softmax is taken |
-//! | `tilewright.detect.form` | `boxes-scores`, `yolo`, `yolo-confidence` or `yolo-grid` ([`detect::Form`]) |
+//! | `tilewright.detect.form` | `boxes-scores`, `yolo`, `yolo-confidence`, `yolo-grid` or `box-score-class` ([`detect::Form`]) |
+//! | `tilewright.detect.more` | what stands behind box and class: `mask`, `keypoints:COUNTxNUMBERS` or `angle` ([`outline::More`]) |
 //! | `tilewright.detect.box` | `edges` (default), `edges-rows-first` or `middle` |
 //! | `tilewright.detect.unit` | `fraction` (default) or `pixel`, of the input |
 //! | `tilewright.detect.background` | class number of what is nothing |
@@ -34,10 +37,12 @@ pub mod image;
 pub mod line_image;
 #[cfg(test)]
 mod line_image_tests;
+pub mod outline;
 pub mod resample;
 mod settings;
 #[cfg(feature = "media")]
 pub mod sound;
+pub mod ultralytics;
 
 use core::fmt;
 use std::collections::BTreeMap;

@@ -5,7 +5,11 @@ use std::collections::BTreeMap;
 use super::ctc::Ctc;
 use super::detect::{Corners, Detect, Form};
 use super::image::{self, Fit, Order, Preparation, Quantization};
+use super::outline::More;
 use super::{Decoder, Input, Output, TaskError};
+
+/// Most key points of a detection.
+const MAX_KEYPOINTS: usize = 1 << 16;
 
 /// Names of the metadata entries.
 pub mod keys {
@@ -22,6 +26,8 @@ pub mod keys {
         INPUT = "input";
         /// Rows of a prepared line of text.
         INPUT_HEIGHT = "input.height";
+        /// Size of a picture where the input leaves it open.
+        INPUT_SIZE = "input.size";
         /// Values that picture samples 0 and 255 become.
         INPUT_RANGE = "input.range";
         /// What is subtracted from these.
@@ -72,6 +78,8 @@ pub mod keys {
         SCORES = "scores";
         /// Layout of a detector's outputs.
         DETECT_FORM = "detect.form";
+        /// Numbers behind box and class.
+        DETECT_MORE = "detect.more";
         /// Meaning of a box's numbers.
         DETECT_BOX = "detect.box";
         /// Unit of a box's numbers.
@@ -228,6 +236,7 @@ impl<'a> Entries<'a> {
         })?;
         let orders = [("rgb", Order::Rgb), ("bgr", Order::Bgr)];
         Ok(Preparation {
+            size: self.optional(keys::INPUT_SIZE, "ROWSxCOLUMNS", pair)?,
             fit: fit.unwrap_or_default(),
             order: self.one_of(keys::INPUT_CHANNELS, "rgb or bgr", &orders)?,
             range: Some(range),
@@ -296,11 +305,12 @@ impl<'a> Entries<'a> {
     }
 
     fn detect(&self, labels: Vec<String>) -> Result<Detect, TaskError> {
-        let expected = "boxes-scores, yolo, yolo-confidence or yolo-grid";
+        let expected = "boxes-scores, yolo, yolo-confidence, yolo-grid or box-score-class";
         let form = match self.text(keys::DETECT_FORM) {
             Some("boxes-scores") => Form::BoxesScores,
             Some("yolo") => Form::Yolo,
             Some("yolo-confidence") => Form::YoloConfidence,
+            Some("box-score-class") => Form::BoxScoreClass,
             Some("yolo-grid") => {
                 let expected = "pairs of widths and heights, W,H,W,H";
                 Form::YoloGrid(self.needed(keys::DETECT_ANCHORS, expected, |text| {
@@ -311,6 +321,16 @@ impl<'a> Entries<'a> {
             }
             _ => return self.wrong(keys::DETECT_FORM, expected),
         };
+        let expected = "mask, keypoints:COUNTxNUMBERS (2 or 3 numbers) or angle";
+        let more = self.optional(keys::DETECT_MORE, expected, |text| match text {
+            "mask" => Some(More::Mask),
+            "angle" => Some(More::Angle),
+            _ => {
+                let [count, numbers] = pair(text.strip_prefix("keypoints:")?)?;
+                (count <= MAX_KEYPOINTS && (2..=3).contains(&numbers))
+                    .then_some(More::Keypoints { count, numbers })
+            }
+        })?;
         let corners = [
             ("edges", Corners::Edges),
             ("edges-rows-first", Corners::EdgesRowsFirst),
@@ -330,8 +350,16 @@ impl<'a> Entries<'a> {
             threshold: self.number(keys::DETECT_THRESHOLD)?.unwrap_or(0.5),
             overlap: self.number(keys::DETECT_OVERLAP)?.unwrap_or(0.45),
             labels,
+            more,
         })
     }
+}
+
+/// `AxB`, both above 0.
+fn pair(text: &str) -> Option<[usize; 2]> {
+    let (a, b) = text.split_once('x')?;
+    let number = |text: &str| text.trim().parse().ok().filter(|n| *n > 0);
+    Some([number(a)?, number(b)?])
 }
 
 /// The 1000 classes of ImageNet's challenge, in the order that everybody uses.

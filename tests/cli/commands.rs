@@ -134,6 +134,51 @@ fn metadata_give_text_and_labels_to_any_model() {
 }
 
 #[test]
+fn detectors_of_ultralytics_need_no_entries() {
+    let bench = Bench::new();
+    // Six numbers (box, two classes) of eight candidates, whatever the picture; one is above 0.25.
+    let mut rows = [0f32; 48];
+    for (k, v) in [2.0, 2.0, 2.0, 1.0, 0.1, 0.3].into_iter().enumerate() {
+        rows[k * 8 + 5] = v;
+    }
+    let mut shape = tensor("shape", &[3], &[]);
+    (shape.data_type, shape.int64_data) = (Some(7), vec![1, 6, 8]);
+    let constants = vec![shape, tensor("zero", &[1], &[0.0]), tensor("rows", &[1, 6, 8], &rows)];
+    let nodes = vec![
+        node("Reshape", &["images", "shape"], &["a"]),
+        node("Mul", &["a", "zero"], &["b"]),
+        node("Add", &["b", "rows"], &["output0"]),
+    ];
+    let inputs = [("images", F32, &[Some(1), Some(3), None, None][..])];
+    let detector = model(&inputs, &["output0"], nodes, constants);
+    let entries = [
+        ("task", "detect"),
+        ("stride", "4"),
+        ("imgsz", "[4, 4]"),
+        ("names", "{0: 'cat', 1: 'dog'}"),
+    ];
+    bench.model("net.onnx", &with_metadata(detector.clone(), &entries));
+    image::RgbImage::new(8, 4).save(bench.path("p.png")).unwrap();
+    let args = ["run", "net.onnx", "--input", "p.png", "--draw", "d.png", "--format", "json"];
+    let found = bench.run(&args).json()["detections"].clone();
+    let mut expected =
+        serde_json::json!([{"label": "dog", "class": 1, "box": [2.0, 1.0, 6.0, 3.0]}]);
+    expected[0]["score"] = found[0]["score"].clone();
+    assert_eq!(found, expected);
+    assert!((found[0]["score"].as_f64().unwrap() - 0.3).abs() < 1e-6);
+    assert!(bench.path("d.png").exists());
+    // What a file beside the network says is stronger.
+    bench.write("net.task.json", r#"{"detect.threshold": 0.5}"#);
+    let ran = bench.run(&["run", "net.onnx", "--input", "p.png"]);
+    assert!(ran.done().contains("nothing detected"));
+    // Names that cannot be read are no names.
+    let entries = [entries[0], entries[1], entries[2], ("names", "{0: 'cat'")];
+    bench.model("other.onnx", &with_metadata(detector, &entries));
+    let error = bench.run(&["run", "other.onnx", "--input", "p.png"]).error();
+    assert!(error.contains("--pixel-range"), "{error}");
+}
+
+#[test]
 fn graphs_are_written_before_and_after() {
     let bench = Bench::new();
     let args = ["inspect", "--before", "a.json", "--after", "b.json"];
