@@ -72,8 +72,9 @@ fn draw(picture: &Picture, found: &[Detection]) -> Result<RgbImage, Failure> {
         }
         let [r, g, b] = colour;
         let colour = Rgb888::new(r, g, b);
-        let [left, top, right, bottom] = edges.map(|v| v.round() as i32);
-        let area = Rectangle::with_corners(Point::new(left, top), Point::new(right, bottom));
+        let [left, top, right, bottom] = *edges;
+        let upright = [[left, top], [right, top], [right, bottom], [left, bottom]];
+        let [left, top] = [left, top].map(pixel);
         let text = format!("{label} {score:.2}");
         let size = Size::new(
             font.character_size.width * text.chars().count() as u32,
@@ -84,13 +85,11 @@ fn draw(picture: &Picture, found: &[Detection]) -> Result<RgbImage, Failure> {
         let at = Point::new(left, if above >= 0 { above } else { top });
         let stroke = PrimitiveStyle::with_stroke(colour, line);
         let point = |x: f32, y: f32| Point::new(pixel(x), pixel(y));
+        let corners = if corners.is_empty() { &upright[..] } else { corners };
         for (i, &[x, y]) in corners.iter().enumerate() {
             let [next_x, next_y] = corners[(i + 1) % corners.len()];
             let side = Line::new(point(x, y), point(next_x, next_y));
             let Ok(()) = side.into_styled(stroke).draw(&mut canvas);
-        }
-        if corners.is_empty() {
-            let Ok(()) = area.into_styled(stroke).draw(&mut canvas);
         }
         for &[x, y, _] in keypoints.iter().filter(|[.., score]| *score >= SURE) {
             let dot = Circle::with_center(point(x, y), 2 * line + 1);

@@ -22,69 +22,69 @@ pub fn entries(
     let has_own = keys::ALL.iter().any(|key| metadata.contains_key(*key));
     let names = get("names").and_then(names).filter(|_| get("stride").is_some() && !has_own);
     let (Some(names), Some(first)) = (names, outputs.first()) else { return BTreeMap::new() };
-    let mut found = BTreeMap::new();
-    let mut set = |key: &str, value: &str| found.insert(key.to_owned(), value.to_owned());
-    set(keys::INPUT, "image");
-    set(keys::INPUT_RANGE, "0..1");
-    if let Some(size) = get("imgsz").and_then(list) {
-        set(keys::INPUT_SIZE, &size);
-    }
+    let mut found = vec![(keys::INPUT, "image"), (keys::INPUT_RANGE, "0..1")];
+    let made = |found: &[(&str, &str)]| {
+        found.iter().map(|(key, value)| (String::from(*key), String::from(*value))).collect()
+    };
+    let size = get("imgsz").and_then(list);
+    found.extend(size.as_deref().map(|size| (keys::INPUT_SIZE, size)));
+    let labels = names.join("\n");
     let task = get("task");
     // YOLOv5's classifiers say as much as its detectors.
-    let classifies = task == Some("classify") || task.is_none() && first.len() == 2;
-    if classifies {
-        set(keys::INPUT_FIT, "crop:1");
-        set(keys::LABELS, &names.join("\n"));
+    if task == Some("classify") || task.is_none() && first.len() == 2 {
+        found.extend([(keys::INPUT_FIT, "crop:1"), (keys::LABELS, &labels)]);
         if task.is_none() {
-            set(keys::INPUT_MEAN, "0.485,0.456,0.406");
-            set(keys::INPUT_STD, "0.229,0.224,0.225");
-            set(keys::SCORES, "logits");
+            let (mean, std) = ("0.485,0.456,0.406", "0.229,0.224,0.225");
+            found.extend([(keys::INPUT_MEAN, mean), (keys::INPUT_STD, std)]);
+            found.push((keys::SCORES, "logits"));
         }
-        return found;
+        return made(&found);
     }
     let says = |key: &str| get(key).unwrap_or_default().to_ascii_lowercase();
     let is_transformer =
         says("head").starts_with("rtdetr") || says("description").contains("rtdetr");
     if !is_transformer {
-        set(keys::INPUT_FIT, "pad:114");
+        found.push((keys::INPUT_FIT, "pad:114"));
     }
-    // How many numbers stand behind box and class.
-    let planes = outputs.get(1).and_then(|dims| *dims.get(1)?);
+    let shape = get("kpt_shape").and_then(list).unwrap_or_else(|| "17x3".to_owned());
+    let keypoints = format!("keypoints:{shape}");
+    // What stands behind box and class, and how many numbers that is.
     let (more, numbers) = match task {
         Some("detect") => (None, 0),
         None if outputs.len() == 1 => (None, 0),
-        None | Some("segment") => (Some("mask".to_owned()), planes.unwrap_or(32)),
-        Some("obb") => (Some("angle".to_owned()), 1),
+        None | Some("segment") => {
+            let planes = outputs.get(1).and_then(|dims| *dims.get(1)?);
+            (Some("mask"), planes.unwrap_or(32))
+        }
+        Some("obb") => (Some("angle"), 1),
         Some("pose") => {
-            let shape = get("kpt_shape").and_then(list).unwrap_or_else(|| "17x3".to_owned());
             let extents = shape.split('x').filter_map(|n| n.parse::<usize>().ok());
-            let numbers = extents.fold(1, usize::saturating_mul);
-            (Some(format!("keypoints:{shape}")), numbers)
+            (Some(keypoints.as_str()), extents.fold(1, usize::saturating_mul))
         }
         // What pixels of whole pictures are.
-        Some(_) => return found,
+        Some(_) => return made(&found),
     };
-    if let Some(more) = more {
-        set(keys::DETECT_MORE, &more);
-    }
+    found.extend(more.map(|more| (keys::DETECT_MORE, more)));
     let axis = |i: usize| first.get(i).copied().flatten();
-    let all = numbers.saturating_add(names.len());
-    let chosen = axis(2) == Some(numbers.saturating_add(CHOSEN)) && axis(1) != Some(all + BOX);
+    let all = numbers.saturating_add(names.len()).saturating_add(BOX);
+    let chosen = axis(2) == Some(numbers.saturating_add(CHOSEN)) && axis(1) != Some(all);
     let (form, overlap) = match (chosen, task) {
         (true, _) => ("box-score-class", "1"),
         (_, None) => ("yolo-confidence", "0.45"),
         _ if is_transformer => ("yolo", "1"),
         _ => ("yolo", "0.7"),
     };
-    set(keys::TASK, "detect");
-    set(keys::DETECT_FORM, form);
-    set(keys::DETECT_OVERLAP, overlap);
-    set(keys::DETECT_THRESHOLD, "0.25");
     let has_edges = chosen && !is_transformer && task != Some("obb");
-    set(keys::DETECT_BOX, if has_edges { "edges" } else { "middle" });
-    set(keys::DETECT_UNIT, if is_transformer { "fraction" } else { "pixel" });
-    set(keys::LABELS, &names.join("\n"));
-    found
+    found.extend([
+        (keys::TASK, "detect"),
+        (keys::DETECT_FORM, form),
+        (keys::DETECT_OVERLAP, overlap),
+        (keys::DETECT_THRESHOLD, "0.25"),
+        (keys::DETECT_BOX, if has_edges { "edges" } else { "middle" }),
+        (keys::DETECT_UNIT, if is_transformer { "fraction" } else { "pixel" }),
+        (keys::LABELS, &labels),
+    ]);
+    made(&found)
 }
 
 /// `[a, b]` as `axb`.
