@@ -9,7 +9,8 @@ use tilewright::llm::{ChatTemplate, Llm, LlmOptions, Message};
 use super::gguf::{ARRAY, BOOL, F32, File, I32, STRING, U32, array, text, texts};
 
 /// Architectures with the tensors that this makes.
-const ARCHITECTURES: [&str; 7] = ["llama", "qwen2", "qwen3", "gemma", "granite", "lfm2", "qwen35"];
+const ARCHITECTURES: [&str; 8] =
+    ["llama", "mistral3", "qwen2", "qwen3", "gemma", "granite", "lfm2", "qwen35"];
 
 /// Ways of cutting text, and one that does not exist.
 const CUTS: [&str; 6] = ["default", "llama-bpe", "qwen2", "gpt-2", "smollm", "none"];

@@ -206,6 +206,14 @@ fn a_text_is_the_same_whatever_it_is_cut_into() {
         ("llama", LLAMA),
         ("granite", scales),
         ("minicpm", LLAMA),
+        (
+            "mistral3",
+            Parts {
+                numbers: &[("attention.temperature_scale", 0.5)],
+                counts: &[("rope.scaling.original_context_length", 3)],
+                ..LLAMA
+            },
+        ),
         ("ernie4_5", LLAMA),
         ("internlm2", LLAMA),
         ("olmo2", OLMO2),

@@ -28,6 +28,9 @@ pub enum Scaling {
         fast: f64,
         /// Turns below which pairs are divided by the whole factor.
         slow: f64,
+        /// `yarn_log_multiplier`: rotated elements grow by the logarithm of the factor, over so many times that; 0: not
+        /// divided.
+        log_multiplier: f64,
     },
 }
 
@@ -119,6 +122,8 @@ pub struct Config {
     pub window_pattern: Option<WindowPattern>,
     /// `attention.scale`, if not 0.
     pub attention_scale: Option<f32>,
+    /// `attention.temperature_scale`, if not 0, for those whose queries grow with their position.
+    pub temperature_scale: Option<f32>,
     /// `attn_logit_softcapping`, if not 0.
     pub attention_softcap: Option<f32>,
     /// `final_logit_softcapping`, if not 0.
@@ -310,7 +315,9 @@ impl<'a> Keys<'a> {
                 };
                 let fast = turns("rope.scaling.yarn_beta_fast", 32.0)?;
                 let slow = turns("rope.scaling.yarn_beta_slow", 1.0)?;
-                Ok(Scaling::Yarn { factor, original: original as f64, fast, slow })
+                let log_multiplier = turns("rope.scaling.yarn_log_multiplier", 0.0)?;
+                let original = original as f64;
+                Ok(Scaling::Yarn { factor, original, fast, slow, log_multiplier })
             }
             other => Err(self.wrong("rope.scaling.type", other, "none, linear, yarn or longrope")),
         }
@@ -433,6 +440,7 @@ impl Config {
             window: Some(keys.count("attention.sliding_window")?).filter(|&n| n > 0),
             window_pattern,
             attention_scale: keys.positive("attention.scale")?,
+            temperature_scale: keys.positive("attention.temperature_scale")?,
             attention_softcap: keys.positive("attn_logit_softcapping")?,
             final_softcap: keys.positive("final_logit_softcapping")?,
             embedding_scale: keys.positive("embedding_scale")?,
@@ -449,7 +457,7 @@ impl Config {
         let pairs = 0..self.rope.rotated / 2;
         match *scaling {
             Scaling::Linear(by) => pairs.map(|i| fast(i) / by).collect(),
-            Scaling::Yarn { factor: by, original, fast: most, slow: least } => {
+            Scaling::Yarn { factor: by, original, fast: most, slow: least, .. } => {
                 // The pair that turns so many times within the original context.
                 let pair = |turns: f64| {
                     let turn = original / (turns * core::f64::consts::TAU);
@@ -471,7 +479,10 @@ impl Config {
     pub(super) fn magnitude(&self) -> f32 {
         let yarn = match self.rope.scaling {
             Scaling::Linear(_) => 1.0,
-            Scaling::Yarn { factor, .. } => 1.0 + 0.1 * factor.ln(),
+            Scaling::Yarn { factor, log_multiplier, .. } => {
+                let grown = |times: f64| 1.0 + 0.1 * times * factor.ln().max(0.0);
+                grown(1.0) / grown(log_multiplier)
+            }
         };
         self.rope.attention_factor * yarn as f32
     }

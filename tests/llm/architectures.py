@@ -29,6 +29,10 @@ class Architecture:
     scaling: str = ""
     factor: float = 1.0
     original: int = 0
+    # YaRN's factor of rotated elements is over what it would be for so many times the logarithm.
+    log_multiplier: float = 0.0
+    # Queries grow by so much times the logarithm of how often a position has passed the context of the training.
+    temperature: float = 0.0
     attention_factor: float = 1.0
     bias: bool = False
     head_norms: bool = False
@@ -104,6 +108,9 @@ ARCHITECTURES = {
                      logit_scale=1.6, divides_logits=True),
         Architecture("minicpm", "minicpm", embedding_scale=1.5, residual_scale=0.7, logit_scale=0.8,
                      divides_logits=True),
+        Architecture("mistral3", "mistral3", base=1e6, scaling="yarn", factor=16.0, original=16, log_multiplier=1.0,
+                     temperature=0.5),
+        Architecture("mistral3-plain", "mistral3", tied=True, base=1e6, scaling="yarn", factor=4.0, original=64),
         Architecture("olmo2", "olmo2", neighbours=False, head_norms=True, joint_norms=True, pre_norms=False,
                      post_norms=True, base=5e5, epsilon=1e-6),
         Architecture("ernie4_5", "ernie4_5", tied=True, base=5e5),
@@ -255,6 +262,10 @@ def _parameters(writer, a):
         writer.add_rope_scaling_factor(a.factor)
     if a.scaling == "yarn" or a.factors == "phi3":
         writer.add_rope_scaling_orig_ctx_len(a.original)
+    if a.log_multiplier:
+        writer.add_rope_scaling_yarn_log_mul(a.log_multiplier)
+    if a.temperature:
+        writer.add_attn_temperature_scale(a.temperature)
     if a.factors == "phi3":
         writer.add_rope_scaling_attn_factors(a.attention_factor)
     if a.window:

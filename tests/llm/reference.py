@@ -45,7 +45,7 @@ def _angles(a, positions, windowed, context):
         low, high = max(0, math.floor(turns(32))), min(a.rotated - 1, math.ceil(turns(1)))
         kept = 1 - numpy.clip((numpy.arange(half) - low) / max(0.001, high - low), 0, 1)
         frequency = frequency / a.factor * (1 - kept) + frequency * kept
-        magnitude = 1 + 0.1 * math.log(a.factor)
+        magnitude = (1 + 0.1 * math.log(a.factor)) / (1 + 0.1 * a.log_multiplier * math.log(a.factor))
     return positions[:, None] * frequency, magnitude
 
 
@@ -88,6 +88,8 @@ def _attention(a, w, b, x, layer, context):
     if windowed or not a.still:
         angles, magnitude = _angles(a, numpy.arange(tokens, dtype=float), windowed, context)
         q, k = _rotate(a, q, angles, magnitude), _rotate(a, k, angles, magnitude)
+    if a.temperature:
+        q = q * (1 + a.temperature * numpy.log1p(numpy.arange(tokens) // a.original))[:, None, None]
     if a.head_norms and a.late_norms:
         q, k = normal(q, "q"), normal(k, "k")
     k, v = (numpy.repeat(t, a.heads // KV_HEADS, 1) for t in (k, v))

@@ -14,6 +14,25 @@ use crate::tensor::DType;
 pub struct RopeTable {
     /// Factor of cosines and sines: YaRN's and LongRoPE's attention factor; finite.
     pub magnitude: f32,
+    /// What that grows by at far positions, in a table for queries.
+    pub growth: Option<Growth>,
+}
+
+/// Queries that grow with their position, so that attention to many positions stays sharp: they are multiplied by
+/// `1 + scale * ln(1 + floor(position / every))` (Llama 4, Ministral 3).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Growth {
+    /// How much; finite.
+    pub scale: f32,
+    /// Positions of the training; at least 1.
+    pub every: usize,
+}
+
+impl Growth {
+    fn at(self, position: i32) -> f64 {
+        let whole = i64::from(position.max(0)) as u64 / self.every.max(1) as u64;
+        1.0 + f64::from(self.scale) * (whole as f64).ln_1p()
+    }
 }
 
 const OP: &str = "rope_table";
@@ -30,7 +49,7 @@ impl Operator for RopeTable {
                 return Err(GraphError::UnsupportedDType { op: OP, dtype: info.dtype });
             }
         }
-        if !self.magnitude.is_finite() {
+        if !self.magnitude.is_finite() || self.growth.is_some_and(|g| !g.scale.is_finite()) {
             let (attribute, reason) = ("magnitude", "must be finite".to_owned());
             return Err(GraphError::InvalidAttribute { op: OP, attribute, reason });
         }
@@ -44,8 +63,9 @@ impl Operator for RopeTable {
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
         let (positions, angles) = (src[0].slice::<i32>(OP)?, src[1].slice::<f64>(OP)?);
         let rows = dst.slice::<f32>(OP)?.chunks_exact_mut((2 * angles.len()).max(1));
-        let magnitude = f64::from(self.magnitude);
         for (&position, row) in positions.iter().zip(rows) {
+            let growth = self.growth.map_or(1.0, |growth| growth.at(position));
+            let magnitude = f64::from(self.magnitude) * growth;
             let (cos, sin) = row.split_at_mut(angles.len());
             for ((cos, sin), angle) in cos.iter_mut().zip(sin).zip(angles) {
                 let (s, c) = (f64::from(position) * angle).sin_cos();

@@ -58,6 +58,8 @@ pub(super) struct Decoder {
     pub(super) residual_scale: f32,
     /// What logits are multiplied with.
     pub(super) logit_scale: f32,
+    /// Angles that queries turn by, where those of keys are others.
+    pub(super) query_table: Option<TensorId>,
 }
 
 impl Decoder {
@@ -76,6 +78,7 @@ impl Decoder {
         last_norm: "output_norm",
         residual_scale: 1.0,
         logit_scale: 1.0,
+        query_table: None,
     };
 }
 
@@ -155,7 +158,9 @@ impl Builder<'_> {
             let [heads, open] = self.halves_of_heads(q)?;
             (q, gate) = (heads, Some(open));
         }
-        for (x, name) in [(&mut q, "attn_q_norm"), (&mut k, "attn_k_norm")] {
+        let query_table = place.table.and(blocks.query_table).or(place.table);
+        let operands = [(&mut q, "attn_q_norm", query_table), (&mut k, "attn_k_norm", place.table)];
+        for (x, name, table) in operands {
             let norm =
                 Some(blocks.head_norm).filter(|_| self.holds(blocks.head_norms, layer, name));
             match norm {
@@ -163,7 +168,7 @@ impl Builder<'_> {
                 Some(HeadNorm::Joint) => *x = self.layer_norm(*x, layer, name, blocks.norm)?,
                 Some(HeadNorm::AfterTurn) | None => {}
             }
-            if let Some(table) = place.table {
+            if let Some(table) = table {
                 *x = self.rope(*x, table, blocks.rope)?;
             }
             if norm == Some(HeadNorm::AfterTurn) {

@@ -12,7 +12,7 @@ use crate::graph::ops::kv_attention::KvAttention;
 use crate::graph::ops::kv_conv::KvConv;
 use crate::graph::ops::norm::{Norm, NormOp};
 use crate::graph::ops::rope::{Rope, RopeStyle};
-use crate::graph::ops::rope_table::RopeTable;
+use crate::graph::ops::rope_table::{Growth, RopeTable};
 use crate::graph::ops::unary::{Unary, UnaryOp};
 use crate::graph::{Context, Op, TensorId};
 use crate::llm::config::{Config, Scaling};
@@ -320,8 +320,14 @@ impl<'a> Builder<'a> {
 
     /// The angles of the positions as the metadata and `rope_freqs` say.
     pub(super) fn rope_table(&mut self) -> Result<TensorId, Error> {
-        let factors = self.factors("rope_freqs.weight")?;
-        self.table(self.config.rope.base, &self.config.rope.scaling, factors.as_deref())
+        self.grown_table(None)
+    }
+
+    /// As [`Builder::rope_table`], for queries that grow.
+    pub(super) fn grown_table(&mut self, growth: Option<Growth>) -> Result<TensorId, Error> {
+        let (rope, factors) = (&self.config.rope, self.factors("rope_freqs.weight")?);
+        let angles = self.config.angles(rope.base, &rope.scaling, factors.as_deref());
+        self.table_of(&angles, growth)
     }
 
     /// The angles of the positions for a base and a scaling; `factors` divide those of each pair.
@@ -332,10 +338,14 @@ impl<'a> Builder<'a> {
         factors: Option<&[f32]>,
     ) -> Result<TensorId, Error> {
         let angles = self.config.angles(base, scaling, factors);
-        let angles = self.constant("", Tensor::from_slice(&[angles.len()], &angles)?)?;
+        self.table_of(&angles, None)
+    }
+
+    fn table_of(&mut self, angles: &[f64], growth: Option<Growth>) -> Result<TensorId, Error> {
+        let angles = self.constant("", Tensor::from_slice(&[angles.len()], angles)?)?;
         let positions = self.positions;
         let magnitude = self.config.magnitude();
-        self.op("rope_table", RopeTable { magnitude }, &[positions, angles])
+        self.op("rope_table", RopeTable { magnitude, growth }, &[positions, angles])
     }
 
     /// Factors of the angles that a tensor holds, if it is there.

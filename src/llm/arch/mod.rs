@@ -70,6 +70,7 @@ architectures! {
     lfm2::LFM2,
     llama::LLAMA,
     minicpm::MINICPM,
+    mistral3::MISTRAL3,
     olmo2::OLMO2,
     phi3::PHI3,
     qwen2::QWEN2,
