@@ -476,8 +476,8 @@ impl Config {
     }
 
     /// The factor of rotated elements.
-    pub(super) fn magnitude(&self) -> f32 {
-        let yarn = match self.rope.scaling {
+    pub(super) fn magnitude(&self, scaling: &Scaling) -> f32 {
+        let yarn = match *scaling {
             Scaling::Linear(_) => 1.0,
             Scaling::Yarn { factor, log_multiplier, .. } => {
                 let grown = |times: f64| 1.0 + 0.1 * times * factor.ln().max(0.0);

@@ -50,6 +50,8 @@ class Architecture:
     window: int = 0
     # Of `pattern` layers the last attends to everything, the others to the window; 0: all to the window.
     pattern: int = 0
+    # Positions of layers with the window are not scaled.
+    plain_window: bool = False
     # Layers without the window turn nothing.
     still: bool = False
     # Layers that convolve along the positions, with so many taps, in place of attending.
@@ -113,6 +115,9 @@ ARCHITECTURES = {
         Architecture("mistral3-plain", "mistral3", tied=True, base=1e6, scaling="yarn", factor=4.0, original=64),
         Architecture("olmo2", "olmo2", neighbours=False, head_norms=True, joint_norms=True, pre_norms=False,
                      post_norms=True, base=5e5, epsilon=1e-6),
+        Architecture("olmo3", "olmo2", layers=4, neighbours=False, head_norms=True, joint_norms=True, pre_norms=False,
+                     post_norms=True, base=5e5, epsilon=1e-6, window=24, pattern=4, plain_window=True, scaling="yarn",
+                     factor=8.0, original=64),
         Architecture("ernie4_5", "ernie4_5", tied=True, base=5e5),
         Architecture("hunyuan-dense", "hunyuan-dense", tied=True, neighbours=False, head_norms=True, late_norms=True),
         Architecture("exaone4", "exaone4", tied=True, neighbours=False, head_norms=True, pre_norms=False,

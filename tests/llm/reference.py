@@ -30,7 +30,9 @@ def _angles(a, positions, windowed, context):
     half = a.rotated // 2
     frequency = base ** (-2 * numpy.arange(half) / a.rotated)
     magnitude = 1.0
-    if a.factors == "llama3":
+    if windowed and a.plain_window:
+        pass
+    elif a.factors == "llama3":
         frequency = frequency / frequency_factors(a)
     elif a.factors == "phi3":
         magnitude = a.attention_factor

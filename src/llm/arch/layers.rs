@@ -326,8 +326,7 @@ impl<'a> Builder<'a> {
     /// As [`Builder::rope_table`], for queries that grow.
     pub(super) fn grown_table(&mut self, growth: Option<Growth>) -> Result<TensorId, Error> {
         let (rope, factors) = (&self.config.rope, self.factors("rope_freqs.weight")?);
-        let angles = self.config.angles(rope.base, &rope.scaling, factors.as_deref());
-        self.table_of(&angles, growth)
+        self.table_of(rope.base, &rope.scaling, factors.as_deref(), growth)
     }
 
     /// The angles of the positions for a base and a scaling; `factors` divide those of each pair.
@@ -337,14 +336,20 @@ impl<'a> Builder<'a> {
         scaling: &Scaling,
         factors: Option<&[f32]>,
     ) -> Result<TensorId, Error> {
-        let angles = self.config.angles(base, scaling, factors);
-        self.table_of(&angles, None)
+        self.table_of(base, scaling, factors, None)
     }
 
-    fn table_of(&mut self, angles: &[f64], growth: Option<Growth>) -> Result<TensorId, Error> {
-        let angles = self.constant("", Tensor::from_slice(&[angles.len()], angles)?)?;
+    fn table_of(
+        &mut self,
+        base: f64,
+        scaling: &Scaling,
+        factors: Option<&[f32]>,
+        growth: Option<Growth>,
+    ) -> Result<TensorId, Error> {
+        let angles = self.config.angles(base, scaling, factors);
+        let angles = self.constant("", Tensor::from_slice(&[angles.len()], &angles)?)?;
         let positions = self.positions;
-        let magnitude = self.config.magnitude();
+        let magnitude = self.config.magnitude(scaling);
         self.op("rope_table", RopeTable { magnitude, growth }, &[positions, angles])
     }
 

@@ -1,13 +1,15 @@
 //! OLMo 2: norms behind attention and feed-forward network and none before them; queries and keys of
-//! all heads are normalised as one vector. Olmo 3 has the same name, and a window.
+//! all heads are normalised as one vector. Olmo 3 has the same name, and in three of four layers a window, in which
+//! positions are as they were before the context was extended.
 
-use super::{Arch, Builder, Decoder, HeadNorm, Holds};
+use super::{Arch, Builder, Decoder, HeadNorm, Holds, Place};
 use crate::Error;
 use crate::graph::TensorId;
 use crate::graph::ops::rope::RopeStyle;
-use crate::llm::LlmError;
+use crate::llm::config::Scaling;
+use crate::llm::{Config, WindowPattern};
 
-pub(super) const OLMO2: Arch = Arch { name: "olmo2", adjust: |_| {}, build };
+pub(super) const OLMO2: Arch = Arch { name: "olmo2", adjust, build };
 
 const BLOCKS: Decoder = Decoder {
     rope: RopeStyle::Half,
@@ -19,14 +21,20 @@ const BLOCKS: Decoder = Decoder {
     ..Decoder::LLAMA
 };
 
+fn adjust(config: &mut Config) {
+    config.window_pattern.get_or_insert(WindowPattern::AllButLast(4));
+}
+
 fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
-    if let Some(window) = b.config().window {
-        return Err(LlmError::Setting {
-            key: "olmo2.attention.sliding_window".to_owned(),
-            found: window.to_string(),
-            expected: "0: OLMo 2 is supported, Olmo 3 is not".to_owned(),
-        }
-        .into());
+    let config = b.config();
+    if config.window.is_none() {
+        return b.usual(&BLOCKS);
     }
-    b.usual(&BLOCKS)
+    let base = config.rope.base_window.unwrap_or(config.rope.base);
+    let (near, far) = (b.table(base, &Scaling::Linear(1.0), None)?, b.rope_table()?);
+    let x = b.embedding()?;
+    b.decoder(x, &BLOCKS, &|layer| {
+        let window = config.window_of(layer);
+        Place { table: Some(if window.is_some() { near } else { far }), window }
+    })
 }
