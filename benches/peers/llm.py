@@ -4,6 +4,7 @@
     pip install -r benches/peers/requirements-llm.txt
     benches/peers/llm.py                                 1B shape, one thread: pp512 and tg64
     benches/peers/llm.py --shapes 1b 110m --threads 1 2 --out results
+    benches/peers/llm.py --shapes qwen35         layers that remember in matrices (gated delta networks)
     benches/peers/llm.py --what context --types q8_0     decode behind 4,096 tokens
     benches/peers/llm.py --what start --types q4_0       to the first token of a 20-token prompt; peak memory
 
@@ -192,7 +193,8 @@ def contexts(options):
     loop = ReadLoop()
     for shape in options.shapes:
         s = llm_files.SHAPES[shape]
-        cache = 2 * 2 * s["layers"] * s["kv_heads"] * s["width"] // s["heads"] * 4096
+        attending = sum(not llm_files.remembers(s, layer) for layer in range(s["layers"]))
+        cache = 2 * 2 * attending * s["kv_heads"] * llm_files.head_size(s) * 4096
         for kind in options.types:
             path = llm_files.ready(options.work, shape, kind)
             weights = llm_files.bytes_per_token(path)
@@ -258,7 +260,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     here = pathlib.Path(__file__).resolve().parent
     parser.add_argument("--what", choices=["speed", "context", "start"], default="speed")
-    parser.add_argument("--shapes", nargs="+", default=["1b"], choices=["1b", "110m"])
+    parser.add_argument("--shapes", nargs="+", default=["1b"], choices=["1b", "110m", "qwen35"])
     parser.add_argument("--types", nargs="+", default=["q8_0", "q4_0", "q4_k_m", "f16"])
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--rounds", type=int, default=3, help="turns of each program")

@@ -7,10 +7,12 @@ import pathlib
 import gguf
 import numpy
 
-# The shapes of Llama-3.2-1B and of a Llama of 110 million parameters.
+# The shapes of Llama-3.2-1B, of a Llama of 110 million parameters, and, but for its vocabulary, of Qwen3.5-0.8B.
 SHAPES = {
     "1b": dict(width=2048, layers=16, heads=32, kv_heads=8, hidden=8192, vocab=128256, tied=True, base=500000.0),
     "110m": dict(width=768, layers=12, heads=12, kv_heads=12, hidden=2048, vocab=32000, tied=False, base=10000.0),
+    "qwen35": dict(arch="qwen35", width=1024, layers=24, heads=8, kv_heads=2, head=256, rotated=64, hidden=3584,
+                   vocab=32000, tied=True, base=1e7, attends=4, memories=16, memory=128, taps=4),
 }
 MIXES = ["q4_k_m", "q5_k_m"]
 # Rows that are drawn; a larger matrix repeats them. Speed does not depend on the values.
@@ -47,9 +49,9 @@ def _kind(kind, name, layer, layers):
 
 
 def write(path, shape, kind):
-    """Writes `path`, a Llama of random weights with a vocabulary of made-up words."""
+    """Writes `path`, a model of random weights with a vocabulary of made-up words."""
     s, draw = SHAPES[shape], numpy.random.default_rng(1)
-    writer = gguf.GGUFWriter(path, "llama")
+    writer, head = gguf.GGUFWriter(path, s.get("arch", "llama")), head_size(s)
     writer.add_name(f"random {shape}")
     writer.add_context_length(8192)
     writer.add_embedding_length(s["width"])
@@ -58,9 +60,19 @@ def write(path, shape, kind):
     writer.add_head_count(s["heads"])
     writer.add_head_count_kv(s["kv_heads"])
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_dimension_count(s["width"] // s["heads"])
+    writer.add_rope_dimension_count(s.get("rotated", head))
     writer.add_rope_freq_base(s["base"])
     writer.add_vocab_size(s["vocab"])
+    if "memories" in s:
+        writer.add_key_length(head)
+        writer.add_value_length(head)
+        writer.add_rope_dimension_sections([s["rotated"] // 4, s["rotated"] // 8, s["rotated"] // 8, 0])
+        writer.add_ssm_conv_kernel(s["taps"])
+        writer.add_ssm_state_size(s["memory"])
+        writer.add_ssm_inner_size(s["memories"] * s["memory"])
+        writer.add_ssm_time_step_rank(s["memories"])
+        writer.add_ssm_group_count(s["memories"])
+        writer.add_full_attention_interval(s["attends"])
     writer.add_tokenizer_model("llama")
     words = s["vocab"] - 259
     writer.add_token_list([b"<unk>", b"<s>", b"</s>", *(b"<0x%02X>" % i for i in range(256)),
@@ -80,23 +92,50 @@ def write(path, shape, kind):
         prefix = "" if layer is None else f"blk.{layer}."
         writer.add_tensor(f"{prefix}{name}.weight", data, raw_dtype=kind_)
 
-    kv = s["kv_heads"] * s["width"] // s["heads"]
+    def vector(name, values, layer):
+        writer.add_tensor(f"blk.{layer}.{name}", numpy.asarray(values, numpy.float32))
+
+    gates = 2 if "memories" in s else 1
+    q, kv = s["heads"] * head, s["kv_heads"] * head
     matrix("token_embd", s["vocab"], s["width"])
     if not s["tied"]:
         matrix("output", s["vocab"], s["width"])
     writer.add_tensor("output_norm.weight", numpy.ones(s["width"], numpy.float32))
     for i in range(s["layers"]):
-        for name in ("attn_norm", "ffn_norm"):
-            writer.add_tensor(f"blk.{i}.{name}.weight", numpy.ones(s["width"], numpy.float32))
-        for name, rows, columns in (
-                ("attn_q", s["width"], s["width"]), ("attn_k", kv, s["width"]), ("attn_v", kv, s["width"]),
-                ("attn_output", s["width"], s["width"]), ("ffn_gate", s["hidden"], s["width"]),
-                ("ffn_up", s["hidden"], s["width"]), ("ffn_down", s["width"], s["hidden"])):
+        for name in ("attn_norm", "post_attention_norm" if "memories" in s else "ffn_norm"):
+            vector(f"{name}.weight", numpy.ones(s["width"]), i)
+        if remembers(s, i):
+            memories, inner = s["memories"], s["memories"] * s["memory"]
+            matrices = [("attn_qkv", 3 * inner, s["width"]), ("attn_gate", inner, s["width"]),
+                        ("ssm_alpha", memories, s["width"]), ("ssm_beta", memories, s["width"]),
+                        ("ssm_out", s["width"], inner)]
+            vector("ssm_conv1d.weight", draw.standard_normal((3 * inner, s["taps"])) / s["taps"], i)
+            vector("ssm_dt.bias", draw.standard_normal(memories), i)
+            vector("ssm_a", -numpy.exp(draw.standard_normal(memories)), i)
+            vector("ssm_norm.weight", numpy.ones(s["memory"]), i)
+        else:
+            matrices = [("attn_q", gates * q, s["width"]), ("attn_k", kv, s["width"]), ("attn_v", kv, s["width"]),
+                        ("attn_output", s["width"], q)]
+            for name in ("attn_q_norm", "attn_k_norm") if "memories" in s else ():
+                vector(f"{name}.weight", numpy.ones(head), i)
+        matrices += [("ffn_gate", s["hidden"], s["width"]), ("ffn_up", s["hidden"], s["width"]),
+                     ("ffn_down", s["width"], s["hidden"])]
+        for name, rows, columns in matrices:
             matrix(name, rows, columns, i)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def head_size(s):
+    """Elements of a head of a shape."""
+    return s.get("head", s["width"] // s["heads"])
+
+
+def remembers(s, layer):
+    """Whether a layer of a shape has a matrix per head in place of keys and values."""
+    return "memories" in s and (layer + 1) % s["attends"] != 0
 
 
 def ready(folder, shape, kind):

@@ -343,6 +343,30 @@ mod tests {
                 &[("tilewright.task", "detect"), (keys::DETECT_FORM, "yolo-grid")],
                 keys::DETECT_ANCHORS,
             ),
+            (
+                &[
+                    ("tilewright.task", "detect"),
+                    (keys::DETECT_FORM, "boxes-scores"),
+                    (keys::DETECT_MORE, "mask"),
+                ],
+                keys::DETECT_MORE,
+            ),
+            (
+                &[
+                    ("tilewright.task", "detect"),
+                    (keys::DETECT_FORM, "yolo"),
+                    (keys::DETECT_MORE, "keypoints:17x4"),
+                ],
+                keys::DETECT_MORE,
+            ),
+            (
+                &[
+                    ("tilewright.input", "image"),
+                    ("tilewright.input.range", "0..1"),
+                    (keys::INPUT_SIZE, "320x0"),
+                ],
+                keys::INPUT_SIZE,
+            ),
             (&[("tilewright.task", "ctc")], keys::CTC_CHARSET),
             (
                 &[

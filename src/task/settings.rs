@@ -331,6 +331,9 @@ impl<'a> Entries<'a> {
                     .then_some(More::Keypoints { count, numbers })
             }
         })?;
+        if more.is_some() && matches!(form, Form::BoxesScores | Form::YoloGrid(_)) {
+            return self.wrong(keys::DETECT_MORE, "none with this form of a detector");
+        }
         let corners = [
             ("edges", Corners::Edges),
             ("edges-rows-first", Corners::EdgesRowsFirst),

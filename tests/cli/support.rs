@@ -4,24 +4,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use prost::Message;
-use tilewright::import::onnx::proto::{ModelProto, StringStringEntryProto};
+use tilewright::import::onnx::proto::ModelProto;
 
 #[path = "../support/onnx.rs"]
 mod onnx;
 pub(crate) use onnx::{F32, model, node, tensor};
 
+#[path = "../support/metadata.rs"]
+mod metadata;
+pub(crate) use metadata::with_metadata;
+
 /// ONNX's number of bytes.
 pub(crate) const U8: i32 = 2;
-
-/// The model with entries in its metadata.
-pub(crate) fn with_metadata(mut model: ModelProto, entries: &[(&str, &str)]) -> ModelProto {
-    let entry = |(key, value): &(&str, &str)| StringStringEntryProto {
-        key: Some(key.to_string()),
-        value: Some(value.to_string()),
-    };
-    model.metadata_props = entries.iter().map(entry).collect();
-    model
-}
 
 /// `y = relu(x)` for x of `[n, 3]`.
 pub(crate) fn relu() -> ModelProto {

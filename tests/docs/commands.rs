@@ -14,6 +14,10 @@ use crate::root;
 mod onnx;
 use onnx::{F32, model, node, tensor};
 
+#[path = "../support/metadata.rs"]
+mod metadata;
+use metadata::with_metadata;
+
 /// Programs of others, which pages name and nobody checks.
 const OTHERS: [&str; 14] = [
     "apt-get",
@@ -46,7 +50,7 @@ impl Place {
         fs::create_dir_all(place.path("target/release")).unwrap();
         std::os::unix::fs::symlink(program, place.path("target/release/tilewright")).unwrap();
         let picture = image::open(root().join("models/textline/sample.png")).unwrap().to_rgb8();
-        for name in ["photo.png", "photo.jpg"] {
+        for name in ["photo.png", "photo.jpg", "street.jpg"] {
             picture.save(place.path(name)).unwrap();
         }
         let array = |name: &str, dims: &[usize]| {
@@ -67,6 +71,8 @@ impl Place {
         model("resnet18.onnx", network(1000));
         model("faces.onnx", detector());
         model("two.onnx", sum());
+        model("yolo11n.onnx", yolo("detect"));
+        model("yolo11n-seg.onnx", yolo("segment"));
         let task = r#"{"input": "image", "input.range": "0..1", "task": "detect",
             "detect.form": "boxes-scores", "labels": ["background", "face"], "detect.background": 0}"#;
         fs::write(place.path("faces.task.json"), task).unwrap();
@@ -202,6 +208,35 @@ fn detector() -> ModelProto {
     ];
     let dims = [Some(1), Some(3), Some(48), Some(64)];
     model(&[("x", F32, &dims)], &["all_boxes", "all_scores"], nodes, constants)
+}
+
+/// One thing of two classes, as Ultralytics' exporter lays it out; with a mask of one plane if that is the task.
+fn yolo(task: &str) -> ModelProto {
+    let found = [16.0, 16.0, 8.0, 12.0, 0.1, 0.9, 1.0];
+    let numbers = if task == "segment" { 7 } else { 6 };
+    let candidates: Vec<f32> =
+        (0..numbers * 8).map(|i| if i % 8 == 3 { found[i / 8] } else { 0.0 }).collect();
+    let nodes = vec![
+        node("ReduceMean", &["images"], &["mean"]),
+        node("Mul", &["mean", "zero"], &["nothing"]),
+        node("Squeeze", &["nothing"], &["scalar"]),
+        node("Add", &["scalar", "candidates"], &["output0"]),
+        node("Add", &["scalar", "plane"], &["output1"]),
+    ];
+    let constants = vec![
+        tensor("zero", &[1], &[0.0]),
+        tensor("candidates", &[1, numbers as i64, 8], &candidates),
+        tensor("plane", &[1, 1, 8, 8], &[1.0; 64]),
+    ];
+    let outputs = if task == "segment" { &["output0", "output1"][..] } else { &["output0"] };
+    let net = model(
+        &[("images", F32, &[Some(1), Some(3), Some(32), Some(32)])],
+        outputs,
+        nodes,
+        constants,
+    );
+    let names = "{0: 'cat', 1: 'dog'}";
+    with_metadata(net, &[("task", task), ("stride", "32"), ("names", names)])
 }
 
 /// A sum of two inputs.
