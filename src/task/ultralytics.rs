@@ -51,7 +51,8 @@ pub fn entries(
     // What stands behind box and class, and how many numbers that is.
     let (more, numbers) = match task {
         Some("detect") => (None, 0),
-        None if outputs.len() == 1 => (None, 0),
+        // Old files have each grid as it was before, too.
+        None if outputs.get(1).is_none_or(|dims| dims.len() != 4) => (None, 0),
         None | Some("segment") => {
             let planes = outputs.get(1).and_then(|dims| *dims.get(1)?);
             (Some("mask"), planes.unwrap_or(32))
@@ -67,7 +68,11 @@ pub fn entries(
     found.extend(more.map(|more| (keys::DETECT_MORE, more)));
     let axis = |i: usize| first.get(i).copied().flatten();
     let all = numbers.saturating_add(names.len()).saturating_add(BOX);
-    let chosen = axis(2) == Some(numbers.saturating_add(CHOSEN)) && axis(1) != Some(all);
+    // Neither YOLOv5's own exporter nor that of the first transformers chooses among boxes; those of one or two classes
+    // have as many numbers as if it did.
+    let may_choose = if is_transformer { get("head").is_some() } else { task.is_some() };
+    let chosen =
+        may_choose && axis(2) == Some(numbers.saturating_add(CHOSEN)) && axis(1) != Some(all);
     let (form, overlap) = match (chosen, task) {
         (true, _) => ("box-score-class", "1"),
         (_, None) => ("yolo-confidence", "0.45"),
@@ -223,12 +228,22 @@ mod tests {
             let chosen = form == Form::BoxScoreClass && more != Some(More::Angle);
             assert_eq!(detect.corners == Corners::Edges, chosen, "{given:?} {outputs:?}");
         }
+        // One class of YOLOv5's own exporter.
+        let one = task(&[("names", "['cat']")], &[&[1, 25200, 6], &[1, 3, 80, 80, 6]]);
+        let Some(Output::Detections(one)) = one.output else { panic!() };
+        assert_eq!((one.form, one.more, one.labels.len()), (Form::YoloConfidence, None, 1));
         let detector = task(
             &[("task", "detect"), ("description", "Ultralytics rtdetr-l model"), ("head", "x")],
             &[&[1, 300, 6]],
         );
         let Some(Output::Detections(detect)) = detector.output else { panic!() };
         assert!(detect.fractions && detect.corners == Corners::Middle);
+        assert_eq!(detect.form, Form::BoxScoreClass);
+        let first = [("task", "detect"), ("description", "Ultralytics rtdetr-l model")];
+        let Some(Output::Detections(detect)) = task(&first, &[&[1, 300, 6]]).output else {
+            panic!()
+        };
+        assert_eq!(detect.form, Form::Yolo);
     }
 
     #[test]
