@@ -74,6 +74,7 @@ impl Rotated {
         Self { middle: [(l + r) / 2.0, (t + b) / 2.0], size: [r - l, b - t], cos, sin }
     }
 
+    /// Columns and rows of its corners, one after the other around it.
     pub(super) fn corners(&self) -> [[f32; 2]; 4] {
         let [w, h] = self.size.map(|n| n / 2.0);
         [[w, h], [w, -h], [-w, -h], [-w, h]].map(|[x, y]| {

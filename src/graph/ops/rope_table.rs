@@ -30,7 +30,7 @@ pub struct Growth {
 
 impl Growth {
     fn at(self, position: i32) -> f64 {
-        let whole = i64::from(position.max(0)) as u64 / self.every.max(1) as u64;
+        let whole = i64::from(position.max(0)) as u64 / self.every as u64;
         1.0 + f64::from(self.scale) * (whole as f64).ln_1p()
     }
 }
@@ -49,7 +49,11 @@ impl Operator for RopeTable {
                 return Err(GraphError::UnsupportedDType { op: OP, dtype: info.dtype });
             }
         }
-        if !self.magnitude.is_finite() || self.growth.is_some_and(|g| !g.scale.is_finite()) {
+        if self.growth.is_some_and(|g| !g.scale.is_finite() || g.every == 0) {
+            let (attribute, reason) = ("growth", "its scale must be finite, and positions be there");
+            return Err(GraphError::InvalidAttribute { op: OP, attribute, reason: reason.into() });
+        }
+        if !self.magnitude.is_finite() {
             let (attribute, reason) = ("magnitude", "must be finite".to_owned());
             return Err(GraphError::InvalidAttribute { op: OP, attribute, reason });
         }
