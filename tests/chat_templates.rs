@@ -239,3 +239,55 @@ fn line_ends_of_other_systems_are_line_ends() {
     // Those of messages are what somebody said.
     assert_eq!(render("{{ messages[0].content }}", &[("user", "a\r\nb")]).unwrap(), "a\r\nb");
 }
+
+/// As Gemma 4's: thoughts of earlier turns are left out, and two answers in a row are one turn.
+#[test]
+fn a_template_that_leaves_out_thoughts() {
+    let source = "\
+{%- macro listed(value, quoted=True) -%}
+    {%- if value is string -%}{{- '\"' + value + '\"' if quoted else value -}}
+    {%- else -%}
+        [{%- for item in value -%}
+            {{- listed(item, quoted=quoted) -}}{{- ',' if not loop.last -}}
+        {%- endfor -%}]
+    {%- endif -%}
+{%- endmacro -%}
+{%- macro said(text) -%}
+    {%- set found = namespace(text='') -%}
+    {%- for part in text.split('<c|>') -%}
+        {%- set found.text = found.text + part.split('<|c>')[0] -%}
+    {%- endfor -%}
+    {{- found.text | trim -}}
+{%- endmacro -%}
+{{- bos_token -}}
+{%- if messages[0]['role'] in ['system', 'developer'] or tools -%}
+    {{- listed([messages[0]['content'], ['x']]) + listed('y', quoted=False) + '\n' -}}
+{%- endif %}
+{%- for message in messages -%}
+    {%- set before = namespace(role=None) -%}
+    {%- if loop.index0 > 0 -%}
+        {%- for at in range(loop.index0 - 1, -1, -1) -%}
+            {%- if before.role is none and messages[at]['role'] != 'tool' -%}
+                {%- set before.role = messages[at]['role'] -%}
+            {%- endif -%}
+        {%- endfor -%}
+    {%- endif -%}
+    {%- set role = 'model' if message['role'] == 'assistant' else message['role'] -%}
+    {%- if not (role == 'model' and before.role == 'assistant') -%}{{- '<|t>' + role + '\n' }}{%- endif -%}
+    {%- set thought = message.get('reasoning') or message.get('thought') -%}
+    {%- if thought -%}{{- '<|c>' + thought + '<c|>' -}}{%- endif -%}
+    {{- said(message['content']) if role == 'model' else message['content'] | trim -}}
+    {{- '<t|>\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{- '<|t>model\n' -}}{%- endif -%}
+";
+    let thinks = ("assistant", "<|c>hm <c|> Yes? ");
+    let text = render(source, &[("system", "Be"), TALK[0], thinks, TALK[1], TALK[2]]).unwrap();
+    assert_eq!(
+        text,
+        "<s>[\"Be\",[\"x\"]]y\n<|t>system\nBe<t|>\n<|t>user\nHi<t|>\n\
+         <|t>model\nYes?<t|>\nYes?<t|>\n<|t>user\nBye<t|>\n<|t>model\n"
+    );
+    let text = render(source, &TALK).unwrap();
+    assert_eq!(text, "<s><|t>user\nHi<t|>\n<|t>model\nYes?<t|>\n<|t>user\nBye<t|>\n<|t>model\n");
+}

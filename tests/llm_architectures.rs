@@ -11,6 +11,8 @@ mod gguf;
 
 use gguf::{ARRAY, F32, File, I32, STRING, U32, array, text, texts};
 
+/// Type of a value in the metadata.
+const BOOL: u32 = 7;
 const WIDTH: usize = 32;
 const HEAD: usize = 8;
 const HIDDEN: usize = 48;
@@ -30,6 +32,10 @@ struct Parts {
     vectors: &'static [(&'static str, usize)],
     /// Which layers remember in matrices, of a model whose queries have gates.
     remembering: &'static [bool],
+    /// Which layers have a window; heads of the others are twice as large. The last layer has neither keys nor values.
+    windowed: &'static [bool],
+    /// Elements of the vectors that tokens have for each layer.
+    layer_embedding: usize,
     /// Name of the last norm.
     last: &'static str,
     /// More metadata.
@@ -65,6 +71,11 @@ fn model(arch: &str, parts: &Parts) -> Vec<u8> {
     } else {
         file.with(&key, U32, parts.kv_heads[0].to_le_bytes())
     };
+    if !parts.windowed.is_empty() {
+        let key = format!("{arch}.attention.sliding_window_pattern");
+        let bytes: Vec<u8> = parts.windowed.iter().map(|&windowed| u8::from(windowed)).collect();
+        file = file.with(&key, ARRAY, array(BOOL, layers as u64, &bytes));
+    }
     let tokens: Vec<String> = (0..VOCABULARY).map(|i| format!("t{i}")).collect();
     file = file.with("tokenizer.ggml.model", STRING, text("llama")).with(
         "tokenizer.ggml.tokens",
@@ -84,16 +95,27 @@ fn model(arch: &str, parts: &Parts) -> Vec<u8> {
     };
     file = tensor(file, "token_embd.weight", &[VOCABULARY, WIDTH], 0.0);
     file = tensor(file, &format!("{}.weight", parts.last), &[WIDTH], 1.0);
+    if parts.layer_embedding > 0 {
+        let all = parts.layer_embedding * layers;
+        file = tensor(file, "per_layer_token_embd.weight", &[VOCABULARY, all], 0.0);
+        file = tensor(file, "per_layer_model_proj.weight", &[all, WIDTH], 0.0);
+        file = tensor(file, "per_layer_proj_norm.weight", &[parts.layer_embedding], 1.0);
+    }
     for (layer, &kv_heads) in parts.kv_heads.iter().enumerate() {
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
-        let kv = kv_heads as usize * HEAD;
+        let far = parts.windowed.get(layer) == Some(&false);
+        let larger = if far { 2 } else { 1 };
+        let (kv, q) = (kv_heads as usize * HEAD * larger, WIDTH * larger);
+        let shares = !parts.windowed.is_empty() && layer + 1 == layers;
         let remembers = parts.remembering.get(layer).copied();
         let attention = [
-            ("attn_q", if remembers.is_some() { 2 * WIDTH } else { WIDTH }, WIDTH),
+            ("attn_q", if remembers.is_some() { 2 * WIDTH } else { q }, WIDTH),
             ("attn_k", kv, WIDTH),
             ("attn_v", kv, WIDTH),
-            ("attn_output", WIDTH, WIDTH),
+            ("attn_output", WIDTH, q),
         ];
+        let [queries, keys, _, output] = attention;
+        let (shared, keys_only) = ([queries, output], [queries, keys, output]);
         let convolution = [
             ("shortconv.in_proj", 3 * WIDTH, WIDTH),
             ("shortconv.conv", WIDTH, 3),
@@ -111,11 +133,16 @@ fn model(arch: &str, parts: &Parts) -> Vec<u8> {
         let mixing: &[_] = match (kv, remembers) {
             (_, Some(true)) => &memory,
             (0, _) => &convolution,
+            _ if shares => &shared,
+            _ if far => &keys_only,
             _ => &attention,
         };
+        let n = parts.layer_embedding;
+        let inputs = [("inp_gate", n, WIDTH), ("proj", WIDTH, n)];
+        let inputs = if n > 0 { &inputs[..] } else { &[] };
         let network =
             [("ffn_gate", HIDDEN, WIDTH), ("ffn_up", HIDDEN, WIDTH), ("ffn_down", WIDTH, HIDDEN)];
-        for &(part, rows, columns) in mixing.iter().chain(&network) {
+        for &(part, rows, columns) in mixing.iter().chain(&network).chain(inputs) {
             file = tensor(file, &name(part), &[rows, columns], 0.0);
         }
         let own = match (kv, remembers) {
@@ -123,7 +150,10 @@ fn model(arch: &str, parts: &Parts) -> Vec<u8> {
             _ => parts.attending,
         };
         for (part, n) in own.iter().chain(parts.vectors) {
-            file = tensor(file, &name(part), &[*n], 1.0);
+            if !(shares && *part == "attn_k_norm") {
+                let larger = if part.contains("_norm") && *n == HEAD { larger } else { 1 };
+                file = tensor(file, &name(part), &[*n * larger], 1.0);
+            }
         }
         if remembers == Some(true) {
             file = tensor(file, &name("ssm_norm"), &[HEAD], 1.0);
@@ -144,6 +174,8 @@ const LLAMA: Parts = Parts {
     attending: &[],
     vectors: NORMS,
     remembering: &[],
+    windowed: &[],
+    layer_embedding: 0,
     last: "output_norm",
     numbers: &[],
     counts: &[],
@@ -168,6 +200,31 @@ const QWEN35: Parts = Parts {
     remembering: &[true, false, true],
     attending: OF_HEADS,
     vectors: &[("attn_norm", WIDTH), ("post_attention_norm", WIDTH)],
+    ..LLAMA
+};
+const GEMMA4: Parts = Parts {
+    counts: &[
+        ("attention.sliding_window", 4),
+        ("attention.key_length", 2 * HEAD as u32),
+        ("attention.value_length", 2 * HEAD as u32),
+        ("attention.key_length_swa", HEAD as u32),
+        ("attention.value_length_swa", HEAD as u32),
+        ("attention.shared_kv_layers", 1),
+        ("embedding_length_per_layer_input", 6),
+    ],
+    kv_heads: [2, 1, 2],
+    list: true,
+    windowed: &[true, false, true],
+    layer_embedding: 6,
+    attending: OF_HEADS,
+    vectors: &[
+        ("attn_norm", WIDTH),
+        ("ffn_norm", WIDTH),
+        ("post_attention_norm", WIDTH),
+        ("post_ffw_norm", WIDTH),
+        ("post_norm", WIDTH),
+        ("layer_output_scale", 1),
+    ],
     ..LLAMA
 };
 const OLMO2: Parts = Parts {
@@ -234,6 +291,7 @@ fn a_text_is_the_same_whatever_it_is_cut_into() {
         ("lfm2", LFM2),
         ("lfm2", Parts { kv_heads: [0, 0, 1], ..LFM2 }),
         ("qwen35", QWEN35),
+        ("gemma4", GEMMA4),
     ];
     let mut all: Vec<Vec<Vec<f32>>> = Vec::new();
     for (arch, parts) in models {
@@ -277,6 +335,25 @@ fn weights_are_brought_into_order_once() {
 fn a_text_goes_back_as_far_as_it_likes() {
     goes_back("lfm2", &LFM2);
     goes_back("qwen35", &QWEN35);
+    goes_back("gemma4", &GEMMA4);
+}
+
+/// Of layers that keep nothing only the rows are computed that somebody wants.
+#[test]
+fn layers_that_share_compute_one_row_of_a_prompt() {
+    let options = LlmOptions { threads: Some(1), profile: true, ..LlmOptions::default() };
+    let llm = Llm::from_bytes(model("gemma4", &GEMMA4), options).unwrap();
+    let mut session = llm.session().unwrap();
+    let macs = |session: &Session, layer: usize| {
+        let name = format!("blk.{layer}.ffn_down");
+        session.profile().iter().filter(|row| row.name == name).map(|row| row.macs).sum::<u64>()
+    };
+    session.eval(&TOKENS).unwrap();
+    let of_one = (WIDTH * HIDDEN) as u64;
+    assert_eq!(macs(&session, 0), of_one * TOKENS.len() as u64);
+    assert_eq!(macs(&session, 2), of_one);
+    assert_eq!((llm.config().sharing, llm.config().heads_of(1).key_size), (1, 2 * HEAD));
+    assert_eq!((llm.config().heads_of(1).count, llm.config().heads_of(2).count), (1, 2));
 }
 
 fn goes_back(arch: &str, parts: &Parts) {
@@ -373,7 +450,8 @@ fn layers_that_remember_are_as_the_file_says() {
 #[test]
 fn files_that_a_graph_would_misread_are_refused() {
     let refused = |arch: &str, parts: Parts, why: &[&str]| {
-        let e = load(arch, &parts).map(|_| ()).unwrap_err().to_string();
+        let Err(e) = load(arch, &parts) else { panic!("{arch} is not refused for {why:?}") };
+        let e = e.to_string();
         assert!(why.iter().all(|why| e.contains(why)), "{arch}: {e}");
     };
     refused("olmo2", Parts { attending: OF_HEADS, ..OLMO2 }, &["blk.0.attn_q_norm.weight"]);
@@ -385,16 +463,38 @@ fn files_that_a_graph_would_misread_are_refused() {
     // Norms that it has no use for.
     refused("granite", Parts { attending: OF_HEADS, ..LLAMA }, &["attn_q_norm.weight"]);
     refused("exaone4", LLAMA, &["attn_q_norm.weight"]);
-    // Layers that neither attend nor convolve, and layers that differ.
+    // Layers that neither attend nor convolve, and layers that differ, which they may.
     let few = Parts { kv_heads: [2, 2, 2], ..LFM2 };
     assert!(load("lfm2", &few).is_ok());
-    refused("lfm2", Parts { kv_heads: [2, 1, 0], ..LFM2 }, &["lfm2.attention.head_count_kv"]);
+    assert!(load("lfm2", &Parts { kv_heads: [2, 1, 0], ..LFM2 }).is_ok());
+    refused("lfm2", Parts { kv_heads: [2, 3, 0], ..LFM2 }, &["lfm2.attention.head_count_kv"]);
     let taps: &[_] = &[("shortconv.l_cache", 65)];
     refused("lfm2", Parts { counts: taps, ..LFM2 }, &["lfm2.shortconv.l_cache", "at most 64"]);
     let taps: &[_] = &[("shortconv.l_cache", 4)];
     refused("lfm2", Parts { counts: taps, ..LFM2 }, &["blk.0.shortconv.conv.weight"]);
     refused("lfm2", Parts { counts: &[], ..LFM2 }, &["lfm2.shortconv.l_cache"]);
     refused("llama", LFM2, &["output_norm.weight"]);
+    let with = |more: &'static [(&'static str, u32)]| {
+        let counts: Vec<_> = GEMMA4.counts.iter().chain(more).copied().collect();
+        Parts { counts: counts.leak(), ..GEMMA4 }
+    };
+    let shared = "attention.shared_kv_layers";
+    refused("gemma4", with(&[("attention.shared_kv_layers", 3)]), &[shared, "at most 2"]);
+    refused("gemma4", with(&[("attention.shared_kv_layers", 2)]), &[shared, "like layer 1"]);
+    refused("gemma4", with(&[("attention.shared_kv_layers", 0)]), &["blk.2.attn_k.weight"]);
+    refused("gemma4", with(&[("attention.key_length_swa", 1 << 20)]), &["key_length_swa"]);
+    refused("gemma4", with(&[("rope.dimension_count_swa", 10)]), &["dimension_count_swa", "8"]);
+    refused("gemma4", with(&[("attention.value_length", 8)]), &["blk.1.attn_v.weight"]);
+    refused("gemma4", with(&[("embedding_length_per_layer_input", 5)]), &["per_layer_token_embd"]);
+    refused("gemma4", with(&[("embedding_length_per_layer_input", 0)]), &["no use for 12"]);
+    refused("gemma4", with(&[("embedding_length_per_layer_input", u32::MAX)]), &["per_layer_"]);
+    let far = Parts { windowed: &[true, true, false], ..GEMMA4 };
+    refused("gemma4", far, &[shared, "like layer 2"]);
+    // A model of another name has no use for the tensors.
+    refused("gemma3", GEMMA4, &["blk.1.attn_v.weight"]);
+    let lists = Parts { kv_heads: [2, 1, 3], list: true, ..LLAMA };
+    refused("llama", lists, &["head_count_kv", "divides the 4 heads"]);
+    assert!(load("llama", &Parts { kv_heads: [2, 1, 4], list: true, ..LLAMA }).is_ok());
     refused("lfm2", Parts { kv_heads: [0; 3], ..LFM2 }, &["lfm2.attention.head_count_kv"]);
     let scaled = Parts { numbers: &[("residual_scale", f32::NAN)], ..LLAMA };
     refused("granite", scaled, &["granite.residual_scale", "finite"]);

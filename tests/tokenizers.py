@@ -2,16 +2,19 @@
 """Tokens of random texts, compared with stock llama.cpp (package xllamacpp).
 
 usage: tokenizers.py TILEWRIGHT VOCABULARY.gguf [--pre NAME]... [--texts N]
+       tokenizers.py TILEWRIGHT --gemma4
 
 The vocabulary gets small random weights, because this tokenizes with whole models; with --pre it is cut in
-other ways too. Texts are made of words, marks and white space of many scripts. For ways of cutting
+other ways too. With --gemma4 it is a small one of that kind, whose merges are made here. Texts are made of words, marks and white space of many scripts. For ways of cutting
 that are known to differ (DIFFERENT), differences are shown but not counted.
 """
 import argparse
+import collections
 import json
 import os
 import pathlib
 import random
+import re
 import subprocess
 import sys
 import tempfile
@@ -32,6 +35,61 @@ WORDS = ["Hello", "world", "I'm", "they'LL", "WE'VE", "don't", "it'S", "naïve",
 # llama.cpp approximates the classes of capital letters and marks in the first three patterns, and in the others
 # takes white space beyond ASCII for one character. Of BERT's vocabularies it decomposes Hangul to first letters.
 DIFFERENT = {"tekken", "gpt-4o", "llama4", "deepseek-llm", "deepseek-coder"}
+
+
+def merges_of(texts, count):
+    """Tokens and pairs of the commonest neighbours in texts, as BPE over characters finds them."""
+    words = collections.Counter(re.sub("(?<=.) ", "\n ", text) for text in texts)
+    words = [(list(w.replace(" ", "\u2581")), n) for text, n in words.items() for w in text.split("\n") if w]
+    tokens = sorted({c for w, _ in words for c in w})
+    # A character without a token, whose pairs have one, and two without any.
+    tokens = [t for t in tokens if t not in "\u00e9\u0416\U0001f999"]
+    pairs = [("\n", "\n"), ("\n\n", "\n"), ("\u00e9", "s")]
+    tokens += ["\n", "\n\n", "\n\n\n", "\u00e9s", "\u2581\u2581"]
+    for _ in range(count):
+        found = collections.Counter()
+        for w, n in words:
+            for pair in zip(w, w[1:]):
+                found[pair] += n
+        if not found:
+            break
+        pair = max(found, key=lambda p: (found[p], p))
+        pairs.append(pair)
+        # Some results are no tokens.
+        tokens += ["".join(pair)] * (len(pairs) % 11 != 0)
+        for w, _ in words:
+            i = 0
+            while i + 1 < len(w):
+                if (w[i], w[i + 1]) == pair:
+                    w[i : i + 2] = ["".join(pair)]
+                i += 1
+    return list(dict.fromkeys(tokens)), list(dict.fromkeys(pairs))
+
+
+def gemma4(out):
+    """A vocabulary of this kind, as its converter writes them."""
+    rng = random.Random(3)
+    # llama.cpp finds tokens that end a turn in what users write if merges make them.
+    words = [word for word in WORDS if "im_end" not in word]
+    texts = ["".join(rng.choice(words) + rng.choice(["", " ", " ", "  "]) for _ in range(9)) for _ in range(400)]
+    tokens, pairs = merges_of(texts, 900)
+    special = ["<pad>", "<eos>", "<bos>", "<unk>", "<|turn>", "<turn|>", "<|tool_response>"]
+    user = ["<|channel>", "<channel|>"]
+    bytes_ = [f"<0x{i:02X}>" for i in range(256)]
+    writer = gguf.GGUFWriter(out, "llama")
+    writer.add_tokenizer_model("gemma4")
+    writer.add_token_list([*special, *user, *bytes_, *tokens])
+    writer.add_token_scores([-1000.0] * (len(special) + len(user) + 256) + [-float(i) for i in range(len(tokens))])
+    writer.add_token_types([3] * len(special) + [4] * len(user) + [6] * 256 + [1] * len(tokens))
+    writer.add_token_merges([" ".join(pair) for pair in pairs])
+    writer.add_bos_token_id(2)
+    writer.add_eos_token_id(1)
+    writer.add_unk_token_id(3)
+    writer.add_add_space_prefix(False)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def make(source, out, pre):
@@ -73,7 +131,8 @@ def make(source, out, pre):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
-    parser.add_argument("vocabulary")
+    parser.add_argument("vocabulary", nargs="?")
+    parser.add_argument("--gemma4", action="store_true")
     parser.add_argument("--pre", action="append", default=[])
     parser.add_argument("--texts", type=int, default=300)
     options = parser.parse_args()
@@ -83,6 +142,9 @@ def main():
     wrong = 0
     with tempfile.TemporaryDirectory() as folder:
         model = os.path.join(folder, "m.gguf")
+        if options.gemma4:
+            options.vocabulary = os.path.join(folder, "v.gguf")
+            gemma4(options.vocabulary)
         for pre in options.pre or [None]:
             make(options.vocabulary, model, pre)
             peer = llamacpp.Model(model, vocab=0)

@@ -231,6 +231,55 @@ fn damaged_merges_and_rules_are_one_error_each() {
     assert_eq!(old.warnings().len(), 2, "and the rules are a guess");
 }
 
+/// Characters are merged in lines, which have marks for spaces; `tests/tokenizers.py --gemma4` has more.
+#[test]
+fn characters_are_merged_in_lines() {
+    let mark = "\u{2581}";
+    let texts = ["<bos>", "<eos>", "<turn|>", "<|tool_response>", "</s>", "<|c>"];
+    let merged = ["a", "b", mark, "\n", "\n\n", "ab", "\u{2581}ab", "\u{2581}\u{2581}"];
+    let bytes: Vec<String> = (0..=255).map(|b| format!("<0x{b:02X}>")).collect();
+    let all = texts.iter().chain(&merged).copied().chain(bytes.iter().map(String::as_str));
+    let kinds = [3, 3, 3, 3, 1, 4].into_iter().chain([1; 8]).chain([6; 256]);
+    let base = Vocabulary {
+        model: "gemma4",
+        tokens: all.map(str::as_bytes).collect(),
+        types: Some(kinds.collect()),
+        merges: Some(vec![
+            b"\n \n",
+            "\u{2581} \u{2581}".as_bytes(),
+            b"a b",
+            "\u{2581} ab".as_bytes(),
+            "é a".as_bytes(),
+        ]),
+        bos: Some(0),
+        eos: Some(1),
+        ..Vocabulary::default()
+    };
+    let tokenizer = Tokenizer::new(&base).unwrap();
+    assert!(tokenizer.warnings().is_empty() && tokenizer.add_bos());
+    let (byte, cut) = (|b: u8| 14 + u32::from(b), |text| tokenizer.encode(text, false));
+    assert_eq!(cut("ab ab"), [11, 12]);
+    // Spaces come in pairs first, and what follows none of them stands alone.
+    assert_eq!(cut("  ab   b"), [13, 11, 13, 8, 7]);
+    assert_eq!(cut("a\n\nb\n\n\n"), [6, 10, 7, 10, 9], "of three line breaks two");
+    // One character has no token; the other is merged, but the result has none.
+    assert_eq!(cut("aüb"), [6, byte(0xc3), byte(0xbc), 7]);
+    assert_eq!(cut("éab"), [byte(0xc3), byte(0xa9), 11]);
+    assert_eq!(cut("éa"), [byte(0xc3), byte(0xa9), byte(b'a')]);
+    assert_eq!(cut("a<|c>\u{2581}"), [6, 5, 8]);
+    assert_eq!(tokenizer.decode(&[12, 13, 6, byte(0xc3), byte(0xa9), 9, 5, 2, 0]), " ab  aé\n<|c>");
+    assert_eq!(tokenizer.piece(12), b" ab");
+    assert_eq!(tokenizer.encode_whole("a<turn|>", true), [0, 6, 2]);
+    assert_eq!(tokenizer.eot(), Some(2));
+    let ends: Vec<u32> = (0..14).filter(|&id| tokenizer.is_eog(id)).collect();
+    assert_eq!(ends, [1, 2, 3], "a tag of HTML is text");
+    let e = Tokenizer::new(&Vocabulary { merges: None, ..base.clone() }).unwrap_err();
+    assert_eq!(e, TokenizerError::Missing("tokenizer.ggml.merges"));
+    let types = Some([3; 6].into_iter().chain([6; 8]).chain([6; 256]).collect());
+    let e = Tokenizer::new(&Vocabulary { types, ..base }).unwrap_err();
+    assert!(matches!(e, TokenizerError::ByteToken { id: 6, .. }), "{e}");
+}
+
 #[test]
 fn the_unigram_model_takes_the_best_sum() {
     let space = "\u{2581}";

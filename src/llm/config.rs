@@ -39,6 +39,8 @@ pub enum Scaling {
 pub struct RopeConfig {
     /// Elements of a head that turn.
     pub rotated: usize,
+    /// The same in layers with a window.
+    pub rotated_window: usize,
     /// Angles fall from 1 to about one over this.
     pub base: f64,
     /// `rope.freq_base_swa`: the base of layers with a window, where the file names one.
@@ -60,6 +62,17 @@ pub enum WindowPattern {
     AllButLast(usize),
     /// Those that are true.
     Layers(Vec<bool>),
+}
+
+/// Heads of keys and values of a layer that attends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeadConfig {
+    /// How many there are; a number that divides that of the queries' heads.
+    pub count: usize,
+    /// Elements of a query or key of one head.
+    pub key_size: usize,
+    /// Elements of a value of one head.
+    pub value_size: usize,
 }
 
 /// Layers that remember in a matrix per head, by the gated delta rule, in place of attending.
@@ -91,12 +104,17 @@ pub struct Config {
     pub guessing: usize,
     /// Elements of a token's vector.
     pub embedding: usize,
-    /// Elements inside the feed-forward network.
-    pub feed_forward: usize,
+    /// Elements inside the feed-forward network of each layer.
+    pub feed_forward: Vec<usize>,
+    /// `embedding_length_per_layer_input`: elements of the vectors that a token has for each layer beside that of
+    /// the first; 0 if it has none.
+    pub layer_embedding: usize,
     /// Heads of queries.
     pub heads: usize,
-    /// Heads of keys and values of the layers that attend.
-    pub kv_heads: usize,
+    /// Heads of keys and values of each layer; of one that does not attend, whatever others have.
+    pub kv_heads: Vec<usize>,
+    /// `attention.shared_kv_layers`: how many layers at the end attend to what earlier ones have kept.
+    pub sharing: usize,
     /// Which layers attend; all where it is empty. The others have 0 in `attention.head_count_kv`, or are those
     /// that [`Config::delta`] is for.
     pub attending: Vec<bool>,
@@ -104,10 +122,10 @@ pub struct Config {
     pub taps: usize,
     /// What layers do that do not attend, if they do more than to convolve.
     pub delta: Option<DeltaConfig>,
-    /// Elements of a query or key of one head.
-    pub key_size: usize,
-    /// Elements of a value of one head.
-    pub value_size: usize,
+    /// Elements of a query or key of one head, and of a value.
+    pub head_sizes: [usize; 2],
+    /// The same in layers with a window.
+    pub head_sizes_window: [usize; 2],
     /// Tokens there are.
     pub vocabulary: usize,
     /// Positions of the training.
@@ -176,37 +194,28 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// A count that is the same in all layers, though the file may have a list of them; `None` where
-    /// it is missing.
-    fn uniform(&self, name: &str) -> Result<Option<usize>, Error> {
+    /// A count for each layer, where the file has one for all or a list; `None` where it has neither.
+    fn of_layers(&self, name: &str, layers: usize) -> Result<Option<Vec<usize>>, Error> {
         let key = self.key(name);
-        if !matches!(self.metadata.get(&key), Some(Value::Array(_))) {
-            return Ok(Some(self.count(name)?).filter(|_| self.metadata.get(&key).is_some()));
-        }
+        let Some(Value::Array(_)) = self.metadata.get(&key) else {
+            let found = Some(self.count(name)?).filter(|_| self.metadata.get(&key).is_some());
+            return Ok(found.map(|n| vec![n; layers]));
+        };
         let list = self.metadata.u32s(&key)?.unwrap_or_default();
-        let first = list.first().copied().unwrap_or(0);
-        if list.iter().any(|&n| n != first) {
-            return Err(self.wrong(name, "a list of different numbers", "one for all layers"));
-        }
-        Ok(Some(first as usize))
-    }
-
-    /// The count above 0 that some layers have, and which, where the others have 0; else nothing.
-    fn of_some(&self, name: &str, layers: usize) -> Result<Option<(usize, Vec<bool>)>, Error> {
-        let key = self.key(name);
-        if !matches!(self.metadata.get(&key), Some(Value::Array(_))) {
-            return Ok(None);
-        }
-        let list = self.metadata.u32s(&key)?.unwrap_or_default();
-        let most = list.iter().max().copied().unwrap_or(0);
-        if most == 0 || !list.contains(&0) || list.iter().any(|&n| n != 0 && n != most) {
-            return Ok(None);
-        }
-        if list.len() != layers {
+        if list.len() < layers {
             let expected = format!("one of {layers} numbers");
             return Err(self.wrong(name, format!("a list of {}", list.len()), &expected));
         }
-        Ok(Some((most as usize, list.iter().map(|&n| n > 0).collect())))
+        Ok(Some(list[..layers].iter().map(|&n| n as usize).collect()))
+    }
+
+    /// The same, where it must be one number for all; `None` where there is none, or 0.
+    fn uniform(&self, name: &str, layers: usize) -> Result<Option<usize>, Error> {
+        let Some(list) = self.of_layers(name, layers)? else { return Ok(None) };
+        if list.iter().any(|&n| n != list[0]) {
+            return Err(self.wrong(name, "a list of different numbers", "one for all layers"));
+        }
+        Ok(Some(list[0]).filter(|&n| n > 0))
     }
 
     /// Layers that remember by the delta rule, where a file has sizes of them.
@@ -235,6 +244,40 @@ impl<'a> Keys<'a> {
             return Err(self.wrong(inner_name, inner, &expected));
         }
         Ok(Some(DeltaConfig { heads, key_heads, size }))
+    }
+
+    /// Heads of keys and values of each layer, and which layers attend: all where it is empty.
+    fn kv_heads(
+        &self,
+        layers: usize,
+        heads: usize,
+        remembers: bool,
+    ) -> Result<(Vec<usize>, Vec<bool>), Error> {
+        let name = "attention.head_count_kv";
+        let mut kv_heads = self.of_layers(name, layers)?.unwrap_or_else(|| vec![heads; layers]);
+        let most = kv_heads.iter().max().copied().unwrap_or(0);
+        let attending = match (remembers, kv_heads.contains(&0) && most > 0) {
+            (true, _) => self.attending(layers)?,
+            (false, true) => kv_heads.iter().map(|&n| n > 0).collect(),
+            (false, false) => Vec::new(),
+        };
+        kv_heads.iter_mut().filter(|n| **n == 0).for_each(|n| *n = most);
+        if let Some(wrong) = kv_heads.iter().find(|&&n| n == 0 || !heads.is_multiple_of(n)) {
+            let expected = format!("a number that divides the {heads} heads");
+            return Err(self.wrong(name, wrong, &expected));
+        }
+        Ok((kv_heads, attending))
+    }
+
+    /// How many layers attend to what others have kept; `all_attend`: whether there are but such as attend.
+    fn sharing(&self, layers: usize, all_attend: bool) -> Result<usize, Error> {
+        let name = "attention.shared_kv_layers";
+        let sharing = self.count(name)?;
+        let most = if all_attend { layers - 1 } else { 0 };
+        if sharing > most {
+            return Err(self.wrong(name, sharing, &format!("at most {most}")));
+        }
+        Ok(sharing)
     }
 
     /// Which layers attend, of a model whose others remember by the delta rule.
@@ -323,17 +366,36 @@ impl<'a> Keys<'a> {
         }
     }
 
-    fn rope(&self, key_size: usize, context: usize) -> Result<RopeConfig, Error> {
-        let name = "rope.dimension_count";
-        let rotated = Some(self.count(name)?).filter(|&n| n > 0).unwrap_or(key_size);
-        if rotated > key_size || !rotated.is_multiple_of(2) {
-            let expected = format!("an even number up to the {key_size} elements of a head");
+    /// Elements of heads of `size` that turn; `usual` of them where the file does not say.
+    fn rotated(&self, name: &str, size: usize, usual: usize) -> Result<usize, Error> {
+        let rotated = Some(self.count(name)?).filter(|&n| n > 0).unwrap_or(usual);
+        if rotated > size || !rotated.is_multiple_of(2) {
+            let expected = format!("an even number up to the {size} elements of a head");
             return Err(self.wrong(name, rotated, &expected));
         }
+        Ok(rotated)
+    }
+
+    /// Sizes of keys and values of a head; `usual` where the file does not say.
+    fn head_sizes(&self, [key, value]: [&str; 2], usual: [usize; 2]) -> Result<[usize; 2], Error> {
+        let size = |name: &str, usual| match self.count(name)? {
+            0 => Ok(usual),
+            n if n > MAX_HEAD => Err(self.wrong(name, n, &format!("at most {MAX_HEAD}"))),
+            n => Ok::<_, Error>(n),
+        };
+        Ok([size(key, usual[0])?, size(value, usual[1])?])
+    }
+
+    /// `sizes` of keys are of heads without a window, and with one.
+    fn rope(&self, sizes: [usize; 2], context: usize) -> Result<RopeConfig, Error> {
+        let rotated = self.rotated("rope.dimension_count", sizes[0], sizes[0])?;
+        let usual = if sizes[0] == sizes[1] { rotated } else { sizes[1] };
+        let rotated_window = self.rotated("rope.dimension_count_swa", sizes[1], usual)?;
         let original = self.count("rope.scaling.original_context_length")?;
         let original_context = if original == 0 { context } else { original };
         Ok(RopeConfig {
             rotated,
+            rotated_window,
             base: self.positive("rope.freq_base")?.unwrap_or(10_000.0).into(),
             base_window: self.positive("rope.freq_base_swa")?.map(f64::from),
             scaling: self.scaling(original_context)?,
@@ -368,43 +430,28 @@ impl Config {
         }
         let embedding = keys.needed("embedding_length")?;
         let heads_name = "attention.head_count";
-        let heads = keys.uniform(heads_name)?.filter(|&n| n > 0);
+        let heads = keys.uniform(heads_name, layers)?;
         let heads = heads.ok_or_else(|| LlmError::MissingKey(keys.key(heads_name)))?;
-        let kv_name = "attention.head_count_kv";
         let delta = keys.delta()?;
-        let (kv_heads, attending) = match (keys.of_some(kv_name, blocks)?, delta) {
-            (Some((kv_heads, _)), Some(_)) => (kv_heads, keys.attending(layers)?),
-            (Some(found), None) => found,
-            (None, delta) => {
-                let attending = delta.map(|_| keys.attending(layers)).transpose()?;
-                (keys.uniform(kv_name)?.unwrap_or(heads), attending.unwrap_or_default())
-            }
-        };
-        if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
-            let expected = format!("a number that divides the {heads} heads");
-            return Err(keys.wrong(kv_name, kv_heads, &expected));
+        let (kv_heads, attending) = keys.kv_heads(layers, heads, delta.is_some())?;
+        let sharing = keys.sharing(layers, attending.is_empty())?;
+        let [key_name, value_name] = ["attention.key_length", "attention.value_length"];
+        let usual = embedding / heads;
+        if keys.count(key_name)?.min(keys.count(value_name)?) == 0 && usual * heads != embedding {
+            let expected = format!("a number that divides the embedding of {embedding}");
+            return Err(keys.wrong(heads_name, heads, &expected));
         }
-        let size = |name: &str| {
-            let found = keys.count(name)?;
-            if found == 0 && !embedding.is_multiple_of(heads) {
-                let expected = format!("a number that divides the embedding of {embedding}");
-                return Err(keys.wrong(heads_name, heads, &expected));
-            }
-            Ok(if found == 0 { embedding / heads } else { found })
-        };
-        let key_size = size("attention.key_length")?;
-        let value_size = size("attention.value_length")?;
-        if key_size.max(value_size) > MAX_HEAD {
-            let expected = format!("at most {MAX_HEAD}");
-            return Err(keys.wrong("attention.key_length", key_size.max(value_size), &expected));
-        }
-        let width = heads.checked_mul(key_size.max(value_size));
+        let head_sizes = keys.head_sizes([key_name, value_name], [usual; 2])?;
+        let names = ["attention.key_length_swa", "attention.value_length_swa"];
+        let head_sizes_window = keys.head_sizes(names, head_sizes)?;
+        let largest = head_sizes.into_iter().chain(head_sizes_window).max();
+        let width = largest.and_then(|largest| heads.checked_mul(largest));
         if width.is_none_or(|w| w > i32::MAX as usize / 4) {
             return Err(keys.wrong(heads_name, heads, "less"));
         }
         let context = keys.needed("context_length")?;
         let ff_name = "feed_forward_length";
-        let feed_forward = keys.uniform(ff_name)?.filter(|&n| n > 0);
+        let feed_forward = keys.of_layers(ff_name, layers)?.filter(|list| !list.contains(&0));
         let [rms, layer] = ["attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"];
         let epsilon = match keys.positive(rms)? {
             Some(epsilon) => Some(epsilon),
@@ -426,17 +473,19 @@ impl Config {
             guessing,
             embedding,
             feed_forward: feed_forward.ok_or_else(|| LlmError::MissingKey(keys.key(ff_name)))?,
+            layer_embedding: keys.count("embedding_length_per_layer_input")?,
             heads,
             kv_heads,
+            sharing,
             attending,
             taps,
             delta,
-            key_size,
-            value_size,
+            head_sizes,
+            head_sizes_window,
             vocabulary: keys.vocabulary()?.unwrap_or(rows),
             context,
             epsilon: epsilon.ok_or_else(|| LlmError::MissingKey(keys.key(rms)))?,
-            rope: keys.rope(key_size, context)?,
+            rope: keys.rope([head_sizes[0], head_sizes_window[0]], context)?,
             window: Some(keys.count("attention.sliding_window")?).filter(|&n| n > 0),
             window_pattern,
             attention_scale: keys.positive("attention.scale")?,
@@ -449,12 +498,16 @@ impl Config {
         })
     }
 
-    /// Angles per position of each pair; `factors` divide them, one per pair.
-    pub(super) fn angles(&self, base: f64, scaling: &Scaling, factors: Option<&[f32]>) -> Vec<f64> {
-        let rotated = self.rope.rotated as f64;
+    /// Angles per position of each pair of so many elements; `factors` divide them, one per pair.
+    pub(super) fn angles(
+        rotated: usize,
+        base: f64,
+        scaling: &Scaling,
+        factors: Option<&[f32]>,
+    ) -> Vec<f64> {
+        let (pairs, rotated) = (0..rotated / 2, rotated as f64);
         let factor = |i: usize| factors.map_or(1.0, |f| f64::from(f[i]));
         let fast = |i: usize| base.powf(-2.0 * i as f64 / rotated) / factor(i);
-        let pairs = 0..self.rope.rotated / 2;
         match *scaling {
             Scaling::Linear(by) => pairs.map(|i| fast(i) / by).collect(),
             Scaling::Yarn { factor: by, original, fast: most, slow: least, .. } => {
@@ -490,6 +543,26 @@ impl Config {
     /// Whether a layer attends, and does not convolve instead.
     pub(super) fn attends(&self, layer: usize) -> bool {
         self.attending.get(layer).copied().unwrap_or(true)
+    }
+
+    /// Heads of keys and values of a layer, which attends.
+    pub fn heads_of(&self, layer: usize) -> HeadConfig {
+        let [key_size, value_size] = match self.window_of(layer) {
+            Some(_) => self.head_sizes_window,
+            None => self.head_sizes,
+        };
+        HeadConfig { count: self.kv_heads[layer], key_size, value_size }
+    }
+
+    /// Layers with a cache of their own, which come first.
+    pub(super) fn keeping(&self) -> usize {
+        self.layers - self.sharing
+    }
+
+    /// The layer whose cache a layer attends to: its own, or the last of those before that has a window if it has one.
+    pub(super) fn cache_of(&self, layer: usize) -> Option<usize> {
+        let alike = |at: &usize| self.window_of(*at).is_some() == self.window_of(layer).is_some();
+        if layer < self.keeping() { Some(layer) } else { (0..self.keeping()).rfind(alike) }
     }
 
     /// The window of a layer, if it has one; all layers have one where there is no pattern.

@@ -16,7 +16,7 @@ pub mod tokenizer;
 mod weights;
 
 pub use arch::names as architectures;
-pub use config::{Config, DeltaConfig, RopeConfig, Scaling, WindowPattern};
+pub use config::{Config, DeltaConfig, HeadConfig, RopeConfig, Scaling, WindowPattern};
 pub use error::LlmError;
 pub use generate::{Finish, GenerateOptions, Generation, Token};
 pub use model::{Llm, LlmOptions, Progress};

@@ -8,7 +8,7 @@ use super::arch::{Arch, Builder, Rows};
 use super::config::Keys;
 use super::tokenizer::Tokenizer;
 use super::weights::Weights;
-use super::{Config, LlmError, Session};
+use super::{Config, HeadConfig, LlmError, Session};
 use crate::Error;
 use crate::backend::cpu::{Executor, Plan};
 use crate::graph::kv_cache::{KvCache, KvShape};
@@ -317,22 +317,32 @@ impl Inner {
         positions.min(ROWS).max(self.config.taps)
     }
 
-    /// Sizes of the caches of all layers, then those of the matrices of those that have some.
+    /// Sizes of the caches of all layers that keep something, then those of the matrices of those that have some.
     pub(super) fn cache_shapes(&self, capacity: usize) -> impl Iterator<Item = KvShape> {
-        let Config { kv_heads, key_size, value_size, embedding, layers, delta, .. } = self.config;
+        let Config { embedding, layers, delta, .. } = self.config;
         let dtype = self.options.cache_type;
-        let attention = KvShape { heads: kv_heads, key_size, value_size, capacity, dtype };
         let width = delta.map_or(embedding, |delta| delta.width());
-        let (key_size, capacity) = (width.saturating_add(1), self.kept_rows(capacity));
-        let rows = KvShape { heads: 1, key_size, value_size: 0, capacity, dtype: DType::F32 };
-        let of_layer = move |i| if self.config.attends(i) { attention } else { rows };
+        let rows = KvShape {
+            heads: 1,
+            key_size: width.saturating_add(1),
+            value_size: 0,
+            capacity: self.kept_rows(capacity),
+            dtype: DType::F32,
+        };
+        let of_layer = move |layer| {
+            if !self.config.attends(layer) {
+                return rows;
+            }
+            let HeadConfig { count, key_size, value_size } = self.config.heads_of(layer);
+            KvShape { heads: count, key_size, value_size, capacity, dtype }
+        };
         let matrices = (0..layers).filter(|&i| !self.config.attends(i)).filter_map(move |_| {
             delta.map(|delta| KvDelta::shape(delta.heads, delta.size, delta.size))
         });
-        (0..layers).map(of_layer).chain(matrices)
+        (0..self.config.keeping()).map(of_layer).chain(matrices)
     }
 
-    /// Caches of all layers, with nothing in them.
+    /// Caches of these sizes, with nothing in them.
     pub(super) fn caches(&self, capacity: usize) -> Result<Vec<Arc<KvCache>>, Error> {
         self.cache_shapes(capacity).map(|shape| Ok(Arc::new(KvCache::new(shape)?))).collect()
     }

@@ -73,6 +73,11 @@ impl Weights {
         Ok(tensor.clone())
     }
 
+    /// Says of a tensor, if there is one of this name, that no graph needs it.
+    pub(super) fn pass_over(&self, name: &str) {
+        self.taken.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
+    }
+
     /// The tensors that no graph has taken, in order: what they hold would not count, whatever it is. Not
     /// among them are factors of rotary positions, which models have for contexts that are not asked for, and
     /// those of blocks of these numbers.
@@ -116,9 +121,13 @@ impl Weights {
 
     /// Bytes of the matrices that take part in products: not of one that rows are only looked up in.
     pub(super) fn matrix_bytes(&self) -> usize {
-        let looked_up = self.has("output.weight").then_some("token_embd.weight");
+        let tied = !self.has("output.weight");
+        let is_looked_up = |name: &str| match name {
+            "token_embd.weight" => !tied,
+            name => name == "per_layer_token_embd.weight",
+        };
         let matrices = self.tensors.iter().filter(|(_, t)| t.dims().len() == 2);
-        let used = matrices.filter(|(name, _)| Some(name.as_str()) != looked_up);
+        let used = matrices.filter(|(name, _)| !is_looked_up(name));
         used.map(|(_, t)| t.bytes().len()).sum()
     }
 

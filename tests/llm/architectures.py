@@ -52,6 +52,19 @@ class Architecture:
     pattern: int = 0
     # Positions of layers with the window are not scaled.
     plain_window: bool = False
+    # Layers without the window have heads of so many elements, so many heads of keys and values, and frequencies with
+    # divisors ("half": those of the slower half so large that they do not turn).
+    far_head: int = 0
+    far_kv_heads: int = 0
+    # Values are normalised without a weight; in layers without the window they are the keys before their norm.
+    value_norms: bool = False
+    far_keys_only: bool = False
+    # The last layers attend to what those before have kept, and have a wider feed-forward network.
+    sharing: int = 0
+    # Elements of the vectors that a token has for each layer.
+    layer_embedding: int = 0
+    # Each layer's result is multiplied with a number.
+    layer_scales: bool = False
     # Layers without the window turn nothing.
     still: bool = False
     # Layers that convolve along the positions, with so many taps, in place of attending.
@@ -73,6 +86,24 @@ class Architecture:
     attention_cap: float = 0.0
     final_cap: float = 0.0
     epsilon: float = 1e-5
+
+    def head(self, layer):
+        return self.far_head if self.far_head and not self.windowed(layer) else HEAD
+
+    def kv_heads(self, layer):
+        return self.far_kv_heads if self.far_kv_heads and not self.windowed(layer) else KV_HEADS
+
+    def hidden(self, layer):
+        return HIDDEN * 2 if self.shares(layer) else HIDDEN
+
+    def shares(self, layer):
+        return layer >= self.layers - self.sharing
+
+    def source(self, layer):
+        """The layer whose keys and values a layer attends to."""
+        if not self.shares(layer):
+            return layer
+        return max(i for i in range(self.layers - self.sharing) if self.windowed(i) == self.windowed(layer))
 
     @property
     def last_norm(self):
@@ -100,6 +131,12 @@ ARCHITECTURES = {
                      final_cap=30.0),
         Architecture("gemma3", "gemma3", **GEMMA, layers=6, post_norms=True, head_norms=True, window=24, pattern=6,
                      base=1e6, window_base=1e4),
+        Architecture("gemma4", "gemma4", **GEMMA, layers=4, post_norms=True, head_norms=True, window=24, pattern=2,
+                     base=1e6, window_base=1e4, final_cap=30.0, attention_scale=1.0, far_head=128, far_kv_heads=1,
+                     far_keys_only=True, value_norms=True, layer_scales=True, factors="half"),
+        Architecture("gemma4-small", "gemma4", **GEMMA, layers=6, post_norms=True, head_norms=True, window=24, pattern=2,
+                     base=1e6, window_base=1e4, final_cap=30.0, attention_scale=1.0, far_head=128, value_norms=True,
+                     layer_scales=True, factors="half", sharing=2, layer_embedding=32),
         Architecture("phi3", "phi3", neighbours=False, fused=True),
         Architecture("phi3-longrope", "phi3", neighbours=False, fused=True, factors="phi3", original=128,
                      attention_factor=1.19),
@@ -143,6 +180,8 @@ ARCHITECTURES = {
 
 def frequency_factors(a):
     """Divisors of the frequencies that a file stores as a tensor, [rotated / 2]."""
+    if a.factors == "half":
+        return numpy.where(numpy.arange(a.far_head // 2) < a.far_head // 4, 1.0, 1e30)
     if a.factors == "llama3":
         wave = 2 * math.pi * a.base ** (2 * numpy.arange(a.rotated // 2) / a.rotated)
         smooth = numpy.clip((a.original / wave - 1) / (4 - 1), 0, 1)
@@ -165,20 +204,24 @@ def tensors(a, seed):
         if a.layer_norm and a.norm_bias:
             yield name + ".bias", vector(n, 0.0)
 
-    q, kv = a.heads * HEAD, KV_HEADS * HEAD
     # Large embeddings would drown the layers, and with tied ones every token would repeat itself.
-    gain = 12.0 if a.scaled_embeddings else 1.5
+    gain = (6.0 if a.value_norms else 12.0) if a.scaled_embeddings else 1.5
     yield "token_embd.weight", matrix(VOCAB, WIDTH, 3.0)
     if not a.tied:
         yield "output.weight", matrix(VOCAB, WIDTH, 3.0)
     yield from norm(a.last_norm, WIDTH)
-    if a.factors == "llama3":
+    if a.layer_embedding:
+        yield "per_layer_token_embd.weight", matrix(VOCAB, a.layers * a.layer_embedding, 3.0)
+        yield "per_layer_model_proj.weight", matrix(a.layers * a.layer_embedding, WIDTH)
+        yield "per_layer_proj_norm.weight", vector(a.layer_embedding)
+    if a.factors in ("llama3", "half"):
         yield "rope_freqs.weight", frequency_factors(a).astype(numpy.float32)
     if a.factors == "phi3":
         yield "rope_factors_short.weight", numpy.ones(a.rotated // 2, numpy.float32)
         yield "rope_factors_long.weight", frequency_factors(a).astype(numpy.float32)
     for i in range(a.layers):
-        b = f"blk.{i}."
+        b, head, hidden = f"blk.{i}.", a.head(i), a.hidden(i)
+        q, kv = a.heads * head, a.kv_heads(i) * head
         if a.pre_norms:
             yield from norm(b + "attn_norm", WIDTH)
         if i in a.remembering:
@@ -200,17 +243,22 @@ def tensors(a, seed):
             yield b + "attn_qkv.weight", matrix(q + 2 * kv, WIDTH, 1.4)
         else:
             for part, rows, sharp in (("q", q, 1.4), ("k", kv, 1.4), ("v", kv, 1.0)):
+                if part != "q" and a.shares(i) or part == "v" and a.far_keys_only and not a.windowed(i):
+                    continue
                 yield f"{b}attn_{part}.weight", matrix(rows * 2 if a.gated and part == "q" else rows, WIDTH, sharp)
                 if a.bias:
                     yield f"{b}attn_{part}.bias", vector(rows, 0.0)
         attends = i not in a.convolving and i not in a.remembering
         if a.head_norms and attends:
             # StableLM has one LayerNorm weight a head, the others one RMS weight for all.
-            shape = (lambda heads: (heads, HEAD)) if a.layer_norm else (lambda heads: (HEAD,))
+            shape = (lambda heads: (heads, head)) if a.layer_norm else (lambda heads: (head,))
             if a.joint_norms:
                 shape = lambda heads: (heads * HEAD,)  # noqa: E731
-            yield b + "attn_q_norm.weight", vector(shape(a.heads), 1.4)
-            yield b + "attn_k_norm.weight", vector(shape(KV_HEADS), 1.4)
+            # Where nothing divides the scores, norms make them smaller.
+            sharp = 0.3 if a.value_norms else 1.4
+            yield b + "attn_q_norm.weight", vector(shape(a.heads), sharp)
+            if not a.shares(i):
+                yield b + "attn_k_norm.weight", vector(shape(KV_HEADS), sharp)
         if attends:
             yield b + "attn_output.weight", matrix(WIDTH, q, gain)
         if a.post_norms:
@@ -221,9 +269,15 @@ def tensors(a, seed):
         if a.fused:
             yield b + "ffn_up.weight", matrix(2 * HIDDEN, WIDTH, 1.2)
         else:
-            yield b + "ffn_gate.weight", matrix(HIDDEN, WIDTH, 1.2)
-            yield b + "ffn_up.weight", matrix(HIDDEN, WIDTH, 1.2)
-        yield b + "ffn_down.weight", matrix(WIDTH, HIDDEN, gain)
+            yield b + "ffn_gate.weight", matrix(hidden, WIDTH, 1.2)
+            yield b + "ffn_up.weight", matrix(hidden, WIDTH, 1.2)
+        yield b + "ffn_down.weight", matrix(WIDTH, hidden, gain)
+        if a.layer_embedding:
+            yield b + "inp_gate.weight", matrix(a.layer_embedding, WIDTH, 0.2)
+            yield b + "proj.weight", matrix(WIDTH, a.layer_embedding)
+            yield b + "post_norm.weight", vector(WIDTH, gain)
+        if a.layer_scales:
+            yield b + "layer_output_scale.weight", vector(1, 0.7)
 
 
 def _vocabulary(writer):
@@ -242,11 +296,13 @@ def _parameters(writer, a):
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(WIDTH)
     writer.add_block_count(a.layers)
-    writer.add_feed_forward_length(HIDDEN)
+    writer.add_feed_forward_length([a.hidden(i) for i in range(a.layers)] if a.sharing else HIDDEN)
     writer.add_head_count(a.heads)
     if a.convolving:
         writer.add_head_count_kv([0 if i in a.convolving else KV_HEADS for i in range(a.layers)])
         writer.add_shortconv_l_cache(a.taps)
+    elif a.far_kv_heads:
+        writer.add_head_count_kv([a.kv_heads(i) for i in range(a.layers)])
     else:
         writer.add_head_count_kv(KV_HEADS)
     if a.remembering:
@@ -256,10 +312,18 @@ def _parameters(writer, a):
         writer.add_ssm_time_step_rank(a.delta_heads)
         writer.add_ssm_group_count(a.delta_key_heads)
         writer.add_full_attention_interval(next(i + 1 for i in range(a.layers) if i not in a.remembering))
-    writer.add_key_length(HEAD)
-    writer.add_value_length(HEAD)
+    writer.add_key_length(a.far_head or HEAD)
+    writer.add_value_length(a.far_head or HEAD)
+    if a.arch == "gemma4":
+        writer.add_key_length_swa(HEAD)
+        writer.add_value_length_swa(HEAD)
+        writer.add_rope_dimension_count_swa(a.rotated)
+        writer.add_rope_freq_base_swa(a.window_base)
+        writer.add_sliding_window_pattern([a.windowed(i) for i in range(a.layers)])
+        writer.add_shared_kv_layers(a.sharing)
+        writer.add_embedding_length_per_layer_input(a.layer_embedding)
     (writer.add_layer_norm_eps if a.layer_norm else writer.add_layer_norm_rms_eps)(a.epsilon)
-    writer.add_rope_dimension_count(a.rotated)
+    writer.add_rope_dimension_count(a.far_head or a.rotated)
     writer.add_rope_freq_base(a.base)
     writer.add_vocab_size(VOCAB)
     if a.scaling:
@@ -281,7 +345,7 @@ def _parameters(writer, a):
         writer.add_final_logit_softcapping(a.final_cap)
     if a.layer_norm:
         writer.add_parallel_residual(a.parallel)
-    if a.attention_scale:
+    if a.attention_scale and not a.value_norms:
         writer.add_attention_scale(a.attention_scale)
     for add, scale in ((writer.add_embedding_scale, a.embedding_scale), (writer.add_logit_scale, a.logit_scale),
                        (writer.add_residual_scale, a.residual_scale)):

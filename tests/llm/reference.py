@@ -4,7 +4,7 @@ import math
 
 import numpy
 
-from architectures import DELTA, HEAD, HIDDEN, KV_HEADS, frequency_factors
+from architectures import DELTA, HIDDEN, frequency_factors
 
 
 def _rms(x, weight, epsilon):
@@ -24,15 +24,20 @@ def _gelu(x):
     return 0.5 * x * (1 + numpy.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
+def _rotated(a, windowed):
+    return a.rotated if windowed or not a.far_head else a.far_head
+
+
 def _angles(a, positions, windowed, context):
     """Angles [positions, rotated / 2] and the factor on their cosines and sines."""
     base = a.window_base if windowed and a.window_base else a.base
-    half = a.rotated // 2
-    frequency = base ** (-2 * numpy.arange(half) / a.rotated)
+    rotated = _rotated(a, windowed)
+    half = rotated // 2
+    frequency = base ** (-2 * numpy.arange(half) / rotated)
     magnitude = 1.0
-    if windowed and a.plain_window:
+    if windowed and (a.plain_window or a.far_head):
         pass
-    elif a.factors == "llama3":
+    elif a.factors in ("llama3", "half"):
         frequency = frequency / frequency_factors(a)
     elif a.factors == "phi3":
         magnitude = a.attention_factor
@@ -52,11 +57,12 @@ def _angles(a, positions, windowed, context):
 
 
 def _rotate(a, x, angles, magnitude):
-    """Rotary positions on x [tokens, heads, HEAD]."""
+    """Rotary positions on x [tokens, heads, size]."""
+    rotated = 2 * angles.shape[-1]
     cos, sin = magnitude * numpy.cos(angles)[:, None], magnitude * numpy.sin(angles)[:, None]
-    half, out = a.rotated // 2, x.copy()
+    half, out = rotated // 2, x.copy()
     first, second = (
-        (slice(0, a.rotated, 2), slice(1, a.rotated, 2)) if a.neighbours else (slice(0, half), slice(half, a.rotated))
+        (slice(0, rotated, 2), slice(1, rotated, 2)) if a.neighbours else (slice(0, half), slice(half, rotated))
     )
     out[..., first] = x[..., first] * cos - x[..., second] * sin
     out[..., second] = x[..., first] * sin + x[..., second] * cos
@@ -67,16 +73,19 @@ def _cap(x, limit):
     return limit * numpy.tanh(x / limit) if limit else x
 
 
-def _attention(a, w, b, x, layer, context):
-    tokens = len(x)
-    sizes = (a.heads * HEAD, KV_HEADS * HEAD, KV_HEADS * HEAD)
+def _attention(a, w, b, x, layer, context, kept):
+    """What a layer attends to; `kept` has keys and values of those before, and gets its own."""
+    tokens, head, kv_heads = len(x), a.head(layer), a.kv_heads(layer)
+    sizes = (a.heads * head, kv_heads * head, kv_heads * head)
     if a.fused:
         q, k, v = numpy.split(x @ w[b + "attn_qkv.weight"].T, numpy.cumsum(sizes)[:2], -1)
     else:
-        q, k, v = (x @ w[f"{b}attn_{p}.weight"].T + w.get(f"{b}attn_{p}.bias", 0) for p in "qkv")
+        own = "q" if a.shares(layer) else "qk" if a.far_keys_only and not a.windowed(layer) else "qkv"
+        q, *rest = (x @ w[f"{b}attn_{p}.weight"].T + w.get(f"{b}attn_{p}.bias", 0) for p in own)
+        k, v = (rest * 2)[:2] if rest else (q, q)
     if a.gated:
-        q, gate = numpy.split(q.reshape(tokens, -1, 2 * HEAD), 2, -1)
-    q, k, v = (t.reshape(tokens, -1, HEAD) for t in (q, k, v))
+        q, gate = numpy.split(q.reshape(tokens, -1, 2 * head), 2, -1)
+    q, k, v = (t.reshape(tokens, -1, head) for t in (q, k, v))
 
     def normal(t, part):
         weight, whole = w[f"{b}attn_{part}_norm.weight"], t
@@ -85,7 +94,9 @@ def _attention(a, w, b, x, layer, context):
         return (_layer_norm(t, weight, 0, a.epsilon) if a.layer_norm else _rms(t, weight, a.epsilon)).reshape(whole.shape)
 
     if a.head_norms and not a.late_norms:
-        q, k = normal(q, "q"), normal(k, "k")
+        q, k = normal(q, "q"), k if a.shares(layer) else normal(k, "k")
+    if a.value_norms:
+        v = _rms(v, 1, a.epsilon)
     windowed = a.windowed(layer)
     if windowed or not a.still:
         angles, magnitude = _angles(a, numpy.arange(tokens, dtype=float), windowed, context)
@@ -94,8 +105,10 @@ def _attention(a, w, b, x, layer, context):
         q = q * (1 + a.temperature * numpy.log1p(numpy.arange(tokens) // a.original))[:, None, None]
     if a.head_norms and a.late_norms:
         q, k = normal(q, "q"), normal(k, "k")
-    k, v = (numpy.repeat(t, a.heads // KV_HEADS, 1) for t in (k, v))
-    scores = _cap(numpy.einsum("qhd,khd->hqk", q, k) * (a.attention_scale or 1 / math.sqrt(HEAD)), a.attention_cap)
+    if not a.shares(layer):
+        kept[layer] = k, v
+    k, v = (numpy.repeat(t, a.heads // kv_heads, 1) for t in kept[a.source(layer)])
+    scores = _cap(numpy.einsum("qhd,khd->hqk", q, k) * (a.attention_scale or 1 / math.sqrt(head)), a.attention_cap)
     back = numpy.arange(tokens)[:, None] - numpy.arange(tokens)
     hidden = (back < 0) | (back >= a.window if windowed else False)
     scores = numpy.where(hidden, -numpy.inf, scores)
@@ -154,7 +167,12 @@ def logits(a, w, ids, context=512):
             return _layer_norm(x, w[name + ".weight"], w.get(name + ".bias", 0), a.epsilon)
         return _rms(x, w[name + ".weight"], a.epsilon)
 
-    x = w["token_embd.weight"][ids]
+    x, kept = w["token_embd.weight"][ids], {}
+    if a.layer_embedding:
+        shape = len(ids), a.layers, a.layer_embedding
+        own = w["per_layer_token_embd.weight"][ids].reshape(shape) * math.sqrt(a.layer_embedding)
+        common = (x @ w["per_layer_model_proj.weight"].T).reshape(shape)
+        inputs = (own + _rms(common, w["per_layer_proj_norm.weight"], a.epsilon)) / math.sqrt(2)
     if a.scaled_embeddings:
         x = x * math.sqrt(x.shape[-1])
     x = x * a.embedding_scale
@@ -166,7 +184,7 @@ def logits(a, w, ids, context=512):
         elif i in a.convolving:
             mixed = _convolution(a, w, b, normed)
         else:
-            mixed = _attention(a, w, b, normed, i, context)
+            mixed = _attention(a, w, b, normed, i, context, kept)
         if a.post_norms:
             mixed = _rms(mixed, w[b + "post_attention_norm.weight"], a.epsilon)
         if a.parallel:
@@ -177,6 +195,10 @@ def logits(a, w, ids, context=512):
         if a.post_norms:
             out = _rms(out, w[b + "post_ffw_norm.weight"], a.epsilon)
         x = x + a.residual_scale * out
+        if a.layer_embedding:
+            gated = _gelu(x @ w[b + "inp_gate.weight"].T) * inputs[:, i]
+            x = x + _rms(gated @ w[b + "proj.weight"].T, w[b + "post_norm.weight"], a.epsilon)
+        x = x * w.get(b + "layer_output_scale.weight", 1)
     out = norm(x, a.last_norm) @ w["token_embd.weight" if a.tied else "output.weight"].T
     out = out / a.logit_scale if a.divides_logits else out * a.logit_scale
     return _cap(out, a.final_cap)

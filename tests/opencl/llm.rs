@@ -529,7 +529,7 @@ fn a_full_context_goes_on_as_on_the_cpu() {
             assert!(read <= most, "{read} bytes read, not {most}");
             // Sent are tokens, positions and angles, up to a head's size of them.
             let (rows, size) =
-                (PROMPT.len() as u64 + 59 + shifts * 10, llm.config().key_size as u64);
+                (PROMPT.len() as u64 + 59 + shifts * 10, llm.config().head_sizes[0] as u64);
             let written = now.written - before.written;
             assert!(written <= rows * (8 + size * 4), "{written} bytes sent for {rows} rows");
         }

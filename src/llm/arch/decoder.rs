@@ -3,9 +3,12 @@
 use super::Builder;
 use crate::Error;
 use crate::graph::TensorId;
-use crate::graph::ops::glu::GluOp;
-use crate::graph::ops::norm::NormOp;
+use crate::graph::ops::binary::Binary;
+use crate::graph::ops::glu::{Glu, GluOp};
+use crate::graph::ops::norm::{Norm, NormOp};
 use crate::graph::ops::rope::RopeStyle;
+use crate::llm::HeadConfig;
+use tilewright_kernels::template::binary::BinaryOp;
 
 /// Whether blocks have a tensor.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -60,6 +63,13 @@ pub(super) struct Decoder {
     pub(super) logit_scale: f32,
     /// Angles that queries turn by, where those of keys are others.
     pub(super) query_table: Option<TensorId>,
+    /// Whether values are normalised by heads, without a scale, and are the keys before their norm where a layer has
+    /// no matrix for them.
+    pub(super) value_norms: bool,
+    /// Vectors that tokens have for each layer, behind each other.
+    pub(super) layer_inputs: Option<TensorId>,
+    /// Whether layers may multiply what they give to the next one with a number.
+    pub(super) layer_scales: bool,
 }
 
 impl Decoder {
@@ -79,6 +89,9 @@ impl Decoder {
         residual_scale: 1.0,
         logit_scale: 1.0,
         query_table: None,
+        value_norms: false,
+        layer_inputs: None,
+        layer_scales: false,
     };
 }
 
@@ -104,6 +117,19 @@ impl Builder<'_> {
         let table = self.rope_table()?;
         let x = self.embedding()?;
         self.decoder(x, blocks, &|_| Place::turned(table))
+    }
+
+    /// [`Builder::decoder`] where layers with a window turn by angles of their own.
+    pub(super) fn near_and_far(
+        &mut self,
+        x: TensorId,
+        blocks: &Decoder,
+    ) -> Result<TensorId, Error> {
+        let (config, near, far) = (self.config(), self.near_table()?, self.rope_table()?);
+        self.decoder(x, blocks, &|layer| {
+            let window = config.window_of(layer);
+            Place { table: Some(if window.is_some() { near } else { far }), window }
+        })
     }
 
     /// All blocks, the last norm and the logits; `x` are the vectors of the tokens, `place` gives
@@ -138,6 +164,13 @@ impl Builder<'_> {
             let h = self.gated(h, layer, blocks.gate)?;
             let normed = self.norm_if(blocks.post_norms, h, layer, "post_ffw_norm", blocks)?;
             x = self.add_scaled(x, normed.unwrap_or(h), blocks.residual_scale)?;
+            if let Some(inputs) = blocks.layer_inputs {
+                x = self.with_input(x, layer, inputs)?;
+            }
+            if blocks.layer_scales && self.has(layer, "layer_output_scale.weight") {
+                let by = self.vector(&format!("blk.{layer}.layer_output_scale.weight"), &[1])?;
+                x = self.op("scaled", Binary::new(BinaryOp::Mul), &[x, by])?;
+            }
         }
         let x = self.norm(x, blocks.last_norm, blocks.norm)?;
         let x = self.scaled(x, blocks.logit_scale)?;
@@ -152,33 +185,64 @@ impl Builder<'_> {
         blocks: &Decoder,
         place: Place,
     ) -> Result<TensorId, Error> {
-        let [mut q, mut k, v] = self.qkv(h, layer, blocks.output_gates)?;
+        let keys_only = blocks.value_norms;
+        let (mut q, mut kept) = self.qkv(h, layer, blocks.output_gates, keys_only)?;
+        let HeadConfig { key_size, value_size, .. } = self.config().heads_of(layer);
         let mut gate = None;
         if blocks.output_gates {
-            let [heads, open] = self.halves_of_heads(q)?;
+            let [heads, open] = self.halves_of_heads(q, key_size)?;
             (q, gate) = (heads, Some(open));
         }
         let query_table = place.table.and(blocks.query_table).or(place.table);
-        let operands = [(&mut q, "attn_q_norm", query_table), (&mut k, "attn_k_norm", place.table)];
-        for (x, name, table) in operands {
+        let mut operands = vec![(&mut q, "attn_q_norm", query_table)];
+        if let Some([k, v]) = &mut kept {
+            if blocks.value_norms {
+                let (op, epsilon) = (blocks.norm, self.config().epsilon);
+                let norm = Norm { op, axis: 2, epsilon, by_parts: false };
+                *v = self.normed_heads(*v, None, "value_norm", value_size, norm)?;
+            }
+            operands.push((k, "attn_k_norm", place.table));
+        }
+        for (x, part, table) in operands {
             let norm =
-                Some(blocks.head_norm).filter(|_| self.holds(blocks.head_norms, layer, name));
+                Some(blocks.head_norm).filter(|_| self.holds(blocks.head_norms, layer, part));
+            let name = format!("blk.{layer}.{part}");
             match norm {
-                Some(HeadNorm::BeforeTurn) => *x = self.head_norm(*x, layer, name, blocks.norm)?,
-                Some(HeadNorm::Joint) => *x = self.layer_norm(*x, layer, name, blocks.norm)?,
+                Some(HeadNorm::BeforeTurn) => {
+                    *x = self.head_norm(*x, &name, key_size, blocks.norm)?;
+                }
+                Some(HeadNorm::Joint) => *x = self.norm(*x, &name, blocks.norm)?,
                 Some(HeadNorm::AfterTurn) | None => {}
             }
             if let Some(table) = table {
-                *x = self.rope(*x, table, blocks.rope)?;
+                let table = self.needed(layer, table)?;
+                *x = self.rope(*x, table, blocks.rope, key_size)?;
             }
             if norm == Some(HeadNorm::AfterTurn) {
-                *x = self.head_norm(*x, layer, name, blocks.norm)?;
+                *x = self.head_norm(*x, &name, key_size, blocks.norm)?;
             }
         }
-        let a = self.attention(layer, [q, k, v], place.window)?;
+        let a = self.attention(layer, q, kept, place.window)?;
         let Some(gate) = gate else { return Ok(a) };
         let gate = self.wanted(layer, gate)?;
         self.opened(a, gate)
+    }
+
+    /// What a layer gives, and what it makes of the vector that the tokens have for it.
+    fn with_input(
+        &mut self,
+        x: TensorId,
+        layer: usize,
+        inputs: TensorId,
+    ) -> Result<TensorId, Error> {
+        let n = self.config().layer_embedding;
+        let gate = self.linear(x, &format!("blk.{layer}.inp_gate"), n)?;
+        let inputs = self.wanted(layer, inputs)?;
+        let own = self.columns(inputs, layer * n, n)?;
+        let h = self.op("layer_input", Glu { op: GluOp::GeluTanh }, &[gate, own])?;
+        let h = self.layer_linear(h, layer, "proj")?;
+        let h = self.layer_norm(h, layer, "post_norm", NormOp::Rms)?;
+        self.add_scaled(x, h, 1.0)
     }
 
     /// A norm of a block, if it has one.

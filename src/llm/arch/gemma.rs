@@ -22,5 +22,9 @@ fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
 /// Vectors of the tokens times the root of their size.
 pub(super) fn embedding(b: &mut Builder<'_>) -> Result<TensorId, Error> {
     let x = b.embedding()?;
+    scaled(b, x)
+}
+
+pub(super) fn scaled(b: &mut Builder<'_>, x: TensorId) -> Result<TensorId, Error> {
     b.scaled(x, (b.config().embedding as f32).sqrt())
 }

@@ -15,7 +15,8 @@ use crate::graph::ops::rope::{Rope, RopeStyle};
 use crate::graph::ops::rope_table::{Growth, RopeTable};
 use crate::graph::ops::unary::{Unary, UnaryOp};
 use crate::graph::{Context, Op, TensorId};
-use crate::llm::config::{Config, Scaling};
+use crate::llm::LlmError;
+use crate::llm::config::{Config, HeadConfig, Scaling};
 use crate::llm::weights::Weights;
 use crate::tensor::{DType, Tensor};
 use tilewright_kernels::template::binary::BinaryOp;
@@ -44,12 +45,13 @@ pub(in crate::llm) struct Builder<'a> {
     /// Positions the session keeps.
     capacity: usize,
     rows: Rows,
-    count: usize,
     tokens: TensorId,
     positions: TensorId,
     /// Whether attention may round to bf16.
     pub(in crate::llm) bf16: bool,
-    /// What the last layer has attended to, or convolved.
+    /// Keys and values of each layer so far that attends to its own.
+    kept: Vec<[TensorId; 2]>,
+    /// What the last layer that keeps something has attended to, or convolved.
     attended: Option<TensorId>,
 }
 
@@ -73,10 +75,10 @@ impl<'a> Builder<'a> {
             caches,
             capacity,
             rows,
-            count,
             tokens,
             positions,
             bf16: false,
+            kept: Vec::new(),
             attended: None,
         })
     }
@@ -140,12 +142,16 @@ impl<'a> Builder<'a> {
 
     /// The vectors of the tokens.
     pub(super) fn embedding(&mut self) -> Result<TensorId, Error> {
-        let dims = [self.config.vocabulary, self.config.embedding];
-        let name = "token_embd.weight";
-        let matrix = self.weights.get(name, &dims)?;
-        let matrix = self.constant(name, matrix)?;
+        self.looked_up("token_embd", self.config.embedding)
+    }
+
+    /// The rows of the tokens in a matrix.
+    pub(super) fn looked_up(&mut self, name: &str, width: usize) -> Result<TensorId, Error> {
+        let weight = format!("{name}.weight");
+        let matrix = self.weights.get(&weight, &[self.config.vocabulary, width])?;
+        let matrix = self.constant(&weight, matrix)?;
         let tokens = self.tokens;
-        self.op("token_embd", Embedding, &[matrix, tokens])
+        self.op(name, Embedding, &[matrix, tokens])
     }
 
     /// A tensor times a number.
@@ -191,35 +197,47 @@ impl<'a> Builder<'a> {
         self.norm(x, &format!("blk.{layer}.{name}"), op)
     }
 
-    /// Normalises each head by itself. The scale is the same for all heads, or has a row for each.
+    /// Normalises each head of `size` elements by itself. The scale is the same for all heads, or has a row for
+    /// each.
     pub(super) fn head_norm(
         &mut self,
         x: TensorId,
-        layer: usize,
         name: &str,
+        size: usize,
         op: NormOp,
     ) -> Result<TensorId, Error> {
-        let size = self.config.key_size;
         let heads = self.width(x) / size;
-        let name = format!("blk.{layer}.{name}");
         let weight = format!("{name}.weight");
         let own = self.weights.any(&weight).is_some_and(|w| w.dims().len() > 1);
         let dims = if own { vec![heads, size] } else { vec![size] };
         let scale = self.vector(&weight, &dims)?;
-        let split = self.split_heads(x, size)?;
-        let norm = Norm { op, axis: 2, epsilon: self.config.epsilon, by_parts: own };
-        let y = self.op(&name, norm, &[split, scale])?;
+        let epsilon = self.config.epsilon;
+        self.normed_heads(x, Some(scale), name, size, Norm { op, axis: 2, epsilon, by_parts: own })
+    }
+
+    /// The norm of each head, with a scale or without.
+    pub(super) fn normed_heads(
+        &mut self,
+        x: TensorId,
+        scale: Option<TensorId>,
+        name: &str,
+        size: usize,
+        norm: Norm,
+    ) -> Result<TensorId, Error> {
+        let mut src = vec![self.split_heads(x, size)?];
+        src.extend(scale);
+        let y = self.op(name, norm, &src)?;
         self.joined_heads(y)
     }
 
     /// `[tokens, width]` as `[tokens, heads, size]`.
-    pub(super) fn split_heads(&mut self, x: TensorId, size: usize) -> Result<TensorId, Error> {
+    fn split_heads(&mut self, x: TensorId, size: usize) -> Result<TensorId, Error> {
         let (tokens, heads) = (self.cx.dims(x)[0], self.width(x) / size);
         Ok(self.cx.reshape(x, &[tokens, heads, size])?)
     }
 
     /// `[tokens, heads, size]` as `[tokens, width]`.
-    pub(super) fn joined_heads(&mut self, x: TensorId) -> Result<TensorId, Error> {
+    fn joined_heads(&mut self, x: TensorId) -> Result<TensorId, Error> {
         let dims = self.cx.dims(x).to_vec();
         Ok(self.cx.reshape(x, &[dims[0], dims[1..].iter().product()])?)
     }
@@ -274,26 +292,41 @@ impl<'a> Builder<'a> {
         self.linear(x, &format!("blk.{layer}.{name}"), self.config.embedding)
     }
 
-    /// Queries, perhaps with gates behind each head, keys and values, whether the file has a matrix for each or
-    /// one for all.
+    /// Queries, perhaps with gates behind each head, and keys and values of a layer that keeps them, whether the
+    /// file has a matrix for each or one for all. Of `keys_only`, keys are the values where it has none for these.
     pub(super) fn qkv(
         &mut self,
         x: TensorId,
         layer: usize,
         gates: bool,
-    ) -> Result<[TensorId; 3], Error> {
-        let Config { heads, kv_heads, key_size, value_size, .. } = *self.config;
+        keys_only: bool,
+    ) -> Result<(TensorId, Option<[TensorId; 2]>), Error> {
+        let HeadConfig { count, key_size, value_size } = self.config.heads_of(layer);
         let query = if gates { 2 * key_size } else { key_size };
-        let widths = [heads * query, kv_heads * key_size, kv_heads * value_size];
-        if !self.has(layer, "attn_qkv.weight") {
-            let mut one = |name: &str, n| self.linear(x, &format!("blk.{layer}.attn_{name}"), n);
-            return Ok([one("q", widths[0])?, one("k", widths[1])?, one("v", widths[2])?]);
+        let [q, k, v] = [self.config.heads * query, count * key_size, count * value_size];
+        let keeps = layer < self.config.keeping();
+        if self.has(layer, "attn_qkv.weight") {
+            let all = q + k + v;
+            let name = format!("blk.{layer}.attn_qkv");
+            let mut part = |first, n| self.linear_part(x, &name, all, first, n);
+            let queries = part(0, q)?;
+            let kept = if keeps { Some([part(q, k)?, part(q + k, v)?]) } else { None };
+            return Ok((queries, kept));
         }
-        let all = widths.iter().sum();
-        let name = format!("blk.{layer}.attn_qkv");
-        let mut part = |first, n| self.linear_part(x, &name, all, first, n);
-        let [q, k, v] = widths;
-        Ok([part(0, q)?, part(q, k)?, part(q + k, v)?])
+        let mut one = |name: &str, n| self.linear(x, &format!("blk.{layer}.attn_{name}"), n);
+        let queries = one("q", q)?;
+        if !keeps {
+            // Some files have what is not read.
+            let unread = ["attn_k.weight", "attn_v.weight", "attn_k_norm.weight"];
+            unread.iter().for_each(|name| self.weights.pass_over(&format!("blk.{layer}.{name}")));
+            return Ok((queries, None));
+        }
+        let keys = one("k", k)?;
+        let values = match keys_only && k == v && !self.has(layer, "attn_v.weight") {
+            true => keys,
+            false => self.linear(x, &format!("blk.{layer}.attn_v"), v)?,
+        };
+        Ok((queries, Some([keys, values])))
     }
 
     /// The feed-forward network with a gate, whether the file has a matrix for the gate or its rows
@@ -304,7 +337,7 @@ impl<'a> Builder<'a> {
         layer: usize,
         op: GluOp,
     ) -> Result<TensorId, Error> {
-        let n = self.config.feed_forward;
+        let n = self.config.feed_forward[layer];
         let up_name = format!("blk.{layer}.ffn_up");
         let (gate, up) = if self.has(layer, "ffn_gate.weight") {
             let gate = self.linear(x, &format!("blk.{layer}.ffn_gate"), n)?;
@@ -325,29 +358,36 @@ impl<'a> Builder<'a> {
 
     /// As [`Builder::rope_table`], for queries that grow.
     pub(super) fn grown_table(&mut self, growth: Option<Growth>) -> Result<TensorId, Error> {
-        let (rope, factors) = (&self.config.rope, self.factors("rope_freqs.weight")?);
-        self.table_of(rope.base, &rope.scaling, factors.as_deref(), growth)
+        let factors = self.factors("rope_freqs.weight")?;
+        self.factored_table(factors.as_deref(), growth)
     }
 
-    /// The angles of the positions for a base and a scaling; `factors` divide those of each pair.
-    pub(super) fn table(
+    /// The angles of the positions as the metadata say; `factors` divide those of each pair.
+    pub(super) fn factored_table(
         &mut self,
-        base: f64,
-        scaling: &Scaling,
-        factors: Option<&[f32]>,
-    ) -> Result<TensorId, Error> {
-        self.table_of(base, scaling, factors, None)
-    }
-
-    fn table_of(
-        &mut self,
-        base: f64,
-        scaling: &Scaling,
         factors: Option<&[f32]>,
         growth: Option<Growth>,
     ) -> Result<TensorId, Error> {
-        let angles = self.config.angles(base, scaling, factors);
-        let angles = self.constant("", Tensor::from_slice(&[angles.len()], &angles)?)?;
+        let rope = &self.config.rope;
+        let angles = Config::angles(rope.rotated, rope.base, &rope.scaling, factors);
+        self.table(&angles, &rope.scaling, growth)
+    }
+
+    /// The angles of layers with a window, where the context of the training was not extended.
+    pub(super) fn near_table(&mut self) -> Result<TensorId, Error> {
+        let (rope, scaling) = (&self.config.rope, Scaling::Linear(1.0));
+        let base = rope.base_window.unwrap_or(rope.base);
+        let angles = Config::angles(rope.rotated_window, base, &scaling, None);
+        self.table(&angles, &scaling, None)
+    }
+
+    fn table(
+        &mut self,
+        angles: &[f64],
+        scaling: &Scaling,
+        growth: Option<Growth>,
+    ) -> Result<TensorId, Error> {
+        let angles = self.constant("", Tensor::from_slice(&[angles.len()], angles)?)?;
         let positions = self.positions;
         let magnitude = self.config.magnitude(scaling);
         self.op("rope_table", RopeTable { magnitude, growth }, &[positions, angles])
@@ -362,41 +402,63 @@ impl<'a> Builder<'a> {
         Ok(Some(factors.as_slice::<f32>()?.to_vec()))
     }
 
-    /// Turns heads by the angles of a table.
+    /// Turns heads of `size` elements by the angles of a table.
     pub(super) fn rope(
         &mut self,
         x: TensorId,
         table: TensorId,
         style: RopeStyle,
+        size: usize,
     ) -> Result<TensorId, Error> {
-        let size = self.config.key_size;
         self.op("rope", Rope { style, size }, &[x, table])
     }
 
-    /// Attention of a layer to the positions so far, with a window if one is given.
+    /// Attention of a layer to the positions so far, with a window if one is given; `kept` are its keys and values,
+    /// or none if it attends to those of an earlier layer.
     pub(super) fn attention(
         &mut self,
         layer: usize,
-        [q, k, v]: [TensorId; 3],
+        q: TensorId,
+        kept: Option<[TensorId; 2]>,
         window: Option<usize>,
     ) -> Result<TensorId, Error> {
         let config = self.config;
+        let key = || format!("{}.attention.shared_kv_layers", config.arch);
+        let found = || config.sharing.to_string();
+        let expected = || format!("fewer: no layer before them is like layer {layer}");
+        let none = || LlmError::Setting { key: key(), found: found(), expected: expected() };
+        let source = config.cache_of(layer).ok_or_else(none)?;
+        let [k, v] = match kept {
+            Some(kept) => {
+                self.kept.push(kept);
+                kept
+            }
+            // They are stored again, which changes nothing, and costs little.
+            None => {
+                let [k, v] = self.kept[source];
+                [self.needed(layer, k)?, self.needed(layer, v)?]
+            }
+        };
+        let size = config.heads_of(layer).key_size;
         let op = KvAttention {
             heads: config.heads,
-            scale: config.attention_scale.unwrap_or(1.0 / (config.key_size as f32).sqrt()),
+            scale: config.attention_scale.unwrap_or(1.0 / (size as f32).sqrt()),
             softcap: config.attention_softcap,
             window,
             bf16: self.bf16,
-            cache: self.caches[layer].clone(),
+            cache: self.caches[source].clone(),
         };
-        let positions = self.positions;
+        let positions = self.needed(layer, self.positions)?;
         let a = self.op(&format!("blk.{layer}.attention"), op, &[q, k, v, positions])?;
         self.mixed(layer, a)
     }
 
     /// The first and the second half of each head.
-    pub(super) fn halves_of_heads(&mut self, x: TensorId) -> Result<[TensorId; 2], Error> {
-        let size = self.config.key_size;
+    pub(super) fn halves_of_heads(
+        &mut self,
+        x: TensorId,
+        size: usize,
+    ) -> Result<[TensorId; 2], Error> {
         let heads = self.split_heads(x, 2 * size)?;
         let mut half = |first| {
             let half = self.cx.slice(heads, 2, first, size, 1)?;
@@ -455,21 +517,28 @@ impl<'a> Builder<'a> {
     }
 
     /// The rows that are wanted of what a layer has attended to, or has in place of that; those of the last
-    /// layer are what fills the caches.
+    /// layer that keeps something are what fills the caches.
     pub(super) fn mixed(&mut self, layer: usize, y: TensorId) -> Result<TensorId, Error> {
         let y = self.wanted(layer, y)?;
-        if layer + 1 == self.config.layers {
+        if layer + 1 == self.config.keeping() {
             self.attended = Some(y);
         }
         Ok(y)
     }
 
-    /// Behind the attention of the last layer, the rows that logits are wanted of; anywhere else all.
+    /// Behind the attention of the last layer that keeps something, the rows that logits are wanted of; anywhere
+    /// else all.
     pub(super) fn wanted(&mut self, layer: usize, x: TensorId) -> Result<TensorId, Error> {
-        if layer + 1 < self.config.layers || self.rows == Rows::All || self.count == 1 {
+        let rows = self.cx.dims(x)[0];
+        if layer + 1 < self.config.keeping() || self.rows == Rows::All || rows == 1 {
             return Ok(x);
         }
-        Ok(self.cx.slice(x, 0, self.count - 1, 1, 1)?)
+        Ok(self.cx.slice(x, 0, rows - 1, 1, 1)?)
+    }
+
+    /// Of a layer that keeps nothing the rows that are wanted; of another one all, which it keeps.
+    pub(super) fn needed(&mut self, layer: usize, x: TensorId) -> Result<TensorId, Error> {
+        if layer < self.config.keeping() { Ok(x) } else { self.wanted(layer, x) }
     }
 
     /// The logits: products with the output matrix, or with the embedding where there is none, under

@@ -64,6 +64,7 @@ architectures! {
     gemma::GEMMA,
     gemma2::GEMMA2,
     gemma3::GEMMA3,
+    gemma4::GEMMA4,
     granite::GRANITE,
     hunyuan::HUNYUAN,
     internlm2::INTERNLM2,

@@ -2,11 +2,10 @@
 //! all heads are normalised as one vector. Olmo 3 has the same name, and in three of four layers a window, in which
 //! positions are as they were before the context was extended.
 
-use super::{Arch, Builder, Decoder, HeadNorm, Holds, Place};
+use super::{Arch, Builder, Decoder, HeadNorm, Holds};
 use crate::Error;
 use crate::graph::TensorId;
 use crate::graph::ops::rope::RopeStyle;
-use crate::llm::config::Scaling;
 use crate::llm::{Config, WindowPattern};
 
 pub(super) const OLMO2: Arch = Arch { name: "olmo2", adjust, build };
@@ -26,15 +25,9 @@ fn adjust(config: &mut Config) {
 }
 
 fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
-    let config = b.config();
-    if config.window.is_none() {
+    if b.config().window.is_none() {
         return b.usual(&BLOCKS);
     }
-    let base = config.rope.base_window.unwrap_or(config.rope.base);
-    let (near, far) = (b.table(base, &Scaling::Linear(1.0), None)?, b.rope_table()?);
     let x = b.embedding()?;
-    b.decoder(x, &BLOCKS, &|layer| {
-        let window = config.window_of(layer);
-        Place { table: Some(if window.is_some() { near } else { far }), window }
-    })
+    b.near_and_far(x, &BLOCKS)
 }

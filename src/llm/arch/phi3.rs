@@ -16,7 +16,7 @@ fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
     let long = b.capacity() > config.rope.original_context;
     let factors =
         b.factors(if long { "rope_factors_long.weight" } else { "rope_factors_short.weight" })?;
-    let table = b.table(config.rope.base, &config.rope.scaling, factors.as_deref())?;
+    let table = b.factored_table(factors.as_deref(), None)?;
     let x = b.embedding()?;
     b.decoder(x, &BLOCKS, &|_| Place::turned(table))
 }

@@ -40,7 +40,7 @@ impl Builder<'_> {
         let positions = self.positions();
         let y = self.op(&name("delta"), op, &[q, k, v, decay, rate, positions])?;
         let y = self.mixed(layer, y)?;
-        let y = self.norm_of_heads(y, &name("ssm_norm"), size)?;
+        let y = self.head_norm(y, &name("ssm_norm"), size, NormOp::Rms)?;
         let gate = self.wanted(layer, x)?;
         let gate = self.linear(gate, &name("attn_gate"), values)?;
         self.op("gate", Glu { op: GluOp::Silu }, &[gate, y])
@@ -70,26 +70,7 @@ impl Builder<'_> {
         let scale = Tensor::from_slice(&[size], &vec![length / root; size])?;
         let scale = self.constant("", scale)?;
         let epsilon = self.config().epsilon.powi(2) / size as f32;
-        self.normed_heads(x, scale, size, "l2_norm", epsilon)
-    }
-
-    /// Heads normalised by a scale that all share.
-    fn norm_of_heads(&mut self, x: TensorId, name: &str, size: usize) -> Result<TensorId, Error> {
-        let scale = self.vector(&format!("{name}.weight"), &[size])?;
-        self.normed_heads(x, scale, size, name, self.config().epsilon)
-    }
-
-    fn normed_heads(
-        &mut self,
-        x: TensorId,
-        scale: TensorId,
-        size: usize,
-        name: &str,
-        epsilon: f32,
-    ) -> Result<TensorId, Error> {
-        let split = self.split_heads(x, size)?;
         let norm = Norm { op: NormOp::Rms, axis: 2, epsilon, by_parts: false };
-        let y = self.op(name, norm, &[split, scale])?;
-        self.joined_heads(y)
+        self.normed_heads(x, Some(scale), "l2_norm", size, norm)
     }
 }

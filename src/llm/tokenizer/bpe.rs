@@ -1,5 +1,5 @@
-//! Byte-level BPE: text is cut by rules, and in each piece the pair with the lowest rank is merged
-//! first.
+//! BPE over bytes, or over characters: text is cut by rules, and in each piece the pair with the lowest rank is
+//! merged first.
 
 use core::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -7,16 +7,20 @@ use std::collections::{BinaryHeap, HashMap};
 use super::TokenizerError;
 use super::pieces::{Pieces, Seeded};
 use super::pre::Splitter;
+use super::spm::{byte_tokens, with_marks};
 use super::vocab::{TokenKind, Vocabulary, duplicate, keys};
 
-/// Tables for one vocabulary of kind `gpt2`.
+/// Tables for one vocabulary of kind `gpt2` or `gemma4`.
 #[derive(Debug)]
 pub(super) struct Bpe {
     splitter: Splitter,
-    /// What tokens stand for, as bytes. Results of merges that are no tokens come after the tokens.
+    /// Whether characters are merged rather than bytes, and tokens are written as themselves, with a mark for spaces.
+    characters: bool,
+    /// What is merged to tokens: what they stand for, or how they are written. Results of merges that are no tokens
+    /// come after the tokens.
     pieces: Pieces,
     tokens: u32,
-    /// Symbol of each byte.
+    /// Symbol of each byte, or its token; [`NONE`] if it has none.
     bytes: Vec<u32>,
     /// Rank and result of merging two symbols.
     merges: HashMap<u64, (u32, u32), Seeded>,
@@ -35,42 +39,72 @@ struct Symbol {
 const NONE: u32 = u32::MAX;
 
 impl Bpe {
-    pub(super) fn new(
+    /// Of kind `gpt2`.
+    pub(super) fn of_bytes(
         vocabulary: &Vocabulary<'_>,
         kinds: &[TokenKind],
         splitter: Splitter,
     ) -> Result<Self, TokenizerError> {
-        let merges = vocabulary.merges.as_ref().ok_or(TokenizerError::Missing(keys::MERGES))?;
         let alphabet = Alphabet::new();
-        let mut pieces = decoded(vocabulary, kinds, &alphabet)?;
+        let pieces = decoded(vocabulary, kinds, &alphabet)?;
+        let mut this =
+            Self::merging(vocabulary, splitter, pieces, &|text, out| alphabet.decode(text, out))?;
+        let symbols = (0..=255).map(|b| symbol(&mut this.pieces, &[b])).collect::<Option<Vec<_>>>();
+        this.bytes = symbols.ok_or(TokenizerError::Tokens(this.tokens as usize))?;
+        Ok(this)
+    }
+
+    /// Of kind `gemma4`.
+    pub(super) fn of_characters(
+        vocabulary: &Vocabulary<'_>,
+        kinds: &[TokenKind],
+        splitter: Splitter,
+    ) -> Result<Self, TokenizerError> {
+        let pieces = vocabulary.index(kinds, TokenKind::is_text)?;
+        let mut this = Self::merging(vocabulary, splitter, pieces, &|text, out| {
+            out.extend_from_slice(text);
+            Some(())
+        })?;
+        this.characters = true;
+        let bytes = byte_tokens(vocabulary, kinds)?;
+        this.bytes = bytes.into_iter().map(|token| token.unwrap_or(NONE)).collect();
+        Ok(this)
+    }
+
+    /// With the merges of a vocabulary, whose texts `read` reads, and no symbols of bytes.
+    fn merging(
+        vocabulary: &Vocabulary<'_>,
+        splitter: Splitter,
+        mut pieces: Pieces,
+        read: &Read<'_>,
+    ) -> Result<Self, TokenizerError> {
+        let list = vocabulary.merges.as_ref().ok_or(TokenizerError::Missing(keys::MERGES))?;
         let tokens = pieces.len() as u32;
-        let full = || TokenizerError::Tokens(tokens as usize);
-        let mut symbol = |bytes: &[u8]| match pieces.get(bytes) {
-            Some(piece) => Some(piece),
-            None => {
-                let piece = pieces.push(bytes)?;
-                pieces.enter(piece);
-                Some(piece)
-            }
-        };
-        let bytes = (0..=255).map(|b| symbol(&[b])).collect::<Option<Vec<u32>>>();
-        let bytes = bytes.ok_or_else(full)?;
-        let mut ranks = HashMap::with_capacity_and_hasher(merges.len(), Seeded::default());
+        let mut merges = HashMap::with_capacity_and_hasher(list.len(), Seeded::default());
         let mut joined = Vec::new();
-        for (rank, text) in merges.iter().enumerate() {
+        for (rank, text) in list.iter().enumerate() {
             joined.clear();
-            let (left, right) = parts(text, &alphabet, &mut joined).ok_or_else(|| {
+            let (left, right) = parts(text, read, &mut joined).ok_or_else(|| {
                 let text = String::from_utf8_lossy(text).into_owned();
                 TokenizerError::Merge { index: rank, text }
             })?;
+            let mut symbol = |bytes: &[u8]| symbol(&mut pieces, bytes);
             let both = (symbol(&joined[left]), symbol(&joined[right]), symbol(&joined));
-            let (Some(left), Some(right), Some(result)) = both else { return Err(full()) };
-            ranks.entry(key(left, right)).or_insert((rank as u32, result));
+            let (Some(left), Some(right), Some(result)) = both else {
+                return Err(TokenizerError::Tokens(tokens as usize));
+            };
+            merges.entry(key(left, right)).or_insert((rank as u32, result));
         }
-        Ok(Self { splitter, pieces, tokens, bytes, merges: ranks, unknown: vocabulary.unknown })
+        let (characters, bytes, unknown) = (false, Vec::new(), vocabulary.unknown);
+        Ok(Self { splitter, characters, pieces, tokens, bytes, merges, unknown })
     }
 
-    /// What a token stands for.
+    /// Whether tokens are written with a mark for spaces.
+    pub(super) fn writes_marks(&self) -> bool {
+        self.characters
+    }
+
+    /// What a token stands for, or how it is written.
     pub(super) fn piece(&self, id: u32) -> &[u8] {
         if id < self.tokens { self.pieces.text(id) } else { &[] }
     }
@@ -83,28 +117,51 @@ impl Bpe {
     /// Adds the tokens of `text`.
     pub(super) fn encode(&self, text: &str, out: &mut Vec<u32>) {
         let mut work = Work::default();
+        let marked = self.characters.then(|| with_marks(text, false));
+        let text = marked.as_deref().unwrap_or(text);
         for range in self.splitter.split(text) {
-            let piece = &text.as_bytes()[range];
-            let whole = self.splitter.whole_pieces().then(|| self.pieces.get(piece)).flatten();
+            let piece = &text[range];
+            // Runs of line breaks, where lines are not cut any further.
+            let breaks = self.characters && piece.starts_with('\n');
+            let whole = (breaks || self.splitter.whole_pieces())
+                .then(|| self.pieces.get(piece.as_bytes()))
+                .flatten();
             match whole.filter(|id| *id < self.tokens) {
                 Some(id) => out.push(id),
-                None => self.merge(piece, &mut work, out),
+                None if self.characters => self.merge_characters(piece, &mut work, out),
+                None => {
+                    work.symbols.clear();
+                    piece.bytes().for_each(|b| work.push(self.bytes[usize::from(b)]));
+                    self.merge(&mut work, out);
+                }
             }
         }
     }
 
-    fn merge(&self, text: &[u8], work: &mut Work, out: &mut Vec<u32>) {
-        let Work { symbols, heap } = work;
-        symbols.clear();
-        heap.clear();
-        symbols.extend(text.iter().enumerate().map(|(i, b)| {
-            let i = i as u32;
-            Symbol {
-                piece: self.bytes[usize::from(*b)],
-                previous: i.wrapping_sub(1),
-                next: if i as usize + 1 == text.len() { NONE } else { i + 1 },
+    /// Nothing is merged over a character that neither tokens nor merges have.
+    fn merge_characters(&self, text: &str, work: &mut Work, out: &mut Vec<u32>) {
+        work.symbols.clear();
+        for (at, c) in text.char_indices() {
+            let bytes = &text.as_bytes()[at..at + c.len_utf8()];
+            match self.pieces.get(bytes) {
+                Some(piece) => work.push(piece),
+                None => {
+                    self.merge(work, out);
+                    work.symbols.clear();
+                    self.spell(bytes, out);
+                }
             }
-        }));
+        }
+        self.merge(work, out);
+    }
+
+    /// Merges symbols that come one behind the other, and adds their tokens.
+    fn merge(&self, work: &mut Work, out: &mut Vec<u32>) {
+        let Work { symbols, heap } = work;
+        heap.clear();
+        if let Some(last) = symbols.last_mut() {
+            last.next = NONE;
+        }
         for left in 1..symbols.len() as u32 {
             heap.extend(self.pair(symbols, left - 1, left));
         }
@@ -139,14 +196,18 @@ impl Bpe {
         self.merges.get(&pair).map(|(rank, _)| Reverse((*rank, left)))
     }
 
-    /// The token, or those of the bytes of a result that is none. Bytes without token become the
-    /// unknown token; without one they are left out, as other programs do.
+    /// The token, or those of the bytes of a result that is none.
     fn emit(&self, piece: u32, out: &mut Vec<u32>) {
-        if piece < self.tokens {
-            out.push(piece);
-            return;
+        match piece < self.tokens {
+            true => out.push(piece),
+            false => self.spell(self.pieces.text(piece), out),
         }
-        for byte in self.pieces.text(piece) {
+    }
+
+    /// The tokens of bytes. Those without token become the unknown token; without one they are left out, as other
+    /// programs do.
+    fn spell(&self, bytes: &[u8], out: &mut Vec<u32>) {
+        for byte in bytes {
             let token = Some(self.bytes[usize::from(*byte)]).filter(|t| *t < self.tokens);
             out.extend(token.or(self.unknown));
         }
@@ -159,6 +220,26 @@ struct Work {
     symbols: Vec<Symbol>,
     /// Lowest rank first, then farthest to the left.
     heap: BinaryHeap<Reverse<(u32, u32)>>,
+}
+
+impl Work {
+    /// Adds a symbol behind the others.
+    fn push(&mut self, piece: u32) {
+        let at = self.symbols.len() as u32;
+        self.symbols.push(Symbol { piece, previous: at.wrapping_sub(1), next: at + 1 });
+    }
+}
+
+/// Reads the text of a token into bytes that are merged; `None` if it cannot be one.
+type Read<'a> = dyn Fn(&[u8], &mut Vec<u8>) -> Option<()> + 'a;
+
+/// The number of a text, which is entered if it is not there; `None` if there is no room.
+fn symbol(pieces: &mut Pieces, bytes: &[u8]) -> Option<u32> {
+    pieces.get(bytes).or_else(|| {
+        let piece = pieces.push(bytes)?;
+        pieces.enter(piece);
+        Some(piece)
+    })
 }
 
 fn key(left: u32, right: u32) -> u64 {
@@ -208,13 +289,13 @@ fn decoded(
 /// The two parts of a merge, as ranges of the bytes added to `joined`.
 fn parts(
     text: &[u8],
-    alphabet: &Alphabet,
+    read: &Read<'_>,
     joined: &mut Vec<u8>,
 ) -> Option<(core::ops::Range<usize>, core::ops::Range<usize>)> {
     let space = text.iter().skip(1).position(|b| *b == b' ')? + 1;
-    alphabet.decode(text.get(..space)?, joined)?;
+    read(text.get(..space)?, joined)?;
     let middle = joined.len();
-    alphabet.decode(text.get(space + 1..)?, joined)?;
+    read(text.get(space + 1..)?, joined)?;
     let end = joined.len();
     (middle > 0 && end > middle).then_some((0..middle, middle..end))
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `llama` | `spm.rs`: SentencePiece's BPE, by scores |
 //! | `gpt2` | `bpe.rs`: byte-level BPE, by ranks; `pre.rs` has the rules for cutting text, one row each |
+//! | `gemma4` | the same over characters, with SentencePiece's marks for spaces |
 //! | `t5` | `unigram.rs`: SentencePiece's unigram model; `charsmap.rs` normalises characters |
 //! | `bert` | `wordpiece.rs` |
 //!
@@ -45,6 +46,7 @@ const ENDS: &[&str] = &[
     "<|im_end|>",
     "<|end|>",
     "<end_of_turn>",
+    "<turn|>",
     "<|endoftext|>",
     "<|end_of_text|>",
     "<EOT>",
@@ -58,13 +60,14 @@ const ENDS: &[&str] = &[
     "[EOS]",
     "<|return|>",
     "<|call|>",
+    "<|tool_response>",
     "<|fim_pad|>",
     "<|repo_name|>",
     "<|file_sep|>",
 ];
 
 /// How many of [`ENDS`] can end a turn of a conversation.
-const TURN_ENDS: usize = 11;
+const TURN_ENDS: usize = 12;
 
 /// How many bytes a vocabulary may lack without a warning.
 const RARE_BYTES: usize = 45;
@@ -170,7 +173,7 @@ impl Tokenizer {
                     );
                 }
                 bos = splitter.bos();
-                let bpe = Bpe::new(vocabulary, &kinds, splitter)?;
+                let bpe = Bpe::of_bytes(vocabulary, &kinds, splitter)?;
                 // Vocabularies in use lack some that hardly occur: control characters, and bytes
                 // that are never part of a character.
                 if bpe.missing_bytes() > RARE_BYTES && vocabulary.unknown.is_none() {
@@ -182,13 +185,18 @@ impl Tokenizer {
                 }
                 Model::Bpe(bpe)
             }
+            "gemma4" => {
+                let splitter = Splitter::named("gemma4")?;
+                bos = splitter.bos();
+                Model::Bpe(Bpe::of_characters(vocabulary, &kinds, splitter)?)
+            }
             other => return Err(TokenizerError::UnsupportedModel(other.to_owned())),
         };
         let is_bert = matches!(model, Model::WordPiece(_));
         let this = Self {
             specials: Specials::new(vocabulary, &kinds),
-            texts: match model {
-                Model::Bpe(_) => None,
+            texts: match &model {
+                Model::Bpe(bpe) if !bpe.writes_marks() => None,
                 _ => Some(texts(vocabulary, &kinds)?),
             },
             ends: ends(vocabulary, &found, &ids),
@@ -356,7 +364,12 @@ fn found_ends(vocabulary: &Vocabulary<'_>, kinds: &[TokenKind]) -> [Option<u32>;
             found[at] = Some(id as u32);
         }
     }
-    found.map(|id| id.filter(|id| kinds.get(*id as usize) != Some(&TokenKind::Unused)))
+    // In vocabularies of this kind it is a piece of HTML.
+    let is_text = |id: u32| {
+        vocabulary.model == "gemma4" && vocabulary.tokens.get(id as usize) == Some(&&b"</s>"[..])
+    };
+    let is_used = |id: u32| kinds.get(id as usize) != Some(&TokenKind::Unused);
+    found.map(|id| id.filter(|&id| is_used(id) && !is_text(id)))
 }
 
 /// Special tokens, where the file does not say by what is usual for the kind. `found`: the tokens of
@@ -396,7 +409,7 @@ fn ends(vocabulary: &Vocabulary<'_>, found: &[Option<u32>], ids: &SpecialIds) ->
     ends
 }
 
-/// What the tokens of SentencePiece and WordPiece stand for.
+/// What the tokens of SentencePiece, of WordPiece and of those like SentencePiece's stand for.
 fn texts(vocabulary: &Vocabulary<'_>, kinds: &[TokenKind]) -> Result<Pieces, TokenizerError> {
     let mut texts = Pieces::with_capacity(vocabulary.tokens.len());
     let mut spaced = Vec::new();

@@ -236,6 +236,7 @@ const ROWS: &[Row] = &[
         ))],
         ..PLAIN
     },
+    Row { names: &["gemma4"], stages: &[Pattern(r"[^\n]+|\n+")], bos: true, ..PLAIN },
     Row {
         names: &["bailingmoe", "bailingmoe2", "llada-moe"],
         stages: &[Words(concat!(

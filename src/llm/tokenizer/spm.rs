@@ -68,17 +68,7 @@ impl Spm {
 
     /// Adds the tokens of `text`; `first` if nothing or a special token is before it.
     pub(super) fn encode(&self, text: &str, first: bool, out: &mut Vec<u32>) {
-        let mut escaped = String::with_capacity(text.len() + text.len() / 2 + SPACE.len());
-        if first && self.add_space {
-            escaped.push_str(SPACE);
-        }
-        for (i, part) in text.split(' ').enumerate() {
-            if i > 0 {
-                escaped.push_str(SPACE);
-            }
-            escaped.push_str(part);
-        }
-        self.merge(&escaped, out);
+        self.merge(&with_marks(text, first && self.add_space), out);
     }
 
     fn merge(&self, text: &str, out: &mut Vec<u32>) {
@@ -147,6 +137,21 @@ impl Spm {
             out.extend(self.unknown);
         }
     }
+}
+
+/// `text` with U+2581 where it has spaces, and before it if there is a `first`.
+pub(super) fn with_marks(text: &str, first: bool) -> String {
+    let mut marked = String::with_capacity(text.len() + text.len() / 2 + SPACE.len());
+    if first {
+        marked.push_str(SPACE);
+    }
+    for (i, part) in text.split(' ').enumerate() {
+        if i > 0 {
+            marked.push_str(SPACE);
+        }
+        marked.push_str(part);
+    }
+    marked
 }
 
 /// The tokens of single bytes.

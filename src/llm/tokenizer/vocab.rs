@@ -6,7 +6,7 @@ use super::pieces::Pieces;
 /// The arrays and settings of a vocabulary, as entries `tokenizer.ggml.*` of a file say them.
 #[derive(Clone, Debug, Default)]
 pub struct Vocabulary<'a> {
-    /// `model`: `llama`, `gpt2`, `t5` or `bert`.
+    /// `model`: `llama`, `gpt2`, `gemma4`, `t5` or `bert`.
     pub model: &'a str,
     /// `pre`: how text is cut before merging, for `gpt2`.
     pub pre: Option<&'a str>,
@@ -18,7 +18,7 @@ pub struct Vocabulary<'a> {
     pub scores: Option<Vec<f32>>,
     /// `token_type`: one per token.
     pub types: Option<Vec<i32>>,
-    /// `merges`: pairs with a space between them, the first to be merged first.
+    /// `merges`, for `gpt2` and `gemma4`: pairs with a space between them, the first to be merged first.
     pub merges: Option<Vec<&'a [u8]>>,
     /// `precompiled_charsmap`: the normalisation of characters, for `t5`.
     pub charsmap: Option<Vec<u8>>,
