@@ -7,12 +7,15 @@ import pathlib
 import gguf
 import numpy
 
-# The shapes of Llama-3.2-1B, of a Llama of 110 million parameters, and, but for its vocabulary, of Qwen3.5-0.8B.
+# The shapes of Llama-3.2-1B, of a Llama of 110 million parameters, and, but for their vocabularies, of Qwen3.5-0.8B and
+# Gemma-4-E2B.
 SHAPES = {
     "1b": dict(width=2048, layers=16, heads=32, kv_heads=8, hidden=8192, vocab=128256, tied=True, base=500000.0),
     "110m": dict(width=768, layers=12, heads=12, kv_heads=12, hidden=2048, vocab=32000, tied=False, base=10000.0),
     "qwen35": dict(arch="qwen35", width=1024, layers=24, heads=8, kv_heads=2, head=256, rotated=64, hidden=3584,
                    vocab=32000, tied=True, base=1e7, attends=4, memories=16, memory=128, taps=4),
+    "gemma4": dict(arch="gemma4", width=1536, layers=35, heads=8, kv_heads=1, head=256, hidden=6144, vocab=32000,
+                   tied=True, base=1e6, attends=5, far_head=512, window=512, sharing=20, layer_width=256),
 }
 MIXES = ["q4_k_m", "q5_k_m"]
 # Rows that are drawn; a larger matrix repeats them. Speed does not depend on the values.
@@ -56,11 +59,11 @@ def write(path, shape, kind):
     writer.add_context_length(8192)
     writer.add_embedding_length(s["width"])
     writer.add_block_count(s["layers"])
-    writer.add_feed_forward_length(s["hidden"])
+    writer.add_feed_forward_length([hidden(s, i) for i in range(s["layers"])] if "sharing" in s else s["hidden"])
     writer.add_head_count(s["heads"])
     writer.add_head_count_kv(s["kv_heads"])
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_dimension_count(s.get("rotated", head))
+    writer.add_rope_dimension_count(s.get("far_head", s.get("rotated", head)))
     writer.add_rope_freq_base(s["base"])
     writer.add_vocab_size(s["vocab"])
     if "memories" in s:
@@ -73,6 +76,18 @@ def write(path, shape, kind):
         writer.add_ssm_time_step_rank(s["memories"])
         writer.add_ssm_group_count(s["memories"])
         writer.add_full_attention_interval(s["attends"])
+    if "sharing" in s:
+        writer.add_key_length(s["far_head"])
+        writer.add_value_length(s["far_head"])
+        writer.add_key_length_swa(head)
+        writer.add_value_length_swa(head)
+        writer.add_rope_dimension_count_swa(head)
+        writer.add_rope_freq_base_swa(1e4)
+        writer.add_sliding_window(s["window"])
+        writer.add_sliding_window_pattern([(i + 1) % s["attends"] != 0 for i in range(s["layers"])])
+        writer.add_shared_kv_layers(s["sharing"])
+        writer.add_embedding_length_per_layer_input(s["layer_width"])
+        writer.add_final_logit_softcapping(30.0)
     writer.add_tokenizer_model("llama")
     words = s["vocab"] - 259
     writer.add_token_list([b"<unk>", b"<s>", b"</s>", *(b"<0x%02X>" % i for i in range(256)),
@@ -96,13 +111,23 @@ def write(path, shape, kind):
         writer.add_tensor(f"blk.{layer}.{name}", numpy.asarray(values, numpy.float32))
 
     gates = 2 if "memories" in s else 1
-    q, kv = s["heads"] * head, s["kv_heads"] * head
     matrix("token_embd", s["vocab"], s["width"])
     if not s["tied"]:
         matrix("output", s["vocab"], s["width"])
     writer.add_tensor("output_norm.weight", numpy.ones(s["width"], numpy.float32))
+    inputs = s.get("layer_width", 0)
+    if inputs:
+        matrix("per_layer_token_embd", s["vocab"], s["layers"] * inputs)
+        matrix("per_layer_model_proj", s["layers"] * inputs, s["width"])
+        writer.add_tensor("per_layer_proj_norm.weight", numpy.ones(inputs, numpy.float32))
+        writer.add_tensor("rope_freqs.weight", numpy.ones(s["far_head"] // 2, numpy.float32))
     for i in range(s["layers"]):
-        for name in ("attn_norm", "post_attention_norm" if "memories" in s else "ffn_norm"):
+        size = s["far_head"] if "sharing" in s and (i + 1) % s["attends"] == 0 else head
+        shares = i >= s["layers"] - s.get("sharing", 0)
+        q, kv = s["heads"] * size, s["kv_heads"] * size
+        norms = ["attn_norm", "post_attention_norm" if "memories" in s else "ffn_norm"]
+        norms += ["post_attention_norm", "post_ffw_norm", "post_norm"] if inputs else []
+        for name in norms:
             vector(f"{name}.weight", numpy.ones(s["width"]), i)
         if remembers(s, i):
             memories, inner = s["memories"], s["memories"] * s["memory"]
@@ -114,12 +139,14 @@ def write(path, shape, kind):
             vector("ssm_a", -numpy.exp(draw.standard_normal(memories)), i)
             vector("ssm_norm.weight", numpy.ones(s["memory"]), i)
         else:
-            matrices = [("attn_q", gates * q, s["width"]), ("attn_k", kv, s["width"]), ("attn_v", kv, s["width"]),
-                        ("attn_output", s["width"], q)]
-            for name in ("attn_q_norm", "attn_k_norm") if "memories" in s else ():
-                vector(f"{name}.weight", numpy.ones(head), i)
-        matrices += [("ffn_gate", s["hidden"], s["width"]), ("ffn_up", s["hidden"], s["width"]),
-                     ("ffn_down", s["width"], s["hidden"])]
+            kept = [] if shares else [("attn_k", kv, s["width"]), ("attn_v", kv, s["width"])]
+            matrices = [("attn_q", gates * q, s["width"]), *kept, ("attn_output", s["width"], q)]
+            for name in ("attn_q_norm", "attn_k_norm") if "memories" in s or inputs else ():
+                # Where nothing divides the scores, norms make them small.
+                vector(f"{name}.weight", numpy.full(size, 0.3 if inputs else 1.0), i)
+        wide = hidden(s, i)
+        matrices += [("ffn_gate", wide, s["width"]), ("ffn_up", wide, s["width"]), ("ffn_down", s["width"], wide)]
+        matrices += [("inp_gate", inputs, s["width"]), ("proj", s["width"], inputs)] if inputs else []
         for name, rows, columns in matrices:
             matrix(name, rows, columns, i)
     writer.write_header_to_file()
@@ -131,6 +158,11 @@ def write(path, shape, kind):
 def head_size(s):
     """Elements of a head of a shape."""
     return s.get("head", s["width"] // s["heads"])
+
+
+def hidden(s, layer):
+    """Elements inside the feed-forward network of a layer: twice as many where it has no keys and values."""
+    return s["hidden"] * 2 if layer >= s["layers"] - s.get("sharing", 0) else s["hidden"]
 
 
 def remembers(s, layer):
@@ -150,7 +182,8 @@ def ready(folder, shape, kind):
 
 
 def bytes_per_token(path):
-    """Bytes of weights that one generated token reads: all but an embedding with its own output matrix."""
+    """Bytes of weights that one generated token reads: all but those of which it looks up a row."""
     found = gguf.GGUFReader(path).tensors
     untied = any(t.name == "output.weight" for t in found)
-    return int(sum(t.n_bytes for t in found if not (untied and t.name == "token_embd.weight")))
+    looked_up = {"per_layer_token_embd.weight", *(["token_embd.weight"] if untied else [])}
+    return int(sum(t.n_bytes for t in found if t.name not in looked_up))
