@@ -4,7 +4,7 @@ use core::time::Duration;
 use std::path::Path;
 use std::time::Instant;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use tilewright_kernels::Isa;
 
 use super::chip::{Chip, Numbers};
@@ -104,7 +104,11 @@ impl Costs {
             self.cpu_bytes,
             self.cpu_macs,
         ];
-        KEYS.iter().zip(values).map(|(key, value)| ((*key).to_owned(), json!(value))).collect()
+        let mut object = Map::new();
+        for (key, value) in KEYS.iter().zip(values) {
+            object.insert((*key).to_owned(), json!(value));
+        }
+        Value::Object(object)
     }
 
     /// Whether a product is computed clearly faster by so many cores of the NPU than by the CPU.

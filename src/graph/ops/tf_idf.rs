@@ -32,7 +32,7 @@ const OP: &str = "tf_idf";
 impl fmt::Debug for TfIdf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut pool: Vec<_> = self.pool.iter().collect();
-        pool.sort_unstable();
+        crate::order::sort(&mut pool, Ord::cmp);
         f.debug_struct("TfIdf")
             .field("pool", &pool)
             .field("columns", &self.columns)

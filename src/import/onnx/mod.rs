@@ -47,7 +47,7 @@ pub const NEWEST_IR: i64 = 14;
 pub fn supported_operators() -> Vec<(&'static str, i64)> {
     let rows = ops::rows().filter(|r| r.domain.is_empty());
     let mut rows: Vec<_> = rows.map(|r| (r.name, *r.opsets().start())).collect();
-    rows.sort_unstable();
+    crate::order::sort(&mut rows, Ord::cmp);
     rows.dedup_by_key(|r| r.0);
     rows
 }

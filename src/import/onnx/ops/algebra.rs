@@ -115,9 +115,8 @@ fn einsum(cx: &mut NodeCx<'_>) -> Outputs {
 /// Without an arrow: axes of ellipses, then letters that occur once, in the alphabet's order.
 fn implied(texts: &[&str], widest: usize) -> Term {
     let all: Vec<char> = texts.iter().flat_map(|t| t.chars()).collect();
-    let mut once: Vec<char> = all.iter().copied().filter(|c| c.is_ascii_alphabetic()).collect();
-    once.retain(|c| all.iter().filter(|d| *d == c).count() == 1);
-    once.sort_unstable();
+    let letters = ('A'..='Z').chain('a'..='z');
+    let once = letters.filter(|c| all.iter().filter(|d| *d == c).count() == 1);
     let digits = (0..u32::try_from(widest).unwrap_or(0)).rev();
     digits.filter_map(|i| char::from_digit(i, 10)).chain(once).collect()
 }

@@ -277,9 +277,9 @@ pub(super) fn by_pixel(
     }
     let x = cx.transpose(x, &order)?;
     let y = function(cx, x)?;
+    // Back, and once more.
     if let Some((_, inner)) = order.split_first_mut() {
-        inner.sort_unstable();
-        inner.rotate_left(1);
+        inner.rotate_left(2);
     }
     cx.transpose(y, &order)
 }

@@ -13,6 +13,7 @@ use crate::graph::ops::select::Select;
 use crate::import::NodeError;
 use crate::import::onnx::attr::Attr;
 use crate::import::onnx::build;
+use crate::order::sort;
 
 /// Statistics are computed in f32 whatever the type of the input, so this asks for nothing else.
 const STASH: Attr = Attr::int("stash_type").only(&[1]);
@@ -190,7 +191,7 @@ fn mean_variance(cx: &mut NodeCx<'_>) -> Outputs {
     let x = cx.input(0)?;
     let axes = cx.ints("axes").unwrap_or_else(|| vec![0, 2, 3]);
     let mut axes = build::axes(&axes, cx.rank(x))?;
-    axes.sort_unstable();
+    sort(&mut axes, Ord::cmp);
     let mean = reduce::over(cx, ReduceOp::Mean, x, &axes, true)?;
     let (d, variance) = deviations(cx, x, mean, &axes)?;
     let deviation = cx.unary(UnaryOp::Sqrt, variance)?;
