@@ -16,6 +16,8 @@ const BOOL: u32 = 7;
 const WIDTH: usize = 32;
 const HEAD: usize = 8;
 const HIDDEN: usize = 48;
+/// Elements inside an expert.
+const EXPERT: usize = 20;
 const VOCABULARY: usize = 40;
 const TOKENS: [u32; 12] = [1, 5, 9, 30, 31, 7, 7, 12, 0, 3, 22, 8];
 
@@ -34,6 +36,8 @@ struct Parts {
     remembering: &'static [bool],
     /// Which layers have a window; heads of the others are twice as large. The last layer has neither keys nor values.
     windowed: &'static [bool],
+    /// How many experts layers have behind the first one.
+    experts: usize,
     /// Elements of the vectors that tokens have for each layer.
     layer_embedding: usize,
     /// Name of the last norm.
@@ -142,8 +146,20 @@ fn model(arch: &str, parts: &Parts) -> Vec<u8> {
         let inputs = if n > 0 { &inputs[..] } else { &[] };
         let network =
             [("ffn_gate", HIDDEN, WIDTH), ("ffn_up", HIDDEN, WIDTH), ("ffn_down", WIDTH, HIDDEN)];
-        for &(part, rows, columns) in mixing.iter().chain(&network).chain(inputs) {
+        let router = [("ffn_gate_inp", parts.experts, WIDTH)];
+        let has_experts = parts.experts > 0 && layer > 0;
+        let network = if has_experts { &router[..] } else { &network };
+        for &(part, rows, columns) in mixing.iter().chain(network).chain(inputs) {
             file = tensor(file, &name(part), &[rows, columns], 0.0);
+        }
+        if has_experts {
+            let n = parts.experts;
+            for (part, rows, columns) in
+                [("gate", EXPERT, WIDTH), ("up", EXPERT, WIDTH), ("down", WIDTH, EXPERT)]
+            {
+                let name = name(&format!("ffn_{part}_exps"));
+                file = tensor(file, &name, &[n, rows, columns], 0.0);
+            }
         }
         let own = match (kv, remembers) {
             (0, _) | (_, Some(true)) => &[],
@@ -175,6 +191,7 @@ const LLAMA: Parts = Parts {
     vectors: NORMS,
     remembering: &[],
     windowed: &[],
+    experts: 0,
     layer_embedding: 0,
     last: "output_norm",
     numbers: &[],
@@ -225,6 +242,16 @@ const GEMMA4: Parts = Parts {
         ("post_norm", WIDTH),
         ("layer_output_scale", 1),
     ],
+    ..LLAMA
+};
+const QWEN3MOE: Parts = Parts {
+    counts: &[
+        ("expert_count", 5),
+        ("expert_used_count", 2),
+        ("expert_feed_forward_length", EXPERT as u32),
+    ],
+    experts: 5,
+    attending: OF_HEADS,
     ..LLAMA
 };
 const OLMO2: Parts = Parts {
@@ -292,6 +319,8 @@ fn a_text_is_the_same_whatever_it_is_cut_into() {
         ("lfm2", Parts { kv_heads: [0, 0, 1], ..LFM2 }),
         ("qwen35", QWEN35),
         ("gemma4", GEMMA4),
+        ("qwen3moe", QWEN3MOE),
+        ("olmoe", Parts { attending: OLMO2.attending, ..QWEN3MOE }),
     ];
     let mut all: Vec<Vec<Vec<f32>>> = Vec::new();
     for (arch, parts) in models {
@@ -490,6 +519,22 @@ fn files_that_a_graph_would_misread_are_refused() {
     refused("gemma4", with(&[("embedding_length_per_layer_input", u32::MAX)]), &["per_layer_"]);
     let far = Parts { windowed: &[true, true, false], ..GEMMA4 };
     refused("gemma4", far, &[shared, "like layer 2"]);
+    let with = |more: &'static [(&'static str, u32)]| {
+        let counts: Vec<_> = QWEN3MOE.counts.iter().chain(more).copied().collect();
+        Parts { counts: counts.leak(), ..QWEN3MOE }
+    };
+    refused("qwen3moe", with(&[("expert_count", 0)]), &["expert_count"]);
+    refused("qwen3moe", with(&[("expert_count", 4)]), &["blk.1.ffn_gate_inp.weight"]);
+    refused("qwen3moe", with(&[("expert_count", u32::MAX)]), &["expert_count", "at most 4096"]);
+    refused("qwen3moe", with(&[("expert_used_count", 6)]), &["expert_used_count", "at most 5"]);
+    refused("qwen3moe", with(&[("expert_used_count", 0)]), &["expert_used_count"]);
+    refused("qwen3moe", with(&[("expert_gating_func", 3)]), &["expert_gating_func", "sigmoid"]);
+    refused(
+        "qwen3moe",
+        with(&[("expert_feed_forward_length", 7)]),
+        &["blk.1.ffn_gate_exps.weight"],
+    );
+    refused("qwen3", QWEN3MOE, &["blk.1.ffn_up.weight"]);
     // A model of another name has no use for the tensors.
     refused("gemma3", GEMMA4, &["blk.1.attn_v.weight"]);
     let lists = Parts { kv_heads: [2, 1, 3], list: true, ..LLAMA };

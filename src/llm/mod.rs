@@ -7,6 +7,7 @@ mod arch;
 mod config;
 mod error;
 mod generate;
+mod keys;
 mod model;
 mod sampler;
 mod session;
@@ -16,7 +17,9 @@ pub mod tokenizer;
 mod weights;
 
 pub use arch::names as architectures;
-pub use config::{Config, DeltaConfig, HeadConfig, RopeConfig, Scaling, WindowPattern};
+pub use config::{
+    Config, DeltaConfig, ExpertConfig, HeadConfig, RopeConfig, Scaling, WindowPattern,
+};
 pub use error::LlmError;
 pub use generate::{Finish, GenerateOptions, Generation, Token};
 pub use model::{Llm, LlmOptions, Progress};

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::arch::{Arch, Builder, Rows};
-use super::config::Keys;
+use super::keys::Keys;
 use super::tokenizer::Tokenizer;
 use super::weights::Weights;
 use super::{Config, HeadConfig, LlmError, Session};

@@ -126,7 +126,7 @@ impl Weights {
             "token_embd.weight" => !tied,
             name => name == "per_layer_token_embd.weight",
         };
-        let matrices = self.tensors.iter().filter(|(_, t)| t.dims().len() == 2);
+        let matrices = self.tensors.iter().filter(|(_, t)| t.dims().len() >= 2);
         let used = matrices.filter(|(name, _)| !is_looked_up(name));
         used.map(|(_, t)| t.bytes().len()).sum()
     }

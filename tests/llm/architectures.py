@@ -7,6 +7,8 @@ import gguf
 import numpy
 
 WIDTH, HEADS, KV_HEADS, HEAD, HIDDEN, VOCAB, CONTEXT = 256, 4, 2, 64, 512, 331, 512
+# Elements inside an expert.
+EXPERT = 256
 # Elements of a key or value of the delta rule.
 DELTA = 64
 
@@ -65,6 +67,15 @@ class Architecture:
     layer_embedding: int = 0
     # Each layer's result is multiplied with a number.
     layer_scales: bool = False
+    # Layers from this one on have experts in place of a feed-forward network, of which a token goes through `used`, with
+    # shares of all or of those alone, and perhaps one beside them for all tokens, with a gate or without.
+    experts: int = 0
+    used: int = 2
+    expert_layers: int = 0
+    whole_shares: bool = True
+    sigmoid: bool = False
+    shared: bool = False
+    shared_gate: bool = False
     # Layers without the window turn nothing.
     still: bool = False
     # Layers that convolve along the positions, with so many taps, in place of attending.
@@ -95,6 +106,9 @@ class Architecture:
 
     def hidden(self, layer):
         return HIDDEN * 2 if self.shares(layer) else HIDDEN
+
+    def has_experts(self, layer):
+        return self.experts > 0 and layer >= self.expert_layers
 
     def shares(self, layer):
         return layer >= self.layers - self.sharing
@@ -137,6 +151,18 @@ ARCHITECTURES = {
         Architecture("gemma4-small", "gemma4", **GEMMA, layers=6, post_norms=True, head_norms=True, window=24, pattern=2,
                      base=1e6, window_base=1e4, final_cap=30.0, attention_scale=1.0, far_head=128, value_norms=True,
                      layer_scales=True, factors="half", sharing=2, layer_embedding=32),
+        Architecture("mixtral", experts=4),
+        Architecture("qwen3moe", "qwen3moe", heads=8, neighbours=False, base=1e6, head_norms=True, epsilon=1e-6, experts=8,
+                     used=3),
+        Architecture("olmoe", "olmoe", neighbours=False, head_norms=True, joint_norms=True, far_kv_heads=4, experts=8,
+                     whole_shares=False),
+        Architecture("granitemoe", "granitemoe", tied=True, embedding_scale=1.5, residual_scale=0.6, attention_scale=0.2,
+                     logit_scale=1.6, divides_logits=True, experts=8, shared=True),
+        Architecture("lfm2moe", "lfm2moe", layers=4, tied=True, neighbours=False, base=1e6, head_norms=True,
+                     convolving=(0, 2), taps=3, experts=8, expert_layers=1, sigmoid=True),
+        Architecture("qwen35moe", "qwen35moe", layers=2, neighbours=False, rotated=16, base=1e7, head_norms=True,
+                     epsilon=1e-6, gated=True, ffn_norm="post_attention_norm", remembering=(0,), taps=4,
+                     delta_heads=4, delta_key_heads=2, experts=8, shared=True, shared_gate=True),
         Architecture("phi3", "phi3", neighbours=False, fused=True),
         Architecture("phi3-longrope", "phi3", neighbours=False, fused=True, factors="phi3", original=128,
                      attention_factor=1.19),
@@ -195,6 +221,9 @@ def tensors(a, seed):
 
     def matrix(rows, columns, gain=1.0):
         return (draw.standard_normal((rows, columns)) * gain / math.sqrt(columns)).astype(numpy.float32)
+
+    def stack(count, rows, columns, gain=1.0):
+        return numpy.stack([matrix(rows, columns, gain) for _ in range(count)])
 
     def vector(n, middle=1.0, spread=0.2):
         return (middle + spread * draw.standard_normal(n)).astype(numpy.float32)
@@ -258,7 +287,7 @@ def tensors(a, seed):
             sharp = 0.3 if a.value_norms else 1.4
             yield b + "attn_q_norm.weight", vector(shape(a.heads), sharp)
             if not a.shares(i):
-                yield b + "attn_k_norm.weight", vector(shape(KV_HEADS), sharp)
+                yield b + "attn_k_norm.weight", vector(shape(a.kv_heads(i)), sharp)
         if attends:
             yield b + "attn_output.weight", matrix(WIDTH, q, gain)
         if a.post_norms:
@@ -266,6 +295,21 @@ def tensors(a, seed):
             yield b + "post_ffw_norm.weight", vector(WIDTH, gain)
         if not a.parallel and a.pre_norms:
             yield from norm(b + a.ffn_norm, WIDTH)
+        if a.has_experts(i):
+            # Sharp, so that rounding seldom makes it choose others of more than a small share.
+            yield b + "ffn_gate_inp.weight", matrix(a.experts, WIDTH, 6.0)
+            if a.sigmoid:
+                yield b + "exp_probs_b.bias", vector(a.experts, 0.0)
+            yield b + "ffn_gate_exps.weight", stack(a.experts, EXPERT, WIDTH, 1.2)
+            yield b + "ffn_up_exps.weight", stack(a.experts, EXPERT, WIDTH, 1.2)
+            yield b + "ffn_down_exps.weight", stack(a.experts, WIDTH, EXPERT, 0.6 * gain)
+            if a.shared:
+                yield b + "ffn_gate_shexp.weight", matrix(HIDDEN, WIDTH, 1.2)
+                yield b + "ffn_up_shexp.weight", matrix(HIDDEN, WIDTH, 1.2)
+                yield b + "ffn_down_shexp.weight", matrix(WIDTH, HIDDEN, 0.6 * gain)
+            if a.shared_gate:
+                yield b + "ffn_gate_inp_shexp.weight", vector(WIDTH, 0.0, 1.0 / math.sqrt(WIDTH))
+            continue
         if a.fused:
             yield b + "ffn_up.weight", matrix(2 * HIDDEN, WIDTH, 1.2)
         else:
@@ -296,7 +340,9 @@ def _parameters(writer, a):
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(WIDTH)
     writer.add_block_count(a.layers)
-    writer.add_feed_forward_length([a.hidden(i) for i in range(a.layers)] if a.sharing else HIDDEN)
+    # These have no other number for it.
+    plain = EXPERT if a.name in ("mixtral", "olmoe", "granitemoe") else HIDDEN
+    writer.add_feed_forward_length([a.hidden(i) for i in range(a.layers)] if a.sharing else plain)
     writer.add_head_count(a.heads)
     if a.convolving:
         writer.add_head_count_kv([0 if i in a.convolving else KV_HEADS for i in range(a.layers)])
@@ -312,6 +358,14 @@ def _parameters(writer, a):
         writer.add_ssm_time_step_rank(a.delta_heads)
         writer.add_ssm_group_count(a.delta_key_heads)
         writer.add_full_attention_interval(next(i + 1 for i in range(a.layers) if i not in a.remembering))
+    if a.experts:
+        writer.add_expert_count(a.experts)
+        writer.add_expert_used_count(a.used)
+        writer.add_expert_feed_forward_length(EXPERT)
+        writer.add_leading_dense_block_count(a.expert_layers)
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID if a.sigmoid else gguf.ExpertGatingFuncType.SOFTMAX)
+        if a.shared:
+            writer.add_expert_shared_feed_forward_length(HIDDEN)
     writer.add_key_length(a.far_head or HEAD)
     writer.add_value_length(a.far_head or HEAD)
     if a.arch == "gemma4":
@@ -364,16 +418,16 @@ def write(path, a, kind, quantise, seed=7):
     _vocabulary(writer)
     values = {}
     for name, value in tensors(a, seed):
-        if value.ndim == 1 or "norm" in name or "conv" in name and "proj" not in name or kind.name == "F32":
+        if value.ndim == 1 or "norm" in name or "conv" in name and "proj" not in name or "gate_inp" in name or kind.name == "F32":
             writer.add_tensor(name, value)
         elif kind.name == "F16":
             value = value.astype(numpy.float16)
             writer.add_tensor(name, value)
         else:
             # Rows that are not whole blocks take a smaller block, as in files found in the wild.
-            fits = value.shape[1] % gguf.GGML_QUANT_SIZES[kind][0] == 0
+            fits = value.shape[-1] % gguf.GGML_QUANT_SIZES[kind][0] == 0
             stored = kind if fits else gguf.GGMLQuantizationType.Q8_0
-            data = quantise(stored.value, value)
+            data = quantise(stored.value, value.reshape(-1, value.shape[-1])).reshape(*value.shape[:-1], -1)
             writer.add_tensor(name, data, raw_dtype=stored)
             value = gguf.quants.dequantize(data, stored)
         values[name] = numpy.asarray(value, numpy.float64)

@@ -151,7 +151,30 @@ def _memory(a, w, b, x):
     return (read * _silu(x @ w[b + "attn_gate.weight"].T)) @ w[b + "ssm_out.weight"].T
 
 
+def _experts(a, w, b, x):
+    logits = x @ w[b + "ffn_gate_inp.weight"].T
+    exp = numpy.exp(logits - logits.max(-1, keepdims=True))
+    share = 1 / (1 + numpy.exp(-logits)) if a.sigmoid else exp / exp.sum(-1, keepdims=True)
+    seen = share + w.get(b + "exp_probs_b.bias", 0)
+    out = numpy.zeros_like(x)
+    for t, row in enumerate(x):
+        chosen = numpy.argsort(-seen[t], kind="stable")[: a.used]
+        by = share[t][chosen]
+        for e, part in zip(chosen, by / by.sum() if a.whole_shares else by):
+            gate, up, down = (w[f"{b}ffn_{p}_exps.weight"][e] for p in ("gate", "up", "down"))
+            out[t] += part * (down @ (_silu(gate @ row) * (up @ row)))
+    if a.shared:
+        gate, up, down = (w[f"{b}ffn_{p}_shexp.weight"] for p in ("gate", "up", "down"))
+        both = (_silu(x @ gate.T) * (x @ up.T)) @ down.T
+        if a.shared_gate:
+            both = both / (1 + numpy.exp(-(x @ w[b + "ffn_gate_inp_shexp.weight"])))[:, None]
+        out += both
+    return out
+
+
 def _feed_forward(a, w, b, x):
+    if b + "ffn_gate_inp.weight" in w:
+        return _experts(a, w, b, x)
     up = x @ w[b + "ffn_up.weight"].T
     if a.fused:
         gate, up = up[:, :HIDDEN], up[:, HIDDEN:]

@@ -81,16 +81,8 @@ impl Operator for BlockMatMul {
         }
         let params =
             BlockMatmulParams { bias: self.bias, ..BlockMatmulParams::new(m, n, k, format) };
-        if cx.cache.is_in_place() {
-            let plan = Arc::new(BlockMatmulPlan::in_place(cx.isa, &params)?);
-            return Ok(Some(Box::new(Product { plan, weights: Weights::File(source.clone()) })));
-        }
-        let plan = BlockMatmulPlan::new(cx.isa, &params)?;
-        let key = format!("block {} {}", cx.isa.name(), format.name());
-        let weights = cx.pack(1, &key, plan.packed_bytes(), |source, packed| {
-            pack(&plan, source.storage(), packed, cx.threads)
-        })?;
-        Ok(Some(Box::new(Product { plan: Arc::new(plan), weights: Weights::Packed(weights) })))
+        let (plan, weights) = ready(cx, source, &params, 1)?;
+        Ok(Some(Box::new(Product { plan: Arc::new(plan), weights })))
     }
 
     fn macs(&self, src: &[Info], dst: &Info) -> u64 {
@@ -99,8 +91,34 @@ impl Operator for BlockMatMul {
     }
 }
 
+/// The plan of a product, and operand 1 as it takes it: `source`, which is one behind the other the weights of so many
+/// products with the same parameters.
+pub(super) fn ready(
+    cx: &LowerCx<'_>,
+    source: &Tensor,
+    params: &BlockMatmulParams,
+    products: usize,
+) -> Result<(BlockMatmulPlan, Weights), GraphError> {
+    if cx.cache.is_in_place() {
+        let plan = BlockMatmulPlan::in_place(cx.isa, params)?;
+        return Ok((plan, Weights::File(source.clone())));
+    }
+    let plan = BlockMatmulPlan::new(cx.isa, params)?;
+    let key = format!("block {} {}", cx.isa.name(), params.format.name());
+    let each = plan.packed_bytes();
+    let weights = cx.pack(1, &key, each.saturating_mul(products), |source, packed| {
+        let source = source.storage();
+        let bytes = source.len() / products.max(1);
+        for (i, packed) in packed.chunks_exact_mut(each).enumerate() {
+            pack(&plan, &source.part(i * bytes..(i + 1) * bytes)?, packed, cx.threads)?;
+        }
+        Ok(())
+    })?;
+    Ok((plan, Weights::Packed(weights)))
+}
+
 /// A sum of products, and more, in double precision.
-fn dot(x: &[f32], w: &[f32], more: f32) -> f32 {
+pub(super) fn dot(x: &[f32], w: &[f32], more: f32) -> f32 {
     let sum: f64 = x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum();
     (sum + f64::from(more)) as f32
 }
@@ -179,10 +197,19 @@ fn pack_part(
 }
 
 /// Weights as a plan takes them.
-enum Weights {
+pub(super) enum Weights {
     Packed(Arc<AlignedBytes>),
     /// As they lie in their file, however they are aligned there.
     File(Tensor),
+}
+
+impl Weights {
+    pub(super) fn as_ptr(&self) -> *const u8 {
+        match self {
+            Self::Packed(packed) => packed.as_ptr(),
+            Self::File(source) => source.bytes().as_ptr(),
+        }
+    }
 }
 
 /// Runs a plan. Its activations are quantised by the step before.
@@ -223,10 +250,7 @@ impl Step for Product {
         units: Range<usize>,
     ) -> Result<(), GraphError> {
         let operands = BlockOperands {
-            weights: match &self.weights {
-                Weights::Packed(packed) => packed.as_ptr(),
-                Weights::File(source) => source.bytes().as_ptr(),
-            },
+            weights: self.weights.as_ptr(),
             bias: src[2].cast(),
             // What the step before wrote is behind the operands.
             workspace: src[src.len() - 1].cast(),

@@ -236,6 +236,8 @@ ops! {
         det::Det,
         dft::Dft,
         embedding::Embedding,
+        expert_order::ExpertOrder,
+        experts::Experts,
         extend::Extend,
         gather::Gather,
         gather_elements::GatherElements,

@@ -1,6 +1,6 @@
 //! The blocks that nearly all architectures are made of, and how they differ.
 
-use super::Builder;
+use super::{Builder, Shares};
 use crate::Error;
 use crate::graph::TensorId;
 use crate::graph::ops::binary::Binary;
@@ -63,6 +63,8 @@ pub(super) struct Decoder {
     pub(super) logit_scale: f32,
     /// Angles that queries turn by, where those of keys are others.
     pub(super) query_table: Option<TensorId>,
+    /// Of layers with experts, what becomes of their shares; without it there are none.
+    pub(super) experts: Option<Shares>,
     /// Whether values are normalised by heads, without a scale, and are the keys before their norm where a layer has
     /// no matrix for them.
     pub(super) value_norms: bool,
@@ -89,6 +91,7 @@ impl Decoder {
         residual_scale: 1.0,
         logit_scale: 1.0,
         query_table: None,
+        experts: None,
         value_norms: false,
         layer_inputs: None,
         layer_scales: false,
@@ -161,7 +164,10 @@ impl Builder<'_> {
                 None if blocks.pre_norms => self.wanted(layer, h)?,
                 None => x,
             };
-            let h = self.gated(h, layer, blocks.gate)?;
+            let h = match blocks.experts.filter(|_| self.has(layer, "ffn_gate_inp.weight")) {
+                Some(shares) => self.mixture(h, layer, blocks.gate, shares)?,
+                None => self.gated(h, layer, blocks.gate)?,
+            };
             let normed = self.norm_if(blocks.post_norms, h, layer, "post_ffw_norm", blocks)?;
             x = self.add_scaled(x, normed.unwrap_or(h), blocks.residual_scale)?;
             if let Some(inputs) = blocks.layer_inputs {

@@ -1,7 +1,7 @@
 //! Granite 3: as Llama; vectors of tokens and what blocks add are multiplied with numbers of the
 //! metadata, logits are divided by one.
 
-use super::{Arch, Builder, Decoder, Place};
+use super::{Arch, Builder, Decoder, Place, Shares};
 use crate::Error;
 use crate::graph::TensorId;
 
@@ -13,6 +13,7 @@ pub(super) fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
     let blocks = Decoder {
         residual_scale: config.residual_scale.unwrap_or(1.0),
         logit_scale: 1.0 / config.logit_scale.unwrap_or(1.0),
+        experts: Some(Shares::Whole),
         ..Decoder::LLAMA
     };
     let table = Some(b.rope_table()?).filter(|_| config.rope.finetuned);

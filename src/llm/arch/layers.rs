@@ -236,6 +236,18 @@ impl<'a> Builder<'a> {
         Ok(self.cx.reshape(x, &[tokens, heads, size])?)
     }
 
+    /// All elements as rows of `width`.
+    pub(super) fn as_rows(&mut self, x: TensorId, width: usize) -> Result<TensorId, Error> {
+        let count: usize = self.cx.dims(x).iter().product();
+        Ok(self.cx.reshape(x, &[count / width, width])?)
+    }
+
+    /// `[rows, width]` as `[rows / by, by, width]`.
+    pub(super) fn split_rows(&mut self, x: TensorId, by: usize) -> Result<TensorId, Error> {
+        let (rows, width) = (self.cx.dims(x)[0], self.width(x));
+        Ok(self.cx.reshape(x, &[rows / by, by, width])?)
+    }
+
     /// `[tokens, heads, size]` as `[tokens, width]`.
     fn joined_heads(&mut self, x: TensorId) -> Result<TensorId, Error> {
         let dims = self.cx.dims(x).to_vec();
@@ -259,6 +271,15 @@ impl<'a> Builder<'a> {
             src.push(self.vector(&bias, &[n])?);
         }
         self.op(name, BlockMatMul { bias: src.len() > 2 }, &src)
+    }
+
+    /// A product with a vector, of which there is one number per row, `[rows, 1]`.
+    pub(super) fn column(&mut self, x: TensorId, name: &str) -> Result<TensorId, Error> {
+        let width = self.width(x);
+        let vector = self.weights.get(&format!("{name}.weight"), &[width])?;
+        let matrix = Tensor::from_storage(vector.dtype(), &[1, width], vector.storage().clone())?;
+        let matrix = self.constant(name, matrix)?;
+        self.op(name, BlockMatMul::default(), &[x, matrix])
     }
 
     /// As [`Builder::linear`] with one of several matrices that the file keeps in one tensor of `all`
@@ -337,10 +358,22 @@ impl<'a> Builder<'a> {
         layer: usize,
         op: GluOp,
     ) -> Result<TensorId, Error> {
-        let n = self.config.feed_forward[layer];
-        let up_name = format!("blk.{layer}.ffn_up");
-        let (gate, up) = if self.has(layer, "ffn_gate.weight") {
-            let gate = self.linear(x, &format!("blk.{layer}.ffn_gate"), n)?;
+        self.gated_by(x, layer, "", self.config.feed_forward[layer], op)
+    }
+
+    /// The same with tensors whose names end so, and `n` elements inside.
+    pub(super) fn gated_by(
+        &mut self,
+        x: TensorId,
+        layer: usize,
+        end: &str,
+        n: usize,
+        op: GluOp,
+    ) -> Result<TensorId, Error> {
+        let up_name = format!("blk.{layer}.ffn_up{end}");
+        let gate_name = format!("ffn_gate{end}");
+        let (gate, up) = if self.has(layer, &format!("{gate_name}.weight")) {
+            let gate = self.linear(x, &format!("blk.{layer}.{gate_name}"), n)?;
             (gate, self.linear(x, &up_name, n)?)
         } else {
             let all = n.saturating_mul(2);
@@ -348,7 +381,7 @@ impl<'a> Builder<'a> {
             (gate, self.linear_part(x, &up_name, all, n, n)?)
         };
         let h = self.op(&format!("blk.{layer}.glu"), Glu { op }, &[gate, up])?;
-        self.layer_linear(h, layer, "ffn_down")
+        self.layer_linear(h, layer, &format!("ffn_down{end}"))
     }
 
     /// The angles of the positions as the metadata and `rope_freqs` say.

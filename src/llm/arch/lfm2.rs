@@ -7,7 +7,7 @@ use crate::graph::ops::rope::RopeStyle;
 
 pub(super) const LFM2: Arch = Arch { name: "lfm2", adjust: |_| {}, build };
 
-const BLOCKS: Decoder = Decoder {
+pub(super) const BLOCKS: Decoder = Decoder {
     rope: RopeStyle::Half,
     head_norms: Holds::Always,
     last_norm: "token_embd_norm",

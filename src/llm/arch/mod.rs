@@ -3,6 +3,7 @@
 //! Adding one means writing its file and naming it in the list at the end of this one.
 
 mod decoder;
+mod experts;
 mod layers;
 mod remember;
 
@@ -10,6 +11,7 @@ use super::{Config, LlmError};
 use crate::Error;
 use crate::graph::TensorId;
 use decoder::{Decoder, HeadNorm, Holds, Place};
+use experts::Shares;
 pub(super) use layers::{Builder, POSITIONS, Rows, TOKENS};
 
 /// An architecture.
@@ -66,18 +68,23 @@ architectures! {
     gemma3::GEMMA3,
     gemma4::GEMMA4,
     granite::GRANITE,
+    granitemoe::GRANITEMOE,
     hunyuan::HUNYUAN,
     internlm2::INTERNLM2,
     lfm2::LFM2,
+    lfm2moe::LFM2MOE,
     llama::LLAMA,
     minicpm::MINICPM,
     mistral3::MISTRAL3,
     olmo2::OLMO2,
+    olmoe::OLMOE,
     phi3::PHI3,
     qwen2::QWEN2,
     qwen2vl::QWEN2VL,
     qwen3::QWEN3,
+    qwen3moe::QWEN3MOE,
     qwen35::QWEN35,
+    qwen35moe::QWEN35MOE,
     qwen3vl::QWEN3VL,
     smollm3::SMOLLM3,
     stablelm::STABLELM,

@@ -7,7 +7,7 @@ use crate::graph::ops::rope::RopeStyle;
 
 pub(super) const QWEN3: Arch = Arch { name: "qwen3", adjust: |_| {}, build };
 
-const BLOCKS: Decoder =
+pub(super) const BLOCKS: Decoder =
     Decoder { rope: RopeStyle::Half, head_norms: Holds::Always, ..Decoder::LLAMA };
 
 fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {

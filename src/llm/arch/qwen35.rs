@@ -8,7 +8,7 @@ use crate::graph::ops::rope::RopeStyle;
 
 pub(super) const QWEN35: Arch = Arch { name: "qwen35", adjust: |_| {}, build };
 
-const BLOCKS: Decoder = Decoder {
+pub(super) const BLOCKS: Decoder = Decoder {
     rope: RopeStyle::Half,
     head_norms: Holds::Always,
     ffn_norm_name: "post_attention_norm",

@@ -180,6 +180,19 @@ impl BlockMatmulPlan {
         Ok(Self { packed, in_place: true, ..plan })
     }
 
+    /// The product of the same weights with other rows of activations: from 1 to as many as this plan has.
+    pub fn with_rows(&self, m: usize) -> Self {
+        debug_assert!((1..=self.params.m).contains(&m));
+        let BlockMatmulParams { n, k, format, .. } = self.params;
+        Self {
+            params: BlockMatmulParams { m, ..self.params },
+            record: format.record(self.row.bias, m == 1),
+            x_len: m * k,
+            y_len: m * n,
+            ..self.clone()
+        }
+    }
+
     /// The parameters it was made for.
     pub fn params(&self) -> &BlockMatmulParams {
         &self.params
@@ -298,8 +311,8 @@ impl BlockMatmulPlan {
         }
     }
 
-    /// Columns of a tile for many.
-    fn columns(&self) -> usize {
+    /// Rows of activations in a unit of [`prepare`](Self::prepare), but for the last one.
+    pub fn columns(&self) -> usize {
         self.way.kernels()[1].info.w_ob
     }
 
@@ -401,9 +414,22 @@ impl BlockMatmulPlan {
     pub unsafe fn run(&self, operands: &BlockOperands, units: Range<usize>) {
         debug_assert!(units.end <= self.units());
         let each = self.unit_panels();
-        for unit in units {
-            let first = unit * each;
-            let panels = first..(first + each).min(self.panels());
+        let panels = units.start * each..(units.end * each).min(self.panels());
+        // SAFETY: the caller vouches for the operands, and nobody else runs these panels.
+        unsafe { self.run_panels(operands, panels) };
+    }
+
+    /// As [`run`](Self::run) for some panels, whatever units they belong to.
+    ///
+    /// # Safety
+    ///
+    /// * The operands are as [`BlockOperands`] says.
+    /// * `panels` lies in `0..self.panels()`, and no other thread runs one of them on this `y`.
+    pub unsafe fn run_panels(&self, operands: &BlockOperands, panels: Range<usize>) {
+        debug_assert!(panels.end <= self.panels());
+        let each = self.unit_panels();
+        for first in panels.clone().step_by(each) {
+            let panels = first..(first + each).min(panels.end);
             // SAFETY: the panels exist, and the operands are those that the caller vouches for.
             unsafe { self.unit(operands, panels) };
         }

@@ -1,0 +1,138 @@
+//! Feed-forward networks of which each token goes through some (mixtures of experts, Shazeer et al. 2017).
+
+use super::Builder;
+use crate::Error;
+use crate::graph::TensorId;
+use crate::graph::ops::binary::Binary;
+use crate::graph::ops::expert_order::ExpertOrder;
+use crate::graph::ops::experts::Experts;
+use crate::graph::ops::gather::Gather;
+use crate::graph::ops::gather_elements::GatherElements;
+use crate::graph::ops::glu::{Glu, GluOp};
+use crate::graph::ops::reduce::Reduce;
+use crate::graph::ops::softmax::Softmax;
+use crate::graph::ops::topk::TopK;
+use crate::graph::ops::unary::{Unary, UnaryOp};
+use crate::llm::LlmError;
+use crate::llm::config::ExpertConfig;
+use crate::tensor::Tensor;
+use tilewright_kernels::template::binary::BinaryOp;
+use tilewright_kernels::template::reduce::ReduceOp;
+
+/// What becomes of the weights with which experts are added up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shares {
+    /// Those of the chosen ones are divided by their sum.
+    Whole,
+    /// They stay what they were among all.
+    AsTheyAre,
+}
+
+/// The least that shares are divided by.
+const LEAST: f32 = 6.103_515_6e-5;
+
+impl Builder<'_> {
+    /// The networks of a layer that its router chooses for each token, and the one that all go through, if there is
+    /// one.
+    pub(super) fn mixture(
+        &mut self,
+        x: TensorId,
+        layer: usize,
+        op: GluOp,
+        shares: Shares,
+    ) -> Result<TensorId, Error> {
+        let arch = &self.config().arch;
+        let missing = || LlmError::MissingKey(format!("{arch}.expert_count"));
+        let experts = self.config().experts.ok_or_else(missing)?;
+        let logits = self.linear(x, &format!("blk.{layer}.ffn_gate_inp"), experts.count)?;
+        let (chosen, by) = self.routed(logits, layer, &experts, shares)?;
+        let y = self.chosen(x, layer, op, &experts, chosen, by)?;
+        if !self.has(layer, "ffn_gate_shexp.weight") {
+            return Ok(y);
+        }
+        let shared = self.gated_by(x, layer, "_shexp", experts.shared, op)?;
+        let shared = match self.has(layer, "ffn_gate_inp_shexp.weight") {
+            true => self.let_through(x, layer, shared)?,
+            false => shared,
+        };
+        self.add_scaled(y, shared, 1.0)
+    }
+
+    /// As much of what all tokens go through as a number of each token says.
+    fn let_through(&mut self, x: TensorId, layer: usize, y: TensorId) -> Result<TensorId, Error> {
+        let name = format!("blk.{layer}.ffn_gate_inp_shexp");
+        let gate = self.column(x, &name)?;
+        let gate = self.op("open", Unary::new(UnaryOp::Sigmoid), &[gate])?;
+        self.op("gate", Binary::new(BinaryOp::Mul), &[y, gate])
+    }
+
+    /// The experts of each token, `[tokens, used]`, and their shares, of the same shape.
+    fn routed(
+        &mut self,
+        logits: TensorId,
+        layer: usize,
+        experts: &ExpertConfig,
+        shares: Shares,
+    ) -> Result<(TensorId, TensorId), Error> {
+        let all = match experts.sigmoid {
+            true => self.op("router", Unary::new(UnaryOp::Sigmoid), &[logits])?,
+            false => {
+                let softmax = Softmax { axis: 1, log: false, guarded: false };
+                self.op("router", softmax, &[logits])?
+            }
+        };
+        let mut seen = all;
+        if self.has(layer, "exp_probs_b.bias") {
+            let bias = self.vector(&format!("blk.{layer}.exp_probs_b.bias"), &[experts.count])?;
+            seen = self.op("router", Binary::new(BinaryOp::Add), &[all, bias])?;
+        }
+        let best = TopK { axis: 1, k: experts.used, largest: true, positions: true };
+        let chosen = self.op("router", best, &[seen])?;
+        let mut by = self.op("router", GatherElements { axis: 1 }, &[all, chosen])?;
+        if shares == Shares::Whole {
+            let sum = Reduce { op: ReduceOp::Sum, axis: 1, count: 1 };
+            let sum = self.op("router", sum, &[by])?;
+            let least = self.constant("", Tensor::from_slice(&[1], &[LEAST])?)?;
+            let sum = self.op("router", Binary::new(BinaryOp::Max), &[sum, least])?;
+            let sum = self.as_rows(sum, 1)?;
+            by = self.op("router", Binary::new(BinaryOp::Div), &[by, sum])?;
+        }
+        Ok((chosen, self.scaled(by, experts.scale)?))
+    }
+
+    /// A product with the matrices of experts.
+    fn of_experts(
+        &mut self,
+        [x, chosen]: [TensorId; 2],
+        name: &str,
+        dims: [usize; 3],
+    ) -> Result<TensorId, Error> {
+        let matrices = self.vector(&format!("{name}.weight"), &dims)?;
+        self.op(name, Experts, &[x, matrices, chosen])
+    }
+
+    /// The results of experts that were chosen for tokens, added up by their shares.
+    fn chosen(
+        &mut self,
+        x: TensorId,
+        layer: usize,
+        op: GluOp,
+        experts: &ExpertConfig,
+        chosen: TensorId,
+        by: TensorId,
+    ) -> Result<TensorId, Error> {
+        let (n, width) = (experts.feed_forward, self.config().embedding);
+        let name = |part: &str| format!("blk.{layer}.ffn_{part}_exps");
+        let gate = self.of_experts([x, chosen], &name("gate"), [experts.count, n, width])?;
+        let up = self.of_experts([x, chosen], &name("up"), [experts.count, n, width])?;
+        let h = self.op(&format!("blk.{layer}.glu"), Glu { op }, &[gate, up])?;
+        let y = self.of_experts([h, chosen], &name("down"), [experts.count, width, n])?;
+        // From the order of experts to that of tokens.
+        let order = self.op("experts", ExpertOrder { experts: experts.count }, &[chosen])?;
+        let y = self.op("experts", Gather { axis: 0 }, &[y, order])?;
+        let by = self.as_rows(by, 1)?;
+        let y = self.op("experts", Binary::new(BinaryOp::Mul), &[y, by])?;
+        let y = self.split_rows(y, experts.used)?;
+        self.op("experts", Reduce { op: ReduceOp::Sum, axis: 1, count: 1 }, &[y])
+    }
+}
