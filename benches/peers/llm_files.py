@@ -8,7 +8,7 @@ import gguf
 import numpy
 
 # The shapes of Llama-3.2-1B, of a Llama of 110 million parameters, and, but for their vocabularies, of Qwen3.5-0.8B and
-# Gemma-4-E2B.
+# Gemma-4-E2B; of Qwen3-30B-A3B the vocabulary and the layers are fewer.
 SHAPES = {
     "1b": dict(width=2048, layers=16, heads=32, kv_heads=8, hidden=8192, vocab=128256, tied=True, base=500000.0),
     "110m": dict(width=768, layers=12, heads=12, kv_heads=12, hidden=2048, vocab=32000, tied=False, base=10000.0),
@@ -16,6 +16,8 @@ SHAPES = {
                    vocab=32000, tied=True, base=1e7, attends=4, memories=16, memory=128, taps=4),
     "gemma4": dict(arch="gemma4", width=1536, layers=35, heads=8, kv_heads=1, head=256, hidden=6144, vocab=32000,
                    tied=True, base=1e6, attends=5, far_head=512, window=512, sharing=20, layer_width=256),
+    "experts": dict(arch="qwen3moe", width=2048, layers=6, heads=32, kv_heads=4, head=128, hidden=6144, vocab=32000,
+                    tied=True, base=1e6, experts=128, used=8, inside=768),
 }
 MIXES = ["q4_k_m", "q5_k_m"]
 # Rows that are drawn; a larger matrix repeats them. Speed does not depend on the values.
@@ -88,6 +90,12 @@ def write(path, shape, kind):
         writer.add_shared_kv_layers(s["sharing"])
         writer.add_embedding_length_per_layer_input(s["layer_width"])
         writer.add_final_logit_softcapping(30.0)
+    if "experts" in s:
+        writer.add_key_length(head)
+        writer.add_value_length(head)
+        writer.add_expert_count(s["experts"])
+        writer.add_expert_used_count(s["used"])
+        writer.add_expert_feed_forward_length(s["inside"])
     writer.add_tokenizer_model("llama")
     words = s["vocab"] - 259
     writer.add_token_list([b"<unk>", b"<s>", b"</s>", *(b"<0x%02X>" % i for i in range(256)),
@@ -106,6 +114,13 @@ def write(path, shape, kind):
         data = numpy.concatenate([data] * -(-rows // len(data)))[:rows]
         prefix = "" if layer is None else f"blk.{layer}."
         writer.add_tensor(f"{prefix}{name}.weight", data, raw_dtype=kind_)
+
+    def experts(name, count, rows, columns, layer):
+        kind_ = _kind(kind, name, layer, s["layers"])
+        tile = draw.standard_normal((min(rows, DRAWN), columns), numpy.float32) * numpy.float32(columns**-0.5)
+        data = _quantised(kind_, tile)
+        data = numpy.concatenate([data] * -(-count * rows // len(data)))[: count * rows]
+        writer.add_tensor(f"blk.{layer}.{name}.weight", data.reshape(count, rows, -1), raw_dtype=kind_)
 
     def vector(name, values, layer):
         writer.add_tensor(f"blk.{layer}.{name}", numpy.asarray(values, numpy.float32))
@@ -141,11 +156,20 @@ def write(path, shape, kind):
         else:
             kept = [] if shares else [("attn_k", kv, s["width"]), ("attn_v", kv, s["width"])]
             matrices = [("attn_q", gates * q, s["width"]), *kept, ("attn_output", s["width"], q)]
-            for name in ("attn_q_norm", "attn_k_norm") if "memories" in s or inputs else ():
+            for name in ("attn_q_norm", "attn_k_norm") if "memories" in s or inputs or "experts" in s else ():
                 # Where nothing divides the scores, norms make them small.
                 vector(f"{name}.weight", numpy.full(size, 0.3 if inputs else 1.0), i)
+        for name, rows, columns in matrices:
+            matrix(name, rows, columns, i)
+        if "experts" in s:
+            writer.add_tensor(f"blk.{i}.ffn_gate_inp.weight",
+                              draw.standard_normal((s["experts"], s["width"]), numpy.float32) * s["width"] ** -0.5)
+            for name, rows, columns in (("gate", s["inside"], s["width"]), ("up", s["inside"], s["width"]),
+                                        ("down", s["width"], s["inside"])):
+                experts(f"ffn_{name}_exps", s["experts"], rows, columns, i)
+            continue
         wide = hidden(s, i)
-        matrices += [("ffn_gate", wide, s["width"]), ("ffn_up", wide, s["width"]), ("ffn_down", s["width"], wide)]
+        matrices = [("ffn_gate", wide, s["width"]), ("ffn_up", wide, s["width"]), ("ffn_down", s["width"], wide)]
         matrices += [("inp_gate", inputs, s["width"]), ("proj", s["width"], inputs)] if inputs else []
         for name, rows, columns in matrices:
             matrix(name, rows, columns, i)
@@ -186,4 +210,8 @@ def bytes_per_token(path):
     found = gguf.GGUFReader(path).tensors
     untied = any(t.name == "output.weight" for t in found)
     looked_up = {"per_layer_token_embd.weight", *(["token_embd.weight"] if untied else [])}
-    return int(sum(t.n_bytes for t in found if t.name not in looked_up))
+    fields = gguf.GGUFReader(path).fields
+    share = {f: next((int(v.parts[-1][0]) for k, v in fields.items() if k.endswith(f".expert_{f}count")), 1)
+             for f in ("", "used_")}
+    used = lambda t: share["used_"] / share[""] if t.name.endswith("_exps.weight") else 1  # noqa: E731
+    return int(sum(t.n_bytes * used(t) for t in found if t.name not in looked_up))
