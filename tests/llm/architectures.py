@@ -75,6 +75,8 @@ class Architecture:
     whole_shares: bool = True
     sigmoid: bool = False
     shared: bool = False
+    # Experts beside the network of a layer, with norms of their own, and gate and other rows in one matrix.
+    beside: bool = False
     shared_gate: bool = False
     # Layers without the window turn nothing.
     still: bool = False
@@ -151,6 +153,9 @@ ARCHITECTURES = {
         Architecture("gemma4-small", "gemma4", **GEMMA, layers=6, post_norms=True, head_norms=True, window=24, pattern=2,
                      base=1e6, window_base=1e4, final_cap=30.0, attention_scale=1.0, far_head=128, value_norms=True,
                      layer_scales=True, factors="half", sharing=2, layer_embedding=32),
+        Architecture("gemma4-experts", "gemma4", **GEMMA, layers=4, post_norms=True, head_norms=True, window=24, pattern=2,
+                     base=1e6, window_base=1e4, final_cap=30.0, attention_scale=1.0, far_head=128, far_kv_heads=1,
+                     far_keys_only=True, value_norms=True, layer_scales=True, factors="half", experts=8, beside=True),
         Architecture("mixtral", experts=4),
         Architecture("qwen3moe", "qwen3moe", heads=8, neighbours=False, base=1e6, head_norms=True, epsilon=1e-6, experts=8,
                      used=3),
@@ -300,8 +305,15 @@ def tensors(a, seed):
             yield b + "ffn_gate_inp.weight", matrix(a.experts, WIDTH, 6.0)
             if a.sigmoid:
                 yield b + "exp_probs_b.bias", vector(a.experts, 0.0)
-            yield b + "ffn_gate_exps.weight", stack(a.experts, EXPERT, WIDTH, 1.2)
-            yield b + "ffn_up_exps.weight", stack(a.experts, EXPERT, WIDTH, 1.2)
+            if a.beside:
+                yield b + "ffn_gate_inp.scale", vector(WIDTH, math.sqrt(WIDTH))
+                yield b + "ffn_down_exps.scale", vector(a.experts)
+                for name in ("pre_ffw_norm_2", "post_ffw_norm_1", "post_ffw_norm_2"):
+                    yield f"{b}{name}.weight", vector(WIDTH)
+                yield b + "ffn_gate_up_exps.weight", stack(a.experts, 2 * EXPERT, WIDTH, 1.2)
+            else:
+                yield b + "ffn_gate_exps.weight", stack(a.experts, EXPERT, WIDTH, 1.2)
+                yield b + "ffn_up_exps.weight", stack(a.experts, EXPERT, WIDTH, 1.2)
             yield b + "ffn_down_exps.weight", stack(a.experts, WIDTH, EXPERT, 0.6 * gain)
             if a.shared:
                 yield b + "ffn_gate_shexp.weight", matrix(HIDDEN, WIDTH, 1.2)
@@ -309,7 +321,8 @@ def tensors(a, seed):
                 yield b + "ffn_down_shexp.weight", matrix(WIDTH, HIDDEN, 0.6 * gain)
             if a.shared_gate:
                 yield b + "ffn_gate_inp_shexp.weight", vector(WIDTH, 0.0, 1.0 / math.sqrt(WIDTH))
-            continue
+            if not a.beside:
+                continue
         if a.fused:
             yield b + "ffn_up.weight", matrix(2 * HIDDEN, WIDTH, 1.2)
         else:

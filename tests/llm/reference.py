@@ -151,8 +151,8 @@ def _memory(a, w, b, x):
     return (read * _silu(x @ w[b + "attn_gate.weight"].T)) @ w[b + "ssm_out.weight"].T
 
 
-def _experts(a, w, b, x):
-    logits = x @ w[b + "ffn_gate_inp.weight"].T
+def _experts(a, w, b, x, routed=None):
+    logits = (x if routed is None else routed) @ w[b + "ffn_gate_inp.weight"].T
     exp = numpy.exp(logits - logits.max(-1, keepdims=True))
     share = 1 / (1 + numpy.exp(-logits)) if a.sigmoid else exp / exp.sum(-1, keepdims=True)
     seen = share + w.get(b + "exp_probs_b.bias", 0)
@@ -161,8 +161,13 @@ def _experts(a, w, b, x):
         chosen = numpy.argsort(-seen[t], kind="stable")[: a.used]
         by = share[t][chosen]
         for e, part in zip(chosen, by / by.sum() if a.whole_shares else by):
-            gate, up, down = (w[f"{b}ffn_{p}_exps.weight"][e] for p in ("gate", "up", "down"))
-            out[t] += part * (down @ (_silu(gate @ row) * (up @ row)))
+            if a.beside:
+                gate, up = numpy.split(w[b + "ffn_gate_up_exps.weight"][e], 2)
+                part = part * w[b + "ffn_down_exps.scale"][e]
+            else:
+                gate, up = (w[f"{b}ffn_{p}_exps.weight"][e] for p in ("gate", "up"))
+            inside = (_gelu if a.gelu else _silu)(gate @ row) * (up @ row)
+            out[t] += part * (w[b + "ffn_down_exps.weight"][e] @ inside)
     if a.shared:
         gate, up, down = (w[f"{b}ffn_{p}_shexp.weight"] for p in ("gate", "up", "down"))
         both = (_silu(x @ gate.T) * (x @ up.T)) @ down.T
@@ -173,7 +178,7 @@ def _experts(a, w, b, x):
 
 
 def _feed_forward(a, w, b, x):
-    if b + "ffn_gate_inp.weight" in w:
+    if b + "ffn_gate_inp.weight" in w and not a.beside:
         return _experts(a, w, b, x)
     up = x @ w[b + "ffn_up.weight"].T
     if a.fused:
@@ -215,6 +220,10 @@ def logits(a, w, ids, context=512):
             continue
         x = x + a.residual_scale * mixed
         out = _feed_forward(a, w, b, norm(x, b + a.ffn_norm) if a.pre_norms else x)
+        if a.beside:
+            routed = _rms(x, w[b + "ffn_gate_inp.scale"], a.epsilon) / math.sqrt(x.shape[-1])
+            chosen = _experts(a, w, b, norm(x, b + "pre_ffw_norm_2"), routed)
+            out = norm(out, b + "post_ffw_norm_1") + norm(chosen, b + "post_ffw_norm_2")
         if a.post_norms:
             out = _rms(out, w[b + "post_ffw_norm.weight"], a.epsilon)
         x = x + a.residual_scale * out

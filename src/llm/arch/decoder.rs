@@ -65,6 +65,8 @@ pub(super) struct Decoder {
     pub(super) query_table: Option<TensorId>,
     /// Of layers with experts, what becomes of their shares; without it there are none.
     pub(super) experts: Option<Shares>,
+    /// Whether layers have a network beside their experts.
+    pub(super) beside: bool,
     /// Whether values are normalised by heads, without a scale, and are the keys before their norm where a layer has
     /// no matrix for them.
     pub(super) value_norms: bool,
@@ -92,6 +94,7 @@ impl Decoder {
         logit_scale: 1.0,
         query_table: None,
         experts: None,
+        beside: false,
         value_norms: false,
         layer_inputs: None,
         layer_scales: false,
@@ -165,6 +168,7 @@ impl Builder<'_> {
                 None => x,
             };
             let h = match blocks.experts.filter(|_| self.has(layer, "ffn_gate_inp.weight")) {
+                Some(shares) if blocks.beside => self.beside(x, h, layer, blocks.gate, shares)?,
                 Some(shares) => self.mixture(h, layer, blocks.gate, shares)?,
                 None => self.gated(h, layer, blocks.gate)?,
             };

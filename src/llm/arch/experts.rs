@@ -9,12 +9,12 @@ use crate::graph::ops::experts::Experts;
 use crate::graph::ops::gather::Gather;
 use crate::graph::ops::gather_elements::GatherElements;
 use crate::graph::ops::glu::{Glu, GluOp};
+use crate::graph::ops::norm::{Norm, NormOp};
 use crate::graph::ops::reduce::Reduce;
 use crate::graph::ops::softmax::Softmax;
 use crate::graph::ops::topk::TopK;
 use crate::graph::ops::unary::{Unary, UnaryOp};
-use crate::llm::LlmError;
-use crate::llm::config::ExpertConfig;
+use crate::llm::{Config, ExpertConfig, LlmError};
 use crate::tensor::Tensor;
 use tilewright_kernels::template::binary::BinaryOp;
 use tilewright_kernels::template::reduce::ReduceOp;
@@ -41,12 +41,9 @@ impl Builder<'_> {
         op: GluOp,
         shares: Shares,
     ) -> Result<TensorId, Error> {
-        let arch = &self.config().arch;
-        let missing = || LlmError::MissingKey(format!("{arch}.expert_count"));
-        let experts = self.config().experts.ok_or_else(missing)?;
+        let experts = self.experts()?;
         let logits = self.linear(x, &format!("blk.{layer}.ffn_gate_inp"), experts.count)?;
-        let (chosen, by) = self.routed(logits, layer, &experts, shares)?;
-        let y = self.chosen(x, layer, op, &experts, chosen, by)?;
+        let y = self.chosen_by(logits, x, layer, op, shares)?;
         if !self.has(layer, "ffn_gate_shexp.weight") {
             return Ok(y);
         }
@@ -56,6 +53,53 @@ impl Builder<'_> {
             false => shared,
         };
         self.add_scaled(y, shared, 1.0)
+    }
+
+    /// The network of a layer and those that its router chooses beside it, each with norms of its own (Gemma 4). `x` has
+    /// not been normalised, `h` has.
+    pub(super) fn beside(
+        &mut self,
+        x: TensorId,
+        h: TensorId,
+        layer: usize,
+        op: GluOp,
+        shares: Shares,
+    ) -> Result<TensorId, Error> {
+        let own = self.gated(h, layer, op)?;
+        let own = self.layer_norm(own, layer, "post_ffw_norm_1", NormOp::Rms)?;
+        let epsilon = self.config().epsilon;
+        let norm = Norm { op: NormOp::Rms, axis: 1, epsilon, by_parts: false };
+        let width = self.config().embedding;
+        let routed = self.op("router", norm, &[x])?;
+        let routed = self.scaled(routed, 1.0 / (width as f32).sqrt())?;
+        let name = format!("blk.{layer}.ffn_gate_inp");
+        let scale = self.vector(&format!("{name}.scale"), &[width])?;
+        let routed = self.op("router", Binary::new(BinaryOp::Mul), &[routed, scale])?;
+        let logits = self.linear(routed, &name, self.experts()?.count)?;
+        let inside = self.layer_norm(x, layer, "pre_ffw_norm_2", NormOp::Rms)?;
+        let y = self.chosen_by(logits, inside, layer, op, shares)?;
+        let y = self.layer_norm(y, layer, "post_ffw_norm_2", NormOp::Rms)?;
+        self.add_scaled(own, y, 1.0)
+    }
+
+    fn experts(&self) -> Result<ExpertConfig, Error> {
+        let Config { arch, experts, .. } = self.config();
+        let missing = || LlmError::MissingKey(format!("{arch}.expert_count")).into();
+        experts.ok_or_else(missing)
+    }
+
+    /// The networks that logits of a router choose.
+    fn chosen_by(
+        &mut self,
+        logits: TensorId,
+        x: TensorId,
+        layer: usize,
+        op: GluOp,
+        shares: Shares,
+    ) -> Result<TensorId, Error> {
+        let experts = self.experts()?;
+        let (chosen, by) = self.routed(logits, layer, &experts, shares)?;
+        self.chosen(x, layer, op, &experts, chosen, by)
     }
 
     /// As much of what all tokens go through as a number of each token says.
@@ -97,6 +141,12 @@ impl Builder<'_> {
             let sum = self.as_rows(sum, 1)?;
             by = self.op("router", Binary::new(BinaryOp::Div), &[by, sum])?;
         }
+        if self.has(layer, "ffn_down_exps.scale") {
+            let name = format!("blk.{layer}.ffn_down_exps.scale");
+            let scale = self.vector(&name, &[experts.count])?;
+            let scale = self.op("router", Gather { axis: 0 }, &[scale, chosen])?;
+            by = self.op("router", Binary::new(BinaryOp::Mul), &[by, scale])?;
+        }
         Ok((chosen, self.scaled(by, experts.scale)?))
     }
 
@@ -123,8 +173,15 @@ impl Builder<'_> {
     ) -> Result<TensorId, Error> {
         let (n, width) = (experts.feed_forward, self.config().embedding);
         let name = |part: &str| format!("blk.{layer}.ffn_{part}_exps");
-        let gate = self.of_experts([x, chosen], &name("gate"), [experts.count, n, width])?;
-        let up = self.of_experts([x, chosen], &name("up"), [experts.count, n, width])?;
+        let (gate, up) = if self.has(layer, "ffn_gate_up_exps.weight") {
+            let dims = [experts.count, n.saturating_mul(2), width];
+            let both = self.of_experts([x, chosen], &name("gate_up"), dims)?;
+            (self.columns(both, 0, n)?, self.columns(both, n, n)?)
+        } else {
+            let dims = [experts.count, n, width];
+            let gate = self.of_experts([x, chosen], &name("gate"), dims)?;
+            (gate, self.of_experts([x, chosen], &name("up"), dims)?)
+        };
         let h = self.op(&format!("blk.{layer}.glu"), Glu { op }, &[gate, up])?;
         let y = self.of_experts([h, chosen], &name("down"), [experts.count, width, n])?;
         // From the order of experts to that of tokens.

@@ -1,8 +1,8 @@
 //! Gemma 4, its text part: as Gemma 3, but that layers without a window have larger heads, and often no values but
-//! their keys; that the last layers may attend to what earlier ones have kept; and that each layer of the small models
-//! has a vector for each token. The experts of the model with some are not computed.
+//! their keys; that the last layers may attend to what earlier ones have kept; that each layer of the small models has a
+//! vector for each token; and that layers of one model have experts beside their network.
 
-use super::{Arch, Builder, Decoder, gemma, gemma3};
+use super::{Arch, Builder, Decoder, Shares, gemma, gemma3};
 use crate::Error;
 use crate::graph::TensorId;
 use crate::graph::ops::binary::Binary;
@@ -12,7 +12,13 @@ use tilewright_kernels::template::binary::BinaryOp;
 
 pub(super) const GEMMA4: Arch = Arch { name: "gemma4", adjust, build };
 
-const BLOCKS: Decoder = Decoder { value_norms: true, layer_scales: true, ..gemma3::BLOCKS };
+const BLOCKS: Decoder = Decoder {
+    experts: Some(Shares::Whole),
+    beside: true,
+    value_norms: true,
+    layer_scales: true,
+    ..gemma3::BLOCKS
+};
 
 fn adjust(config: &mut Config) {
     // The norms of queries and keys have learned the scale.
