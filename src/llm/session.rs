@@ -39,7 +39,7 @@ const MAX_PLANS: usize = 8;
 
 /// A text in the making over the weights of an [`Llm`], with threads and a cache of its own.
 ///
-/// Decoding a token neither builds a graph nor plans, and allocates nothing.
+/// Decoding a token neither builds a graph nor plans, and allocates nothing but what choosing experts takes.
 pub struct Session {
     model: Arc<Inner>,
     executor: Executor,
