@@ -3,12 +3,10 @@
 use super::{Builder, Shares};
 use crate::Error;
 use crate::graph::TensorId;
-use crate::graph::ops::binary::Binary;
 use crate::graph::ops::glu::{Glu, GluOp};
 use crate::graph::ops::norm::{Norm, NormOp};
 use crate::graph::ops::rope::RopeStyle;
 use crate::llm::HeadConfig;
-use tilewright_kernels::template::binary::BinaryOp;
 
 /// Whether blocks have a tensor.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -179,7 +177,7 @@ impl Builder<'_> {
             }
             if blocks.layer_scales && self.has(layer, "layer_output_scale.weight") {
                 let by = self.vector(&format!("blk.{layer}.layer_output_scale.weight"), &[1])?;
-                x = self.op("scaled", Binary::new(BinaryOp::Mul), &[x, by])?;
+                x = self.product("scaled", x, by)?;
             }
         }
         let x = self.norm(x, blocks.last_norm, blocks.norm)?;

@@ -13,7 +13,7 @@ use crate::graph::ops::norm::{Norm, NormOp};
 use crate::graph::ops::reduce::Reduce;
 use crate::graph::ops::softmax::Softmax;
 use crate::graph::ops::topk::TopK;
-use crate::graph::ops::unary::{Unary, UnaryOp};
+use crate::graph::ops::unary::UnaryOp;
 use crate::llm::{Config, ExpertConfig, LlmError};
 use crate::tensor::Tensor;
 use tilewright_kernels::template::binary::BinaryOp;
@@ -74,7 +74,7 @@ impl Builder<'_> {
         let routed = self.scaled(routed, 1.0 / (width as f32).sqrt())?;
         let name = format!("blk.{layer}.ffn_gate_inp");
         let scale = self.vector(&format!("{name}.scale"), &[width])?;
-        let routed = self.op("router", Binary::new(BinaryOp::Mul), &[routed, scale])?;
+        let routed = self.product("router", routed, scale)?;
         let logits = self.linear(routed, &name, self.experts()?.count)?;
         let inside = self.layer_norm(x, layer, "pre_ffw_norm_2", NormOp::Rms)?;
         let y = self.chosen_by(logits, inside, layer, op, shares)?;
@@ -106,8 +106,8 @@ impl Builder<'_> {
     fn let_through(&mut self, x: TensorId, layer: usize, y: TensorId) -> Result<TensorId, Error> {
         let name = format!("blk.{layer}.ffn_gate_inp_shexp");
         let gate = self.column(x, &name)?;
-        let gate = self.op("open", Unary::new(UnaryOp::Sigmoid), &[gate])?;
-        self.op("gate", Binary::new(BinaryOp::Mul), &[y, gate])
+        let gate = self.unary("open", UnaryOp::Sigmoid, gate)?;
+        self.product("gate", y, gate)
     }
 
     /// The experts of each token, `[tokens, used]`, and their shares, of the same shape.
@@ -119,7 +119,7 @@ impl Builder<'_> {
         shares: Shares,
     ) -> Result<(TensorId, TensorId), Error> {
         let all = match experts.sigmoid {
-            true => self.op("router", Unary::new(UnaryOp::Sigmoid), &[logits])?,
+            true => self.unary("router", UnaryOp::Sigmoid, logits)?,
             false => {
                 let softmax = Softmax { axis: 1, log: false, guarded: false };
                 self.op("router", softmax, &[logits])?
@@ -128,7 +128,7 @@ impl Builder<'_> {
         let mut seen = all;
         if self.has(layer, "exp_probs_b.bias") {
             let bias = self.vector(&format!("blk.{layer}.exp_probs_b.bias"), &[experts.count])?;
-            seen = self.op("router", Binary::new(BinaryOp::Add), &[all, bias])?;
+            seen = self.sum("router", all, bias)?;
         }
         let best = TopK { axis: 1, k: experts.used, largest: true, positions: true };
         let chosen = self.op("router", best, &[seen])?;
@@ -145,7 +145,7 @@ impl Builder<'_> {
             let name = format!("blk.{layer}.ffn_down_exps.scale");
             let scale = self.vector(&name, &[experts.count])?;
             let scale = self.op("router", Gather { axis: 0 }, &[scale, chosen])?;
-            by = self.op("router", Binary::new(BinaryOp::Mul), &[by, scale])?;
+            by = self.product("router", by, scale)?;
         }
         Ok((chosen, self.scaled(by, experts.scale)?))
     }
@@ -188,7 +188,7 @@ impl Builder<'_> {
         let order = self.op("experts", ExpertOrder { experts: experts.count }, &[chosen])?;
         let y = self.op("experts", Gather { axis: 0 }, &[y, order])?;
         let by = self.as_rows(by, 1)?;
-        let y = self.op("experts", Binary::new(BinaryOp::Mul), &[y, by])?;
+        let y = self.product("experts", y, by)?;
         let y = self.split_rows(y, experts.used)?;
         self.op("experts", Reduce { op: ReduceOp::Sum, axis: 1, count: 1 }, &[y])
     }

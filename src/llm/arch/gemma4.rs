@@ -5,10 +5,8 @@
 use super::{Arch, Builder, Decoder, Shares, gemma, gemma3};
 use crate::Error;
 use crate::graph::TensorId;
-use crate::graph::ops::binary::Binary;
 use crate::graph::ops::norm::NormOp;
 use crate::llm::Config;
-use tilewright_kernels::template::binary::BinaryOp;
 
 pub(super) const GEMMA4: Arch = Arch { name: "gemma4", adjust, build };
 
@@ -44,6 +42,6 @@ fn layer_inputs(b: &mut Builder<'_>, x: TensorId) -> Result<Option<TensorId>, Er
     let own = b.scaled(own, (n as f32).sqrt())?;
     let common = b.linear(x, "per_layer_model_proj", all)?;
     let common = b.head_norm(common, "per_layer_proj_norm", n, NormOp::Rms)?;
-    let sum = b.op("layer_inputs", Binary::new(BinaryOp::Add), &[own, common])?;
+    let sum = b.sum("layer_inputs", own, common)?;
     b.scaled(sum, core::f32::consts::FRAC_1_SQRT_2).map(Some)
 }

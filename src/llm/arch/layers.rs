@@ -11,12 +11,10 @@ use crate::graph::ops::glu::{Glu, GluOp};
 use crate::graph::ops::kv_attention::KvAttention;
 use crate::graph::ops::kv_conv::KvConv;
 use crate::graph::ops::norm::{Norm, NormOp};
-use crate::graph::ops::rope::{Rope, RopeStyle};
-use crate::graph::ops::rope_table::{Growth, RopeTable};
 use crate::graph::ops::unary::{Unary, UnaryOp};
 use crate::graph::{Context, Op, TensorId};
 use crate::llm::LlmError;
-use crate::llm::config::{Config, HeadConfig, Scaling};
+use crate::llm::config::{Config, HeadConfig};
 use crate::llm::weights::Weights;
 use crate::tensor::{DType, Tensor};
 use tilewright_kernels::template::binary::BinaryOp;
@@ -114,6 +112,11 @@ impl<'a> Builder<'a> {
         self.caches[self.config.layers + before].clone()
     }
 
+    /// All tensors.
+    pub(super) fn weights(&self) -> &'a Weights {
+        self.weights
+    }
+
     /// Whether a layer has this tensor.
     pub(super) fn has(&self, layer: usize, name: &str) -> bool {
         self.weights.has(&format!("blk.{layer}.{name}"))
@@ -154,13 +157,38 @@ impl<'a> Builder<'a> {
         self.op(name, Embedding, &[matrix, tokens])
     }
 
+    /// A product of elements.
+    pub(super) fn product(
+        &mut self,
+        name: &str,
+        a: TensorId,
+        b: TensorId,
+    ) -> Result<TensorId, Error> {
+        self.op(name, Binary::new(BinaryOp::Mul), &[a, b])
+    }
+
+    /// A sum of elements.
+    pub(super) fn sum(&mut self, name: &str, a: TensorId, b: TensorId) -> Result<TensorId, Error> {
+        self.op(name, Binary::new(BinaryOp::Add), &[a, b])
+    }
+
+    /// A function of elements.
+    pub(super) fn unary(
+        &mut self,
+        name: &str,
+        op: UnaryOp,
+        x: TensorId,
+    ) -> Result<TensorId, Error> {
+        self.op(name, Unary::new(op), &[x])
+    }
+
     /// A tensor times a number.
     pub(super) fn scaled(&mut self, x: TensorId, by: f32) -> Result<TensorId, Error> {
         if by == 1.0 {
             return Ok(x);
         }
         let by = self.constant("", Tensor::from_slice(&[1], &[by])?)?;
-        self.op("scaled", Binary::new(BinaryOp::Mul), &[x, by])
+        self.product("scaled", x, by)
     }
 
     /// A sum, of which the second operand is scaled.
@@ -171,7 +199,7 @@ impl<'a> Builder<'a> {
         by: f32,
     ) -> Result<TensorId, Error> {
         let b = self.scaled(b, by)?;
-        self.op("residual", Binary::new(BinaryOp::Add), &[a, b])
+        self.sum("residual", a, b)
     }
 
     /// Normalises rows, with the scale of a tensor and its bias, if it has one.
@@ -384,68 +412,6 @@ impl<'a> Builder<'a> {
         self.layer_linear(h, layer, &format!("ffn_down{end}"))
     }
 
-    /// The angles of the positions as the metadata and `rope_freqs` say.
-    pub(super) fn rope_table(&mut self) -> Result<TensorId, Error> {
-        self.grown_table(None)
-    }
-
-    /// As [`Builder::rope_table`], for queries that grow.
-    pub(super) fn grown_table(&mut self, growth: Option<Growth>) -> Result<TensorId, Error> {
-        let factors = self.factors("rope_freqs.weight")?;
-        self.factored_table(factors.as_deref(), growth)
-    }
-
-    /// The angles of the positions as the metadata say; `factors` divide those of each pair.
-    pub(super) fn factored_table(
-        &mut self,
-        factors: Option<&[f32]>,
-        growth: Option<Growth>,
-    ) -> Result<TensorId, Error> {
-        let rope = &self.config.rope;
-        let angles = Config::angles(rope.rotated, rope.base, &rope.scaling, factors);
-        self.table(&angles, &rope.scaling, growth)
-    }
-
-    /// The angles of layers with a window, where the context of the training was not extended.
-    pub(super) fn near_table(&mut self) -> Result<TensorId, Error> {
-        let (rope, scaling) = (&self.config.rope, Scaling::Linear(1.0));
-        let base = rope.base_window.unwrap_or(rope.base);
-        let angles = Config::angles(rope.rotated_window, base, &scaling, None);
-        self.table(&angles, &scaling, None)
-    }
-
-    fn table(
-        &mut self,
-        angles: &[f64],
-        scaling: &Scaling,
-        growth: Option<Growth>,
-    ) -> Result<TensorId, Error> {
-        let angles = self.constant("", Tensor::from_slice(&[angles.len()], angles)?)?;
-        let positions = self.positions;
-        let magnitude = self.config.magnitude(scaling);
-        self.op("rope_table", RopeTable { magnitude, growth }, &[positions, angles])
-    }
-
-    /// Factors of the angles that a tensor holds, if it is there.
-    pub(super) fn factors(&self, name: &str) -> Result<Option<Vec<f32>>, Error> {
-        if !self.weights.has(name) {
-            return Ok(None);
-        }
-        let factors = self.weights.get(name, &[self.config.rope.rotated / 2])?;
-        Ok(Some(factors.as_slice::<f32>()?.to_vec()))
-    }
-
-    /// Turns heads of `size` elements by the angles of a table.
-    pub(super) fn rope(
-        &mut self,
-        x: TensorId,
-        table: TensorId,
-        style: RopeStyle,
-        size: usize,
-    ) -> Result<TensorId, Error> {
-        self.op("rope", Rope { style, size }, &[x, table])
-    }
-
     /// Attention of a layer to the positions so far, with a window if one is given; `kept` are its keys and values,
     /// or none if it attends to those of an earlier layer.
     pub(super) fn attention(
@@ -503,8 +469,8 @@ impl<'a> Builder<'a> {
 
     /// As much of `x` as gates let through.
     pub(super) fn opened(&mut self, x: TensorId, gate: TensorId) -> Result<TensorId, Error> {
-        let open = self.op("open", Unary::new(UnaryOp::Sigmoid), &[gate])?;
-        self.op("gate", Binary::new(BinaryOp::Mul), &[x, open])
+        let open = self.unary("open", UnaryOp::Sigmoid, gate)?;
+        self.product("gate", x, open)
     }
 
     /// Columns `first` to `first + n` of a tensor.
@@ -543,9 +509,9 @@ impl<'a> Builder<'a> {
         let name = format!("blk.{layer}.shortconv.in_proj");
         let mut part = |i: usize| self.linear_part(x, &name, all, i * n, n);
         let [before, after, x] = [part(0)?, part(1)?, part(2)?];
-        let x = self.op("gate", Binary::new(BinaryOp::Mul), &[before, x])?;
+        let x = self.product("gate", before, x)?;
         let y = self.taps(x, layer, "shortconv.conv")?;
-        let y = self.op("gate", Binary::new(BinaryOp::Mul), &[after, y])?;
+        let y = self.product("gate", after, y)?;
         self.mixed(layer, y)
     }
 
@@ -582,7 +548,7 @@ impl<'a> Builder<'a> {
         let y = self.linear(x, if own { "output" } else { "token_embd" }, n)?;
         let Some(cap) = self.config.final_softcap else { return Ok(y) };
         let y = self.scaled(y, 1.0 / cap)?;
-        let y = self.op("softcap", Unary::new(UnaryOp::Tanh), &[y])?;
+        let y = self.unary("softcap", UnaryOp::Tanh, y)?;
         self.scaled(y, cap)
     }
 }

@@ -6,6 +6,7 @@ mod decoder;
 mod experts;
 mod layers;
 mod remember;
+mod turn;
 
 use super::{Config, LlmError};
 use crate::Error;

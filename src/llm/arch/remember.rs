@@ -3,14 +3,12 @@
 use super::Builder;
 use crate::Error;
 use crate::graph::TensorId;
-use crate::graph::ops::binary::Binary;
 use crate::graph::ops::glu::{Glu, GluOp};
 use crate::graph::ops::kv_delta::KvDelta;
 use crate::graph::ops::norm::{Norm, NormOp};
-use crate::graph::ops::unary::{Unary, UnaryOp};
+use crate::graph::ops::unary::UnaryOp;
 use crate::llm::config::DeltaConfig;
 use crate::tensor::Tensor;
-use tilewright_kernels::template::binary::BinaryOp;
 
 impl Builder<'_> {
     /// What a layer has in place of attention: queries, keys and values convolved along the positions, queries
@@ -27,7 +25,7 @@ impl Builder<'_> {
         let name = |part: &str| format!("blk.{layer}.{part}");
         let mixed = self.linear(x, &name("attn_qkv"), delta.width())?;
         let mixed = self.taps(mixed, layer, "ssm_conv1d")?;
-        let mixed = self.op("silu", Unary::new(UnaryOp::Silu), &[mixed])?;
+        let mixed = self.unary("silu", UnaryOp::Silu, mixed)?;
         let [q, k] = [self.columns(mixed, 0, keys)?, self.columns(mixed, keys, keys)?];
         let v = self.columns(mixed, 2 * keys, values)?;
         // Results are scaled by the root of a head's size, as scores of attention are.
@@ -35,7 +33,7 @@ impl Builder<'_> {
         let [q, k] = [self.heads_of_length(q, size, length)?, self.heads_of_length(k, size, 1.0)?];
         let decay = self.decay(x, layer, heads)?;
         let rate = self.linear(x, &name("ssm_beta"), heads)?;
-        let rate = self.op("rate", Unary::new(UnaryOp::Sigmoid), &[rate])?;
+        let rate = self.unary("rate", UnaryOp::Sigmoid, rate)?;
         let op = KvDelta { key_heads, cache: self.matrices(layer) };
         let positions = self.positions();
         let y = self.op(&name("delta"), op, &[q, k, v, decay, rate, positions])?;
@@ -52,10 +50,10 @@ impl Builder<'_> {
             .map(|part| self.vector(&format!("blk.{layer}.{part}"), &[heads]));
         let (bias, rate) = (bias?, rate?);
         let step = self.linear(x, &format!("blk.{layer}.ssm_alpha"), heads)?;
-        let step = self.op("step", Binary::new(BinaryOp::Add), &[step, bias])?;
-        let step = self.op("step", Unary::new(UnaryOp::Softplus), &[step])?;
-        let power = self.op("decay", Binary::new(BinaryOp::Mul), &[step, rate])?;
-        self.op("decay", Unary::new(UnaryOp::Exp), &[power])
+        let step = self.sum("step", step, bias)?;
+        let step = self.unary("step", UnaryOp::Softplus, step)?;
+        let power = self.product("decay", step, rate)?;
+        self.unary("decay", UnaryOp::Exp, power)
     }
 
     /// Heads divided by their lengths and multiplied with `length`. A head shorter than the epsilon of norms
