@@ -89,7 +89,8 @@ unsafe fn language(model: Option<&tw_model>) {
     // SAFETY: as above.
     unsafe {
         let text = b"a b";
-        let found = tw_tokenize(model, text.as_ptr().cast(), 3, 0, tokens.as_mut_ptr(), 16, &mut count);
+        let found =
+            tw_tokenize(model, text.as_ptr().cast(), 3, 0, tokens.as_mut_ptr(), 16, &mut count);
         if no_fault(found) && no_fault(tw_llm_new(model, &mut llm)) {
             no_fault(tw_llm_eval(llm.as_ref(), tokens.as_ptr(), count));
         }

@@ -73,7 +73,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     };
     step("format", &mut || {
         cargo_run(&["fmt", "--all", "--check"])?;
-        instruction_set_files()
+        unseen_files()
     })?;
     step("tidy", &mut || tidy::run(&[]))?;
     // Kernels of one instruction set of vectors have all templates: those of the others cost minutes, and say nothing
@@ -136,12 +136,26 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// Formatting of the files that `cargo fmt` does not see, as a macro declares their modules.
-fn instruction_set_files() -> Result<(), String> {
-    let folder = "intrinsics/src/isa";
-    let files = fs::read_dir(folder).map_err(|e| format!("{folder}: {e}"))?;
-    let paths = files.flatten().map(|file| file.path());
-    finish(Command::new("rustfmt").args(["--check", "--edition", "2024"]).args(paths))
+/// Folders with files that Cargo's formatter does not find: macros declare them as modules, or they are outside the
+/// workspace.
+const UNSEEN: [&str; 5] = [
+    "intrinsics/src/isa",
+    "src/graph/ops",
+    "src/llm/arch",
+    "fuzz/fuzz_targets",
+    "benches/peers/rust/src",
+];
+
+/// Checks the format of what Cargo's formatter does not find.
+fn unseen_files() -> Result<(), String> {
+    let mut rustfmt = Command::new("rustfmt");
+    rustfmt.args(["--check", "--edition", "2024"]);
+    for folder in UNSEEN {
+        let files = fs::read_dir(folder).map_err(|e| format!("{folder}: {e}"))?;
+        let paths = files.flatten().map(|file| file.path());
+        rustfmt.args(paths.filter(|path| path.extension().is_some_and(|end| end == "rs")));
+    }
+    finish(&mut rustfmt)
 }
 
 /// A command of Cargo whose result need not be fast, nor dependencies that run meanwhile, macros.

@@ -252,13 +252,8 @@ impl Block {
             c_row: op.result_steps()[2],
             ..MatmulParams::new(rows, op.keys, op.values)
         };
-        let softmax = SoftmaxParams {
-            outer: rows,
-            axis: op.keys,
-            inner: 1,
-            log: false,
-            guarded: op.guarded,
-        };
+        let softmax =
+            SoftmaxParams { outer: rows, axis: op.keys, inner: 1, log: false, guarded: op.guarded };
         Ok(Self {
             rows,
             scores: MatmulPlan::new(isa, &scores)?,

@@ -1,9 +1,7 @@
 //! Element-wise functions of the bits or remainders of two operands.
 
 use super::binary::Broadcast;
-use super::elements::{
-    expect_dtype, floats, is_integer, low_bits, write_floats, write_low_bits,
-};
+use super::elements::{expect_dtype, floats, is_integer, low_bits, write_floats, write_low_bits};
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, View, ViewMut};
 use crate::tensor::{DType, broadcast};
@@ -113,8 +111,7 @@ impl Operator for Bits {
         // The low bits of a result are those of the result of 64 bits, and what a narrow type would shift out is
         // above them.
         let (a, b) = (low_bits(&src[0], name)?, low_bits(&src[1], name)?);
-        let unsigned =
-            matches!(src[0].dtype, DType::U8 | DType::U16 | DType::U32 | DType::U64);
+        let unsigned = matches!(src[0].dtype, DType::U8 | DType::U16 | DType::U32 | DType::U64);
         let of = |a: i64, b: i64| match unsigned {
             true => on!(u64, self.op)(a as u64, b as u64).map(|y| y as i64),
             false => on!(i64, self.op)(a, b),

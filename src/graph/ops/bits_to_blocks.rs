@@ -136,7 +136,8 @@ mod tests {
             let from = UnpackBits { bits, rows, columns, block, code: Code::Linear };
             let blocks = columns.div_ceil(block);
             let mut cx = Context::new();
-            let bytes = |n: usize, by: usize| (0..n).map(|i| (i * by % 251) as u8).collect::<Vec<_>>();
+            let bytes =
+                |n: usize, by: usize| (0..n).map(|i| (i * by % 251) as u8).collect::<Vec<_>>();
             let w = bytes(rows * blocks * block / 8 * bits, 37);
             let scales: Vec<f32> =
                 (0..rows * blocks).map(|i| [0.5, -0.25, 0.125, 0.0][i % 4]).collect();

@@ -251,7 +251,22 @@ mod tests {
 
     #[test]
     fn bytes_are_transposed() {
-        for [h, w] in [[8, 8], [7, 40], [40, 7], [16, 9], [9, 16], [33, 70], [8, 1], [1, 8], [100, 24], [4, 30], [30, 4], [5, 6], [12, 13], [3, 2]] {
+        for [h, w] in [
+            [8, 8],
+            [7, 40],
+            [40, 7],
+            [16, 9],
+            [9, 16],
+            [33, 70],
+            [8, 1],
+            [1, 8],
+            [100, 24],
+            [4, 30],
+            [30, 4],
+            [5, 6],
+            [12, 13],
+            [3, 2],
+        ] {
             let data: Vec<u8> = (0..2 * h * w).map(|i| (i * 7 % 251) as u8).collect();
             let shape = Shape::contiguous(DType::U8, &[2, h, w]).unwrap().transposed(&[0, 2, 1]);
             let mut out = vec![0u8; data.len()];

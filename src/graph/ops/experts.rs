@@ -266,7 +266,8 @@ impl Step for Prepare {
         put(OP, chosen, ends, |slot, place| order[place as usize] = slot as u32)?;
         let tile = scratch.cast::<f32>().wrapping_add(shared.counts() + experts + rows);
         let (ends, order) = (&*ends, &*order);
-        let count = |expert: usize| (ends[expert] - expert.checked_sub(1).map_or(0, |e| ends[e])) as usize;
+        let count =
+            |expert: usize| (ends[expert] - expert.checked_sub(1).map_or(0, |e| ends[e])) as usize;
         for expert in units.clone() {
             // SAFETY: the word of this expert, which no other unit writes.
             unsafe { *dst.cast::<u32>().wrapping_add(expert) = count(expert) as u32 };
@@ -325,7 +326,8 @@ mod tests {
     #[test]
     fn kernels_compute_what_the_reference_does() {
         let (experts, k) = (7, 64);
-        let floats = |n: usize| Tensor::from_slice(&[experts, n, k], &noise(experts * n * k, 7)).unwrap();
+        let floats =
+            |n: usize| Tensor::from_slice(&[experts, n, k], &noise(experts * n * k, 7)).unwrap();
         // Blocks of which all numbers are whole, as those of activations are then.
         let blocks = |n: usize| {
             let blocks = (0..experts * n * k / 32).flat_map(|b| {
@@ -341,7 +343,8 @@ mod tests {
             let chosen = Tensor::from_slice(&[m, c], &chosen(m, c, experts)).unwrap();
             for rows in [m, m * c] {
                 // Of each 32 one is the largest that bytes hold.
-                let mut x: Vec<f32> = noise(rows * k, 5).iter().map(|x| (x * 16.0).round()).collect();
+                let mut x: Vec<f32> =
+                    noise(rows * k, 5).iter().map(|x| (x * 16.0).round()).collect();
                 x.iter_mut().step_by(32).for_each(|x| *x = 127.0);
                 let x = Tensor::from_slice(&[rows, k], &x).unwrap();
                 let mut folded = Context::new();
@@ -371,13 +374,17 @@ mod tests {
     fn what_is_chosen_must_be_there() {
         let mut cx = Context::new();
         let x = cx.constant(Tensor::from_slice(&[1, 2], &[1f32, 2.0]).unwrap()).unwrap();
-        let w = cx.constant(Tensor::from_slice(&[2, 1, 2], &[1f32, 0.0, 0.0, 1.0]).unwrap()).unwrap();
+        let w =
+            cx.constant(Tensor::from_slice(&[2, 1, 2], &[1f32, 0.0, 0.0, 1.0]).unwrap()).unwrap();
         let mut one = |dims: &[usize], of: &[i64]| {
             let of = cx.constant(Tensor::from_slice(dims, of).unwrap()).unwrap();
             let y = cx.op(Experts, &[x, w, of])?;
             let order = cx.op(ExpertOrder { experts: 2 }, &[of])?;
             let order = cx.constant_value(order).unwrap().as_slice::<i32>().unwrap().to_vec();
-            Ok::<_, GraphError>((cx.constant_value(y).unwrap().as_slice::<f32>().unwrap().to_vec(), order))
+            Ok::<_, GraphError>((
+                cx.constant_value(y).unwrap().as_slice::<f32>().unwrap().to_vec(),
+                order,
+            ))
         };
         // By experts: of the first one slot 1, of the second slots 0 and 2.
         assert_eq!(one(&[1, 3], &[1, 0, 1]).unwrap(), (vec![1.0, 2.0, 2.0], vec![1, 0, 2]));

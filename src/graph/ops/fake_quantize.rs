@@ -101,8 +101,14 @@ impl Step for Run {
         // are multiples of 64.
         let (x, y) = unsafe {
             (
-                core::slice::from_raw_parts(src[0].cast::<f32>().add(elements.start), elements.len()),
-                core::slice::from_raw_parts_mut(dst.cast::<f32>().add(elements.start), elements.len()),
+                core::slice::from_raw_parts(
+                    src[0].cast::<f32>().add(elements.start),
+                    elements.len(),
+                ),
+                core::slice::from_raw_parts_mut(
+                    dst.cast::<f32>().add(elements.start),
+                    elements.len(),
+                ),
             )
         };
         fake_quantize(x, y, self.op.scale, self.op.range);
@@ -129,9 +135,18 @@ mod tests {
             (DType::I8, -3, [-128, 127]),
         ] {
             for scale in [0.25f32, 0.3, 1e-3, 7.1e-5, 3e4] {
-                let mut x: Vec<f32> =
-                    (-9000..9000).map(|i| i as f32 * scale * 3.7 + scale * (i % 5) as f32 * 0.125).collect();
-                x.extend([f32::INFINITY, f32::NEG_INFINITY, f32::NAN, f32::MAX, f32::MIN, 0.0, -0.0]);
+                let mut x: Vec<f32> = (-9000..9000)
+                    .map(|i| i as f32 * scale * 3.7 + scale * (i % 5) as f32 * 0.125)
+                    .collect();
+                x.extend([
+                    f32::INFINITY,
+                    f32::NEG_INFINITY,
+                    f32::NAN,
+                    f32::MAX,
+                    f32::MIN,
+                    0.0,
+                    -0.0,
+                ]);
                 x.extend((0..1000).map(|i| (i as f32 + 0.5) * scale));
                 let x = Tensor::from_slice(&[x.len()], &x).unwrap();
                 let mut cx = Context::new();
@@ -157,11 +172,12 @@ mod tests {
 
     #[test]
     fn attributes_are_checked() {
-        let infer = |scale, range| {
-            FakeQuantize { scale, range }.infer(&[Info::plain(DType::F32, vec![3])])
-        };
+        let infer =
+            |scale, range| FakeQuantize { scale, range }.infer(&[Info::plain(DType::F32, vec![3])]);
         assert!(infer(0.1, [-5, 5]).is_ok());
-        for (scale, range) in [(0.0, [0, 1]), (f32::NAN, [0, 1]), (1.0, [2, 1]), (1.0, [0, 1 << 22])] {
+        for (scale, range) in
+            [(0.0, [0, 1]), (f32::NAN, [0, 1]), (1.0, [2, 1]), (1.0, [0, 1 << 22])]
+        {
             assert!(infer(scale, range).is_err());
         }
     }

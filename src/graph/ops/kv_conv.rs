@@ -92,7 +92,8 @@ impl Operator for KvConv {
             _ => false,
         };
         if !fits {
-            let rule = "x must have a row per position, the cache such rows for all taps of each column";
+            let rule =
+                "x must have a row per position, the cache such rows for all taps of each column";
             let cache = [heads, capacity, key_size, value_size];
             let names = ["x", "weights", "positions", "cache"];
             let dims = src.iter().map(|s| &s.dims[..]).chain([&cache[..]]);
@@ -212,7 +213,11 @@ mod tests {
         Arc::new(KvCache::new(shape).unwrap())
     }
 
-    fn convolve(cache: &Arc<KvCache>, x: &[f32], positions: &[i32]) -> Result<Vec<f32>, GraphError> {
+    fn convolve(
+        cache: &Arc<KvCache>,
+        x: &[f32],
+        positions: &[i32],
+    ) -> Result<Vec<f32>, GraphError> {
         let mut cx = Context::new();
         let ids = [
             cx.constant(Tensor::from_slice(&[x.len() / 2, 2], x)?)?,

@@ -39,7 +39,14 @@ const HEADER: usize = 16;
 impl KvDelta {
     /// The cache of so many heads with matrices for keys and values of these sizes.
     pub fn shape(heads: usize, key_size: usize, value_size: usize) -> KvShape {
-        let sizes = DeltaParams { tokens: 0, heads, key_heads: 1, keys: key_size, values: value_size, stride: 0 };
+        let sizes = DeltaParams {
+            tokens: 0,
+            heads,
+            key_heads: 1,
+            keys: key_size,
+            values: value_size,
+            stride: 0,
+        };
         let key_size = sizes.matrix().saturating_add(HEADER);
         KvShape { heads, key_size, value_size: 0, capacity: 1, dtype: DType::F32 }
     }
@@ -193,8 +200,9 @@ mod tests {
     fn operands(first: usize, count: usize) -> Vec<Tensor> {
         let number = |seed: usize, i: usize| ((i * 7919 + seed * 104_729) % 251) as f32 / 250.0;
         let make = |seed: usize, width: usize, from: f32, size: f32| {
-            let data: Vec<f32> =
-                (first * width..(first + count) * width).map(|i| from + size * number(seed, i)).collect();
+            let data: Vec<f32> = (first * width..(first + count) * width)
+                .map(|i| from + size * number(seed, i))
+                .collect();
             Tensor::from_slice(&[count, width], &data).unwrap()
         };
         let positions: Vec<i32> = (first as i32..(first + count) as i32).collect();
@@ -290,6 +298,8 @@ mod tests {
         let other = |shape| KvDelta { cache: Arc::new(KvCache::new(shape).unwrap()), ..op() };
         let e = fits(&other(KvDelta::shape(HEADS, KEYS, 40))).unwrap_err().to_string();
         assert!(e.contains("cache [4, 2, 1296, 0]"), "{e}");
-        assert!(fits(&other(KvShape { capacity: 2, ..KvDelta::shape(HEADS, KEYS, VALUES) })).is_err());
+        assert!(
+            fits(&other(KvShape { capacity: 2, ..KvDelta::shape(HEADS, KEYS, VALUES) })).is_err()
+        );
     }
 }

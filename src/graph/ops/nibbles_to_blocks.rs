@@ -55,9 +55,10 @@ impl Operator for NibblesToBlocks {
         let wanted = scale_dims(&x.dims, Some(self.axis), self.block);
         let fits = |s: &Info| wanted.as_ref() == Some(&s.dims);
         let zero = src.get(2);
-        let Some(rows) = self.rows(&x.dims).filter(|_| {
-            fits(scale) && zero.is_none_or(|z| fits(z) && z.dtype == x.dtype)
-        }) else {
+        let Some(rows) = self
+            .rows(&x.dims)
+            .filter(|_| fits(scale) && zero.is_none_or(|z| fits(z) && z.dtype == x.dtype))
+        else {
             let rule = "a matrix in whole blocks of 32, with one scale and zero point for each";
             return Err(GraphError::mismatch(OP, rule, &[("x", &x.dims), ("scale", &scale.dims)]));
         };
@@ -106,9 +107,13 @@ mod tests {
     #[test]
     fn blocks_are_the_numbers() {
         let (k, n) = (96_usize, 70);
-        for (axis, signed, zeros) in
-            [(0, true, false), (0, true, true), (1, true, true), (1, false, false), (0, false, true)]
-        {
+        for (axis, signed, zeros) in [
+            (0, true, false),
+            (0, true, true),
+            (1, true, true),
+            (1, false, false),
+            (0, false, true),
+        ] {
             let dims = if axis == 0 { [k, n] } else { [n, k] };
             let of_block = if axis == 0 { [k.div_ceil(64), n] } else { [n, k.div_ceil(64)] };
             let mut cx = Context::new();
@@ -136,7 +141,8 @@ mod tests {
             let want: Vec<f32> = (0..n * k).map(|i| floats[at(i / k, i % k)]).collect();
             let found = cx.op(NibblesToBlocks { axis, block: 64 }, &src).unwrap();
             let mut y = vec![0.0; n * k];
-            block::dequantize(DType::U4, cx.constant_value(found).unwrap().bytes(), &mut y).unwrap();
+            block::dequantize(DType::U4, cx.constant_value(found).unwrap().bytes(), &mut y)
+                .unwrap();
             assert_eq!(y, want, "axis {axis}, signed {signed}, zeros {zeros}");
         }
     }

@@ -3,7 +3,9 @@
 use core::ops::Range;
 
 use super::cast::Number;
-use super::elements::{checked_count, expect_dtype, floats, in_order, is_nan, narrow, unravel, write_floats};
+use super::elements::{
+    checked_count, expect_dtype, floats, in_order, is_nan, narrow, unravel, write_floats,
+};
 use super::windows::Windows;
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut, with_element};
@@ -151,7 +153,9 @@ impl Operator for PoolNd {
                 ).to_vec()))?;
                 let out = dst.bytes.chunks_exact_mut(low.len());
                 for (out, at) in out.zip(self.maxima_of(x)?) {
-                    out.copy_from_slice(at.map_or(&low, |at| &x.bytes[at * low.len()..][..low.len()]));
+                    out.copy_from_slice(
+                        at.map_or(&low, |at| &x.bytes[at * low.len()..][..low.len()]),
+                    );
                 }
                 Ok(())
             }

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tilewright_kernels::{Activation, QconvParams, QconvPlan, QdepthwiseParams, QdepthwisePlan};
 
 use super::byte_product::Product;
-use super::conv::{Conv, Sizes};
 use super::conv::lower::{conv_params, depthwise_params};
+use super::conv::{Conv, Sizes};
 use super::requantize::{Requantize, as_bytes, bias, byte, is_bytes, kernel_type, words};
 use super::{LayoutRule, Operator, RuleCx, expect_operands};
 use crate::graph::{GraphError, Info, Layout, LowerCx, Step, View, ViewMut};
@@ -37,7 +37,8 @@ impl QConv {
         let Ok(s) = self.conv.sizes(&src[0].dims, &src[1].dims) else { return false };
         let taps = s.window[0].saturating_mul(s.window[1]);
         // Sizes for which a sum cannot leave the range of its type.
-        let short = (s.c / self.conv.groups).saturating_mul(taps) <= i32::MAX as usize / (255 * 255);
+        let short =
+            (s.c / self.conv.groups).saturating_mul(taps) <= i32::MAX as usize / (255 * 255);
         constant[1..].iter().all(|c| *c)
             && s.n * s.output[0] * s.output[1] > 0
             && (self.is_depthwise(&s) || short)
@@ -146,7 +147,12 @@ impl Operator for QConv {
         // Panels are cut by what a pass takes at once as well as by the instruction set.
         let format = format!(
             "qconv {} {terms} {zeros} g{} {:?} {:?} {} {}",
-            plan.kernel_name(), op.groups, op.dilation, plan.cut(), cx.src[0].layout, cx.isa
+            plan.kernel_name(),
+            op.groups,
+            op.dilation,
+            plan.cut(),
+            cx.src[0].layout,
+            cx.isa
         );
         let weights =
             cx.pack(1, &format, plan.weights_len() * size_of::<i32>(), |source, out| {

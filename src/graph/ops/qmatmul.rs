@@ -119,7 +119,8 @@ impl QMatMul {
         // Rows of `a` that follow each other and meet the same `b` are one product.
         let missing = s.batch.len() - b.len();
         let own = |i: &usize| *i >= missing && b[*i - missing] == s.batch[*i];
-        let each = (0..s.batch.len()).rev().find(|i| own(i) && s.batch[*i] > 1).map_or(0, |i| i + 1);
+        let each =
+            (0..s.batch.len()).rev().find(|i| own(i) && s.batch[*i] > 1).map_or(0, |i| i + 1);
         let [batch, shared] =
             [&s.batch[..each], &s.batch[each..]].map(|d| d.iter().product::<usize>());
         if *a != s.batch[..] || b.iter().product::<usize>() != batch || !bias_known {
@@ -305,7 +306,8 @@ mod tests {
             bounds: [-128, 127],
         };
         let bytes = |dims: &[usize]| {
-            let all: Vec<u8> = (0..dims.iter().product::<usize>()).map(|j| (j * 73 % 251) as u8).collect();
+            let all: Vec<u8> =
+                (0..dims.iter().product::<usize>()).map(|j| (j * 73 % 251) as u8).collect();
             Tensor::from_bytes(DType::U8, dims, &all).unwrap()
         };
         for (transposed_b, a, b, has_kernel) in [

@@ -98,7 +98,8 @@ mod tests {
         let m = positions.len();
         let positions = cx.constant(Tensor::from_slice(&[m], positions).unwrap()).unwrap();
         let angles = cx.constant(Tensor::from_slice(&[2], &[FRAC_PI_2, 0.0]).unwrap()).unwrap();
-        let table = cx.op(RopeTable { magnitude: 1.0, growth: None }, &[positions, angles]).unwrap();
+        let table =
+            cx.op(RopeTable { magnitude: 1.0, growth: None }, &[positions, angles]).unwrap();
         let x = cx.constant(Tensor::from_slice(&[m, x.len() / m], x).unwrap()).unwrap();
         let y = cx.op(Rope { style, size }, &[x, table]).unwrap();
         let y = cx.constant_value(y).unwrap().as_slice::<f32>().unwrap().to_vec();

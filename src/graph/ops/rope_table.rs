@@ -50,7 +50,8 @@ impl Operator for RopeTable {
             }
         }
         if self.growth.is_some_and(|g| !g.scale.is_finite() || g.every == 0) {
-            let (attribute, reason) = ("growth", "its scale must be finite, and positions be there");
+            let (attribute, reason) =
+                ("growth", "its scale must be finite, and positions be there");
             return Err(GraphError::InvalidAttribute { op: OP, attribute, reason: reason.into() });
         }
         if !self.magnitude.is_finite() {

@@ -33,8 +33,25 @@ fn main() {
             // SAFETY: the three matrices are dense and have the lengths that the sizes say.
             unsafe {
                 gemm::gemm(
-                    m, n, k, c, one, row(n), false, a, one, row(k), b, one, row(n), 0.0, 1.0,
-                    false, false, false, gemm::Parallelism::None,
+                    m,
+                    n,
+                    k,
+                    c,
+                    one,
+                    row(n),
+                    false,
+                    a,
+                    one,
+                    row(k),
+                    b,
+                    one,
+                    row(n),
+                    0.0,
+                    1.0,
+                    false,
+                    false,
+                    false,
+                    gemm::Parallelism::None,
                 );
             }
         });
