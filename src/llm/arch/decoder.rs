@@ -165,7 +165,7 @@ impl Builder<'_> {
                 None if blocks.pre_norms => self.wanted(layer, h)?,
                 None => x,
             };
-            let h = match blocks.experts.filter(|_| self.has(layer, "ffn_gate_inp.weight")) {
+            let h = match blocks.experts.filter(|_| self.has_experts(layer)) {
                 Some(shares) if blocks.beside => self.beside(x, h, layer, blocks.gate, shares)?,
                 Some(shares) => self.mixture(h, layer, blocks.gate, shares)?,
                 None => self.gated(h, layer, blocks.gate)?,
@@ -183,6 +183,12 @@ impl Builder<'_> {
         let x = self.norm(x, blocks.last_norm, blocks.norm)?;
         let x = self.scaled(x, blocks.logit_scale)?;
         self.logits(x)
+    }
+
+    /// Whether a layer has a router, of a model with experts or without a network for it.
+    fn has_experts(&self, layer: usize) -> bool {
+        let expected = self.config().experts.is_some() || !self.has(layer, "ffn_gate.weight");
+        expected && self.has(layer, "ffn_gate_inp.weight")
     }
 
     /// Queries, keys and values of `h`, turned; what they attend to, of the tokens that are wanted.
