@@ -110,7 +110,7 @@ pub(super) fn ready(
         let source = source.storage();
         let bytes = source.len() / products.max(1);
         for (i, packed) in packed.chunks_exact_mut(each).enumerate() {
-            pack(&plan, &source.part(i * bytes..(i + 1) * bytes)?, packed, cx.threads)?;
+            pack(&plan, (source, i * bytes), packed, cx.threads)?;
         }
         Ok(())
     })?;
@@ -149,10 +149,10 @@ pub(crate) fn format(dtype: DType) -> Option<BlockFormat> {
 const PACK: usize = 1 << 20;
 const READ: usize = 256 << 10;
 
-/// Packs all panels, on several threads where there are many.
+/// Packs all panels, on several threads where there are many. `source` is where they are, and from which byte on.
 fn pack(
     plan: &BlockMatmulPlan,
-    source: &Storage,
+    source: (&Storage, usize),
     packed: &mut [u8],
     threads: usize,
 ) -> Result<(), GraphError> {
@@ -179,7 +179,7 @@ fn pack(
 /// Packs panels from `first` on, a few at a time, so that what is read of them stays in a cache.
 fn pack_part(
     plan: &BlockMatmulPlan,
-    source: &Storage,
+    (source, from): (&Storage, usize),
     packed: &mut [u8],
     first: usize,
 ) -> Result<(), GraphError> {
@@ -190,7 +190,7 @@ fn pack_part(
         let panels = first + i * each..first + i * each + packed.len() / bytes;
         let count = (panels.end * rows).min(plan.params().n) - panels.start * rows;
         let part = &mut buffer[..count * plan.row_bytes()];
-        source.read_at(panels.start * bytes, part)?;
+        source.read_at(from + panels.start * bytes, part)?;
         plan.pack(panels, part, packed)?;
     }
     Ok(())
