@@ -304,6 +304,9 @@ impl Config {
     }
 
     /// Heads of keys and values of a layer, which attends.
+    ///
+    /// # Panics
+    /// If there is no such layer.
     pub fn heads_of(&self, layer: usize) -> HeadConfig {
         let [key_size, value_size] = match self.window_of(layer) {
             Some(_) => self.head_sizes_window,
