@@ -349,6 +349,20 @@ fn a_text_is_the_same_whatever_it_is_cut_into() {
     }
 }
 
+/// Two products read the rows of experts, which are quantised once.
+#[test]
+fn rows_of_experts_are_quantised_once() {
+    let options = LlmOptions { threads: Some(1), profile: true, ..LlmOptions::default() };
+    let llm = Llm::from_bytes(model("qwen3moe", &QWEN3MOE), options).unwrap();
+    let mut session = llm.session().unwrap();
+    session.eval(&TOKENS).unwrap();
+    let steps = |part: &str| {
+        let name = format!("blk.1.ffn_{part}_exps");
+        session.profile().iter().filter(|row| row.name == name).count()
+    };
+    assert_eq!([steps("gate"), steps("up"), steps("down")], [2, 1, 2]);
+}
+
 #[test]
 fn weights_are_brought_into_order_once() {
     let options = LlmOptions { threads: Some(1), profile: true, ..LlmOptions::default() };

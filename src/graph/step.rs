@@ -64,8 +64,8 @@ pub trait Step: Send + Sync {
         false
     }
 
-    /// For a step before others, whose result depends on operand 0 only: what is computed of it. Records
-    /// with one operand 0 whose steps before them say the same share that step.
+    /// For a step before others: what is computed of the operands that it [reads](Step::reads). Records with the same
+    /// of these whose steps before them say the same share that step.
     fn shared(&self) -> Option<String> {
         None
     }

@@ -227,6 +227,13 @@ impl Step for Prepare {
         "quantize_rows".to_owned()
     }
 
+    fn shared(&self) -> Option<String> {
+        let Shared { plan, experts, each } = &*self.0;
+        // Experts with one row may have it in another form.
+        let forms = [plan.workspace_form(), plan.with_rows(1).workspace_form()];
+        Some(format!("{experts} {each:?} {forms:?}"))
+    }
+
     fn units(&self) -> usize {
         self.0.experts
     }
