@@ -513,10 +513,13 @@ impl Slots {
             let before = lowered.get(&id).map_or(&[][..], |l| &l.before);
             for (i, (before, bytes)) in before.iter().enumerate() {
                 let new = spans.len();
-                let read = record.src().iter().enumerate().filter(|(i, _)| before.reads(*i));
-                let of: Vec<TensorId> = read.map(|(_, s)| *s).collect();
                 let at = match before.shared() {
-                    Some(key) => *shared.entry((key, of, *bytes)).or_insert(new),
+                    Some(key) => {
+                        let read = record.src().iter().enumerate();
+                        let read = read.filter(|(i, _)| before.reads(*i)).map(|(_, s)| *s);
+                        let key = (key, read.collect::<Vec<TensorId>>(), *bytes);
+                        *shared.entry(key).or_insert(new)
+                    }
                     None => new,
                 };
                 workspaces.entry(id).or_insert_with(Vec::new).push(at);

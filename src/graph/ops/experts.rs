@@ -209,10 +209,10 @@ impl Step for Products {
                 scratch: scratch.cast(),
                 y: dst.cast::<f32>().wrapping_add(row * n),
             };
-            // SAFETY: the counts add up to the rows of the result, so the rows of the expert exist; the step before
-            // has written all of its workspace, which begins where the others' end; the weights are those of
-            // as many experts; scratch memory is enough for any number of rows; the rest is as the caller
-            // promises.
+            // SAFETY: the counts add up to the rows of the result, or are 0 where a choice was wrong, so the rows of
+            // the expert exist; the step before has written all of its workspace, which begins where the others'
+            // end; the weights are those of as many experts; scratch memory is enough for any number of rows; the
+            // rest is as the caller promises.
             unsafe { plan.run_panels(&operands, panels.clone()) };
         });
         Ok(())
@@ -242,7 +242,7 @@ impl Step for Prepare {
     fn scratch_bytes(&self) -> usize {
         let Shared { plan, experts, .. } = &*self.0;
         let tile = plan.columns().saturating_mul(plan.params().k);
-        (self.0.counts() + self.0.rows() + experts).saturating_add(tile) * size_of::<f32>()
+        (self.0.rows() + experts).saturating_add(tile) * size_of::<f32>()
     }
 
     fn reads(&self, i: usize) -> bool {
@@ -270,8 +270,12 @@ impl Step for Prepare {
                 slice::from_raw_parts_mut(words.wrapping_add(experts), rows),
             )
         };
-        put(OP, chosen, ends, |slot, place| order[place as usize] = slot as u32)?;
-        let tile = scratch.cast::<f32>().wrapping_add(shared.counts() + experts + rows);
+        let outcome = put(OP, chosen, ends, |slot, place| order[place as usize] = slot as u32);
+        if outcome.is_err() {
+            // The next step runs all the same: no expert has rows then.
+            ends.fill(0);
+        }
+        let tile = scratch.cast::<f32>().wrapping_add(experts + rows);
         let (ends, order) = (&*ends, &*order);
         let count =
             |expert: usize| (ends[expert] - expert.checked_sub(1).map_or(0, |e| ends[e])) as usize;
@@ -304,7 +308,7 @@ impl Step for Prepare {
                 unsafe { plan.prepare(begin, workspace, unit..unit + 1) };
             }
         });
-        Ok(())
+        outcome
     }
 }
 
@@ -398,5 +402,31 @@ mod tests {
         assert!(one(&[1, 1], &[2]).is_err());
         assert!(one(&[1, 1], &[-1]).is_err());
         assert!(one(&[2, 2], &[0, 0, 0, 0]).is_err(), "x has one row");
+    }
+
+    #[test]
+    fn what_is_chosen_when_it_runs_must_be_there() {
+        let (experts, k, n) = (3, 32, 40);
+        let w = Tensor::from_slice(&[experts, n, k], &noise(experts * n * k, 7)).unwrap();
+        let x = Tensor::from_slice(&[5, k], &noise(5 * k, 5)).unwrap();
+        for threads in [1, 2] {
+            let mut cx = Context::new();
+            let x_in = cx.input("x", DType::F32, &[5, k]).unwrap();
+            let of = cx.input("chosen", DType::I64, &[5, 2]).unwrap();
+            let w = cx.constant(w.clone()).unwrap();
+            let y = cx.op(Experts, &[x_in, w, of]).unwrap();
+            let mut executor = Executor::new(Isa::best(), threads).unwrap();
+            let plan = executor.plan(&mut cx, &[y]).unwrap();
+            for (wrong, at) in [(3, 0), (-1, 4), (i64::MAX, 9), (i64::MIN, 5)] {
+                let mut chosen = [0, 1, 2, 0, 1, 2, 0, 1, 2, 0];
+                let good = Tensor::from_slice(&[5, 2], &chosen).unwrap();
+                chosen[at] = wrong;
+                let bad = Tensor::from_slice(&[5, 2], &chosen).unwrap();
+                let first = executor.run(&plan, &[&x, &good][..], None).unwrap();
+                assert!(executor.run(&plan, &[&x, &bad][..], None).is_err(), "{wrong} at {at}");
+                let again = executor.run(&plan, &[&x, &good][..], None).unwrap();
+                assert_eq!(first[0].bytes(), again[0].bytes());
+            }
+        }
     }
 }
