@@ -133,7 +133,34 @@ macro_rules! tile_avx2_i8 {
                 $crate::arch::_mm256_castps_si256($a), $crate::arch::_mm256_castps_si256($b)));
         unsafe { core::arch::asm!("/* {0} */", inout(ymm_reg) c, options(nomem, nostack, preserves_flags)) };
         $crate::arch::_mm256_castsi256_ps(c) }};
+    // SAFETY (2 memory arms): the verb's caller owns 16 bytes there.
+    (VWIDE8 $p:expr, $flip:expr) => { $crate::arch::_mm256_xor_ps($flip, $crate::arch::_mm256_castsi256_ps(
+        $crate::arch::_mm256_cvtepu8_epi16(unsafe { $crate::arch::_mm_loadu_si128($p.cast()) }))) };
+    (VZIPPED16 $a:expr, $b:expr) => { $crate::arch::_mm256_castsi256_ps($crate::arch::_mm256_packs_epi32(
+        $crate::arch::_mm256_cvtps_epi32($a), $crate::arch::_mm256_cvtps_epi32($b))) };
+    (VSTORE_ZIPPED8 $p:expr, $x:expr, $lo:expr, $zero:expr) => {{
+        let x = $crate::arch::_mm256_max_epi16(
+            $crate::arch::_mm256_castps_si256($x), $crate::arch::_mm256_castps_si256($lo));
+        let x = $crate::arch::_mm256_and_si256($crate::arch::_mm256_set1_epi16(0xff),
+            $crate::arch::_mm256_add_epi16(x, $crate::arch::_mm256_castps_si256($zero)));
+        unsafe { $crate::arch::_mm_storeu_si128($p.cast(), $crate::arch::_mm_packus_epi16(
+            $crate::arch::_mm256_castsi256_si128(x), $crate::arch::_mm256_extracti128_si256::<1>(x))) } }};
+    (VZIP_LO $a:expr, $b:expr) => { $crate::arch::_mm256_castsi256_ps($crate::arch::_mm256_unpacklo_epi16(
+        $crate::arch::_mm256_castps_si256($a), $crate::arch::_mm256_castps_si256($b))) };
+    (VZIP_HI $a:expr, $b:expr) => { $crate::arch::_mm256_castsi256_ps($crate::arch::_mm256_unpackhi_epi16(
+        $crate::arch::_mm256_castps_si256($a), $crate::arch::_mm256_castps_si256($b))) };
+    (VQUADS $p:expr, $far:expr) => { $crate::tile_avx2_block!(VQUADS $p, $far) };
+    (VHIDDEN $p:expr) => { <$crate::tile_avx2_f32!(STEPS)>::hold_pointer($p) };
     (COMPUTE $($verb:tt)*) => { $crate::tile_default!(tile_avx2_i8 COMPUTE $($verb)*) };
+    ($($verb:tt)*) => { $crate::tile_avx2_f32!($($verb)*) };
+}
+
+/// The tile macro of AVX2 for bytes of which the right ones are cut so that no pair of products saturates.
+#[macro_export]
+macro_rules! tile_avx2_u8 {
+    (VFMA $a:expr, $b:expr, $c:expr) => { $crate::tile_avx2_block!(VPAIRS
+        $crate::arch::_mm256_castps_si256($a), $crate::arch::_mm256_castps_si256($b), $c) };
+    (COMPUTE $($verb:tt)*) => { $crate::tile_default!(tile_avx2_u8 COMPUTE $($verb)*) };
     ($($verb:tt)*) => { $crate::tile_avx2_f32!($($verb)*) };
 }
 

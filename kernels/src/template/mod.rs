@@ -123,6 +123,8 @@ pub mod qdepthwise;
 #[cfg(any(feature = "alloc", test))]
 pub(crate) mod qdepthwise_dot;
 #[cfg(any(feature = "alloc", test))]
+pub(crate) mod qdepthwise_pairs;
+#[cfg(any(feature = "alloc", test))]
 pub mod qelement;
 #[cfg(test)]
 mod qelement_tests;
@@ -170,7 +172,7 @@ mod winograd_tests;
 pub(crate) mod winograd_tile;
 
 #[cfg(any(feature = "alloc", test))]
-pub(crate) use dot_tile::row as dot_row;
+pub(crate) use dot_tile::{bytes_row, row as dot_row};
 
 #[cfg(any(feature = "alloc", test))]
 /// The kernels of dot products that an instruction set itself has.

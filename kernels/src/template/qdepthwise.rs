@@ -5,11 +5,12 @@
 //! for which one may not be are refused. The bias is added in two parts, of which the second is a
 //! multiple of 256, so that sum and bias are rounded to `f32` once, as the definition does.
 //!
-//! Where the instruction set has dot products of bytes that suit the filter, `qdepthwise_dot` computes
-//! the same sums as integers.
+//! Where the instruction set has products of bytes or of pairs of 16 bits that suit the filter, `qdepthwise_dot` and
+//! `qdepthwise_pairs` compute the same sums as integers.
 
 use super::depthwise::DepthwiseParams;
-use super::qdepthwise_dot::{self, BLOCK_WORDS, PLACES};
+use super::qdepthwise_dot::{self, PLACES};
+use super::qdepthwise_pairs;
 use super::qmatmul::{check_columns, check_type, check_zero_points, column};
 use super::window::{ByteWindow, Window, WindowArgs, WindowKernel, WindowSizes};
 use super::window_kernel::*;
@@ -50,8 +51,17 @@ pub struct QdepthwisePlan {
     window: Window,
     kernels: [WindowKernel<u8>; 2],
     bytes: ByteWindow,
-    /// Whether the kernels are those of dot products.
-    dots: bool,
+    way: Way,
+}
+
+/// What the kernels multiply.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    Floats,
+    /// Words of four bytes.
+    Dots,
+    /// Words of two integers of 16 bits.
+    Pairs,
 }
 
 /// Numbers per channel that follow the sums: the two parts of the bias, and the scale.
@@ -96,18 +106,22 @@ impl QdepthwisePlan {
             });
         }
         let sizes = WindowSizes::from(&p.conv);
-        let dot_kernels = qdepthwise_dot::kernels(isa);
-        let few = p.terms == 1 && sizes.kernel == [3, 3] && sizes.dilation[1] == 1;
-        let dots = few && matches!(sizes.stride[1], 1 | 2) && !dot_kernels.is_empty();
-        if dots {
-            let window = Window::new(OP, sizes, false, dot_kernels.len())?;
-            let kernels = window.runs.map(|run| dot_kernels[run.width - 1][sizes.stride[1] - 1]);
-            return Ok(Self { params: *p, isa, window, kernels, bytes, dots });
+        let usual = sizes.kernel == [3, 3] && sizes.dilation[1] == 1 && sizes.stride[1] <= 2;
+        let ways = [
+            (Way::Dots, p.terms == 1, qdepthwise_dot::kernels(isa)),
+            (Way::Pairs, true, qdepthwise_pairs::kernels(isa)),
+        ];
+        for (way, fits, kernels) in ways {
+            if usual && fits && !kernels.is_empty() {
+                let window = Window::new(OP, sizes, false, kernels.len())?;
+                let kernels = window.runs.map(|run| kernels[run.width - 1][sizes.stride[1] - 1]);
+                return Ok(Self { params: *p, isa, window, kernels, bytes, way });
+            }
         }
         let kernels = kernels(isa);
         let window = Window::new(OP, sizes, false, kernels.len())?;
         let kernels = window.kernels(kernels);
-        Ok(Self { params: *p, isa, window, kernels, bytes, dots })
+        Ok(Self { params: *p, isa, window, kernels, bytes, way: Way::Floats })
     }
 
     /// The parameters it was made for.
@@ -133,7 +147,11 @@ impl QdepthwisePlan {
     /// Elements of the packed weights of a block of channels.
     fn block_words(&self) -> usize {
         let [f_h, f_w] = self.window.sizes.kernel;
-        if self.dots { BLOCK_WORDS } else { f_h * f_w * C_BLOCK }
+        match self.way {
+            Way::Floats => f_h * f_w * C_BLOCK,
+            Way::Dots => qdepthwise_dot::BLOCK_WORDS,
+            Way::Pairs => qdepthwise_pairs::BLOCK_WORDS,
+        }
     }
 
     /// Elements of what follows the sums.
@@ -195,28 +213,28 @@ impl QdepthwisePlan {
         let words = self.block_words();
         for (i, y) in dst[..self.weights_len()].iter_mut().enumerate() {
             let (block, row, lane) = (i / words, i % words / C_BLOCK, i % C_BLOCK);
-            let c = block * C_BLOCK + lane;
-            *y = if self.dots {
-                f32::from_bits(self.dot_word(row, |tap| weight(c, tap)) as u32)
-            } else {
-                weight(c, row) as f32
+            let word = |c: usize| self.word(row, |tap| weight(block * C_BLOCK + c, tap));
+            *y = match self.way {
+                Way::Floats => weight(block * C_BLOCK + lane, row) as f32,
+                Way::Dots => f32::from_bits(word(lane) as u32),
+                Way::Pairs => f32::from_bits(word(qdepthwise_pairs::channel(lane)) as u32),
             };
         }
         Ok(())
     }
 
-    /// Row `row` of the packed weights of a channel for the kernels of dot products.
-    fn dot_word(&self, row: usize, weight: impl Fn(usize) -> i32) -> i32 {
-        let (filter_row, place) = (row / PLACES, row % PLACES);
-        if filter_row < 3 {
-            return qdepthwise_dot::word(
-                [0, 1, 2].map(|s| weight(filter_row * 3 + s) as i8),
-                place,
-            );
+    /// Row `row` of the packed weights of a channel for the kernels of integers.
+    fn word(&self, row: usize, weight: impl Fn(usize) -> i32) -> i32 {
+        if (row + 1) * C_BLOCK == self.block_words() {
+            // The kernels multiply unsigned bytes.
+            let flip = if self.params.x == Dtype::I8 { 128 } else { 0 };
+            return -(self.params.x_zero_point + flip) * (0..9).map(weight).sum::<i32>();
         }
-        // The kernels multiply unsigned bytes.
-        let flip = if self.params.x == Dtype::I8 { 128 } else { 0 };
-        -(self.params.x_zero_point + flip) * (0..9).map(weight).sum::<i32>()
+        if self.way == Way::Pairs {
+            return qdepthwise_pairs::word(weight, row);
+        }
+        let (filter_row, place) = (row / PLACES, row % PLACES);
+        qdepthwise_dot::word([0, 1, 2].map(|s| weight(filter_row * 3 + s) as i8), place)
     }
 
     /// Prepares what follows the sums. The zero point of `columns` is that of the plan's parameters;
@@ -243,7 +261,7 @@ impl QdepthwisePlan {
             let bias = columns.bias.get(k).copied().unwrap_or(0);
             let (low, at) = (bias & 255, k / C_BLOCK * COLUMNS * C_BLOCK + k % C_BLOCK);
             // 23 bits and a power of two: both parts are exact.
-            dst[at] = if self.dots { f32::from_bits(low as u32) } else { low as f32 };
+            dst[at] = if self.way == Way::Floats { low as f32 } else { f32::from_bits(low as u32) };
             dst[at + C_BLOCK] = (i64::from(bias) - i64::from(low)) as f32;
             dst[at + 2 * C_BLOCK] = column(columns, k).0;
         }
@@ -317,10 +335,20 @@ impl QdepthwisePlan {
 }
 
 macro_rules! qdepthwise_row {
+    // Windows of 3 x 3 have kernels of integers there.
+    ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes 8, $($rest:tt)*) => {
+        qdepthwise_row! { @ $id $tile $isa $isa_name 8 $feat [] }
+    };
+    ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes 16, $($rest:tt)*) => {
+        qdepthwise_row! { @ $id $tile $isa $isa_name 16 $feat [] }
+    };
     ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $l:tt, $($rest:tt)*) => {
+        qdepthwise_row! { @ $id $tile $isa $isa_name $l $feat [[3 1] [3 2]] }
+    };
+    (@ $id:ident $tile:ident $isa:ident $isa_name:ident $l:tt $feat:tt $sizes:tt) => {
         mod $id {
             use super::*;
-            window_kernels! { qdw "qdepthwise", $tile $isa $isa_name $l $feat, [[3 1] [3 2]] }
+            window_kernels! { qdw "qdepthwise", $tile $isa $isa_name $l $feat, $sizes }
         }
     };
 }

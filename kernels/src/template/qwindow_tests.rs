@@ -6,7 +6,7 @@ use super::pool::{PoolOp, PoolParams};
 use super::qdepthwise::{QdepthwiseParams, QdepthwisePlan};
 use super::qmatmul_tests::{bytes, values};
 use super::qpool::{QpoolParams, QpoolPlan};
-use super::{qdepthwise, qdepthwise_dot, qpool};
+use super::{qdepthwise, qdepthwise_dot, qdepthwise_pairs, qpool};
 use crate::pack::blocked_index;
 use crate::quant::{Bytes, QuantColumns, QuantOutput};
 use crate::testing::{Numbers, Place, skip};
@@ -219,8 +219,10 @@ macro_rules! dot_conformance {
             use super::*;
 
             #[test]
-            fn depthwise_convolutions_by_dot_products_are_exact() {
-                if !qdepthwise_dot::kernels(Isa::$isa).is_empty() && !skip(Isa::$isa) {
+            fn depthwise_convolutions_by_integers_are_exact() {
+                let all =
+                    [qdepthwise_dot::kernels(Isa::$isa), qdepthwise_pairs::kernels(Isa::$isa)];
+                if !all.concat().is_empty() && !skip(Isa::$isa) {
                     depthwises(Isa::$isa);
                 }
             }
