@@ -51,7 +51,10 @@ impl Dtype {
 pub enum Word {
     /// Four bytes, those of the left operand unsigned, those of the right one signed.
     U8x4,
-    /// The same, but in the right operand the words of each column of two steps of the reduction lie
+    /// The same, but neighbouring products are added up in 16 bits, which saturate: in the right operand
+    /// no two neighbours add up to more than 128, and what is left of those that would is a step of its own.
+    U8x4Saturating,
+    /// As [`Word::U8x4`], but in the right operand the words of each column of two steps of the reduction lie
     /// side by side, and reductions have a multiple of four words.
     U8x4Pairs,
     /// Four signed bytes.
@@ -78,7 +81,7 @@ impl Word {
     /// Elements per word.
     pub const fn group(self) -> usize {
         match self {
-            Self::U8x4 | Self::U8x4Pairs | Self::S8x4 => 4,
+            Self::U8x4 | Self::U8x4Saturating | Self::U8x4Pairs | Self::S8x4 => 4,
             Self::S16x2 | Self::S16x2Halves | Self::F16x2Halves | Self::Bf16x2 => 2,
             Self::F32x1 => 1,
         }
@@ -88,6 +91,11 @@ impl Word {
     /// second ones.
     pub const fn in_halves(self) -> bool {
         matches!(self, Self::S16x2Halves | Self::F16x2Halves)
+    }
+
+    /// Whether sums of neighbouring products saturate.
+    pub const fn saturates(self) -> bool {
+        matches!(self, Self::U8x4Saturating)
     }
 
     /// Words of the reduction that a kernel takes at once: what there is not is zero.

@@ -175,6 +175,7 @@ macro_rules! peak_row {
     };
 }
 tilewright_intrinsics::for_each_tile!(peak_row, i8);
+tilewright_intrinsics::for_each_tile!(peak_row, u8);
 tilewright_intrinsics::for_each_tile!(peak_row, f16);
 tilewright_intrinsics::for_each_tile!(peak_row, bf16);
 
@@ -189,7 +190,10 @@ pub fn peak(isa: Isa, dtype: Dtype, steps: usize) -> Result<f64, KernelError> {
     if !matches!(dtype, Dtype::I8 | Dtype::F16 | Dtype::Bf16) {
         return Err(KernelError::Unsupported { op: "peak", what: "this type" });
     }
-    let row = crate::template::dot_row(isa, dtype);
+    let row = match dtype {
+        Dtype::I8 => crate::template::bytes_row(isa, true),
+        _ => crate::template::dot_row(isa, dtype),
+    };
     let (isa, dtype) = (row.kernels[0].info.isa, row.kernels[0].info.dtype);
     let operand = [0.0f32; 9 * 16];
     macro_rules! row {
@@ -202,6 +206,7 @@ pub fn peak(isa: Isa, dtype: Dtype, steps: usize) -> Result<f64, KernelError> {
         };
     }
     tilewright_intrinsics::for_each_tile!(row, i8);
+    tilewright_intrinsics::for_each_tile!(row, u8);
     tilewright_intrinsics::for_each_tile!(row, f16);
     tilewright_intrinsics::for_each_tile!(row, bf16);
     // A lane that takes several words of a column is of several rows, too.
@@ -223,7 +228,7 @@ mod tests {
             for case in cases.iter_mut().filter(|c| c.flop < 5e6) {
                 case.run();
             }
-            assert!(cases.iter().any(|c| c.name().starts_with("conv_i8_3x3/16x48x16/dot_i8_")));
+            assert!(cases.iter().any(|c| c.name().starts_with("conv_i8_3x3/16x48x16/dot_")));
         }
     }
 }

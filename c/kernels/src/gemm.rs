@@ -230,6 +230,7 @@ pub unsafe extern "C" fn tw_qgemm_new(
                 a: quant.x,
                 b: quant.w,
                 b_zero_point: quant.terms != 0,
+                small: false,
                 output: quant.output,
             };
             Ok(quant.kernel(QmatmulPlan::new(isa(gemm.isa)?, &params)?, params.sizes.n))

@@ -37,6 +37,7 @@ pub unsafe extern "C" fn tw_qconv_new(
                 x_zero_point: quant.x_zero_point,
                 w: quant.w,
                 terms: quant.terms.max(1),
+                small: false,
                 output: quant.output,
             };
             Ok(quant.kernel(QconvPlan::new(isa(window.isa)?, &params)?, params.conv.c_out))

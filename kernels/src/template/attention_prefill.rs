@@ -471,6 +471,7 @@ impl Blocks {
                         segments: &[0],
                         words: p.k,
                         b: p.b.wrapping_add(i * p.next.b),
+                        spare: core::ptr::null(),
                         bias: ZEROS.as_ptr(),
                         scale: none,
                         shift: none,

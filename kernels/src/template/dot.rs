@@ -5,7 +5,8 @@
 //! bias to its result in registers. A group of panels that fits half of the L2 cache meets all
 //! tiles before the next group, and a tile, which fits the L1 cache, all panels of the group.
 
-use super::dot_division::Division;
+use super::dot_convert::spare_words;
+use super::dot_division::{Division, Panel};
 use super::dot_tile::{DotArgs, DotRow, Finish};
 use super::matmul_params::{MatmulForm, MatmulParams};
 use super::unary::UnaryKernel;
@@ -121,7 +122,9 @@ impl WordProduct {
         let a_stride = 16 * (lines + usize::from(lines.is_multiple_of(8)));
         let too_large = || KernelError::TooLarge { op };
         let padded = sizes.n.checked_add(1024).ok_or_else(too_large)?;
-        checked_len(op, &[padded, k_words + 3, sizes.batch])?;
+        // With spare words.
+        let most = if row.word.saturates() { 3 } else { 1 };
+        checked_len(op, &[padded, k_words + 3, sizes.batch, most])?;
         checked_len(op, &[sizes.m, a_stride + 1, sizes.batch])?;
 
         let division = Division::new(sizes.m, sizes.n, 1, k_words, row);
@@ -133,7 +136,12 @@ impl WordProduct {
 
     /// Words of the packed B of one product.
     pub(crate) fn packed(&self) -> usize {
-        self.columns * self.k_words
+        self.columns * (self.k_words + spare_words(self.row.word, self.k_words))
+    }
+
+    /// Where in a packed B there is what was split from the words of a panel.
+    pub(crate) fn spare(&self, panel: &Panel) -> usize {
+        self.columns * self.k_words + panel.column * spare_words(self.row.word, self.k_words)
     }
 
     /// Rows of A of all products.
@@ -227,6 +235,7 @@ impl WordProduct {
                         segments: &[0],
                         words: self.k_words,
                         b: x.b.wrapping_add(batch * x.b_batch + panel.column * self.k_words),
+                        spare: x.b.wrapping_add(batch * x.b_batch + self.spare(&panel)).cast(),
                         bias,
                         scale: bias.wrapping_add(self.columns),
                         shift: bias.wrapping_add(2 * self.columns),

@@ -9,7 +9,7 @@ use tilewright_intrinsics::soft;
 /// bytes gain 128 where the row takes unsigned ones, unsigned lose 128 where it takes signed ones.
 pub(crate) const fn left_shift(from: Dtype, word: Word) -> i32 {
     match (word, from) {
-        (Word::U8x4 | Word::U8x4Pairs, Dtype::I8) => 128,
+        (Word::U8x4 | Word::U8x4Saturating | Word::U8x4Pairs, Dtype::I8) => 128,
         (Word::S8x4, Dtype::U8) => -128,
         _ => 0,
     }
@@ -99,6 +99,43 @@ pub(crate) fn pack_words(
     dst[filled..].fill(0);
 }
 
+/// Words for each column of a panel, behind its packed words, for what [`split`] takes from them.
+pub(crate) const fn spare_words(word: Word, k_words: usize) -> usize {
+    // As many weights, how many, and two numbers of each; a panel has 8 columns at least.
+    if word.saturates() { k_words + (2 * k_words + 1).div_ceil(8) } else { 0 }
+}
+
+/// Takes from a packed panel of rows that saturate what neighbours have too much: `spare` gets the rest of the
+/// weights of such words, their number, and of each the segment and the word in it, of so many `words` per segment.
+pub(crate) fn split(panel: &mut [i32], width: usize, words: usize, spare: &mut [i32]) {
+    let (rests, list) = spare.split_at_mut(panel.len());
+    let (number, list) = list.split_at_mut(1);
+    let mut found = list.as_chunks_mut::<2>().0.iter_mut().zip(rests.chunks_exact_mut(width));
+    number[0] = 0;
+    for (i, step) in panel.chunks_exact_mut(width).enumerate() {
+        if !step.iter().fold(false, |any, word| any | saturates(*word)) {
+            continue;
+        }
+        if let Some((at, rest)) = found.next() {
+            number[0] += 1;
+            *at = [(i / words) as i32, (i % words) as i32];
+            for (word, rest) in step.iter_mut().zip(rest) {
+                let x = word.to_ne_bytes().map(|x| x as i8);
+                let half = if saturates(*word) { x.map(|x| x / 2) } else { [0; 4] };
+                *word = i32::from_ne_bytes(core::array::from_fn(|i| (x[i] - half[i]) as u8));
+                *rest = i32::from_ne_bytes(half.map(|x| x as u8));
+            }
+        }
+    }
+}
+
+/// Whether products of these four bytes and of any others may add up to more than 16 bits hold, two by two. Those of
+/// neighbours with different signs do not.
+fn saturates(word: i32) -> bool {
+    let x = word.to_ne_bytes().map(|x| i32::from(x as i8));
+    (x[0] + x[1]).abs() > 128 || (x[2] + x[3]).abs() > 128
+}
+
 /// The bit by which signed and unsigned bytes that are 128 apart differ.
 const FLIP: u8 = 0x80;
 
@@ -120,7 +157,7 @@ pub(crate) unsafe fn convert(from: Dtype, word: Word, src: *const u8, dst: *mut 
     // SAFETY: each arm reads `n` elements of `from` and writes `n` parts of a word.
     unsafe {
         match word {
-            Word::U8x4 | Word::U8x4Pairs | Word::S8x4 => {
+            Word::U8x4 | Word::U8x4Saturating | Word::U8x4Pairs | Word::S8x4 => {
                 let dst = dst.cast::<u8>();
                 if left_shift(from, word) == 0 {
                     src.copy_to_nonoverlapping(dst, n);
@@ -209,6 +246,40 @@ fn byte_sum(bytes: &[u8], flip: u8) -> i32 {
 mod tests {
     use super::*;
     use alloc::vec::Vec;
+
+    #[test]
+    fn split_words_add_up_and_do_not_saturate() {
+        for width in [8, 16] {
+            let (count, columns) = (20, width);
+            let bytes = |i: usize, part: usize| match (i / columns, part) {
+                // Steps of small weights, of the ends of the range, of any.
+                (0..7, _) => (i + part) % 129 / 2,
+                (7..10, _) => [127, 128, 0, 255][(i + part) % 4],
+                _ => i * 37 + part * 91,
+            } as u8;
+            let word = |i| i32::from_ne_bytes(core::array::from_fn(|part| bytes(i, part)));
+            let before: Vec<i32> = (0..count * columns).map(word).collect();
+            let mut panel = before.clone();
+            let mut spare = alloc::vec![7; width * spare_words(Word::U8x4Saturating, count)];
+            split(&mut panel, width, 5, &mut spare);
+            let list = &spare[count * width..];
+            assert!((3..14).contains(&list[0]), "{}", list[0]);
+            let mut sums: Vec<[i32; 4]> = Vec::new();
+            let signed = |word: i32| word.to_ne_bytes().map(|x| i32::from(x as i8));
+            panel.iter().for_each(|word| sums.push(signed(*word)));
+            for i in 0..list[0] as usize {
+                let step = list[1 + 2 * i] as usize * 5 + list[2 + 2 * i] as usize;
+                for n in 0..width {
+                    let rest = spare[i * width + n];
+                    assert!(!saturates(rest));
+                    let rest = signed(rest);
+                    sums[step * width + n].iter_mut().zip(rest).for_each(|(sum, x)| *sum += x);
+                }
+            }
+            assert!(panel.iter().all(|word| !saturates(*word)));
+            assert!(before.iter().zip(&sums).all(|(word, sum)| signed(*word) == *sum));
+        }
+    }
 
     #[test]
     fn sums_of_bytes() {

@@ -274,14 +274,15 @@ impl Division {
 mod tests {
     use super::*;
     use crate::Isa;
-    use crate::template::dot_tile::row;
+    use crate::template::dot_tile::{bytes_row, row};
     use alloc::vec::Vec;
 
     #[test]
     fn tables_have_room_for_all_kernels() {
         for isa in Isa::ALL {
-            for dtype in [Dtype::I8, Dtype::F16, Dtype::Bf16] {
-                let kernels = row(isa, dtype).kernels;
+            let rows = [Dtype::I8, Dtype::F16, Dtype::Bf16].map(|dtype| row(isa, dtype));
+            for row in rows.into_iter().chain([bytes_row(isa, true)]) {
+                let kernels = row.kernels;
                 let mut widths: Vec<_> = kernels.iter().map(|k| k.info.c_ob).collect();
                 widths.sort_unstable();
                 widths.dedup();
@@ -324,7 +325,7 @@ mod tests {
     #[test]
     fn panels_and_tiles_cover_columns_and_rows_once() {
         for isa in Isa::ALL {
-            let row = row(isa, Dtype::I8);
+            let row = bytes_row(isa, true);
             for (m, n, block, k) in [
                 (1, 1, 1, 1),
                 (5, 33, 1, 7),

@@ -24,6 +24,8 @@ pub(crate) struct DotArgs<'a> {
     pub(crate) words: usize,
     /// Packed panel `[segment][word][V * LANES]`.
     pub(crate) b: *const f32,
+    /// Words that saturate: what [`split`](super::dot_convert::split) wrote for this panel.
+    pub(crate) spare: *const i32,
     /// What the sums start from, `V * LANES` lanes: floats, or `i32` bits for integer words.
     pub(crate) bias: *const f32,
     /// Integer words: factors of the sums, `V * LANES`. Not read for [`Finish::Sums`].
@@ -93,9 +95,9 @@ impl Finish {
 /// * The CPU has the instructions of the kernel's ISA.
 /// * For each of `W` pixels and each segment, `words` words at `a + i * step + segment` are
 ///   readable, at any alignment unless the row's words have a `convert` that must run first.
-/// * `b` has `segments * words * V * LANES` readable words; `bias`, and as far as `finish` reads
-///   them `scale` and `shift`, have `V * LANES`, so has `offset` unless it is null, and then
-///   `row_sums` has `W`.
+/// * `b` has `segments * words * V * LANES` readable words, `spare` as many as `spare_words` says for them;
+///   `bias`, and as far as `finish` reads them `scale` and `shift`, have `V * LANES`, so has `offset` unless it
+///   is null, and then `row_sums` has `W`.
 /// * The outputs of each pixel are writable, aligned to their size, and no other thread uses them.
 pub(crate) type DotFn = unsafe fn(&DotArgs<'_>);
 
@@ -203,6 +205,24 @@ macro_rules! dot_kernel {
                 if drains {
                     dot_drain! { $word t [$w x $v] += p[step] * b, args }
                     return;
+                }
+            }
+            if Word::$word.saturates() {
+                let (words, size) = (args.segments.len() * args.words, $v * LANES);
+                let list = args.spare.wrapping_add(words * size);
+                // SAFETY: the number of what was split, and for each two numbers.
+                let (count, list) = unsafe {
+                    (*list, core::slice::from_raw_parts(list.wrapping_add(1).cast::<[i32; 2]>(), words))
+                };
+                let mut b = args.spare.cast::<f32>();
+                for &[segment, word] in list.iter().take(count as usize) {
+                    // A check each, as anyone may have written packed weights.
+                    let segment = args.segments.get(segment as usize);
+                    let Some(offset) = segment.filter(|_| (word as usize) < args.words) else { break };
+                    let a = args.a.wrapping_offset(*offset).wrapping_add(word as usize);
+                    tile!(POINT p [1 x $w] <- a[0, step]);
+                    tile!(COMPUTE conv t [1 x $w x $v x 1] += p[step] * b if ALL);
+                    b = b.wrapping_add(size);
                 }
             }
             tile!(PAIR t [$w x $v]);
@@ -394,6 +414,7 @@ macro_rules! dot_rare {
 }
 
 tilewright_intrinsics::for_each_tile!(dot_row, i8);
+tilewright_intrinsics::for_each_tile!(dot_row, u8);
 tilewright_intrinsics::for_each_tile!(dot_row, f16);
 tilewright_intrinsics::for_each_tile!(dot_row, bf16);
 
@@ -421,10 +442,26 @@ pub(crate) fn row(isa: Isa, dtype: Dtype) -> &'static DotRow {
     }
 }
 
+/// The kernels for products of bytes. With small weights, of which few neighbours add up to more than 128, those
+/// that add up products in 16 bits, if the instruction set has such.
+pub(crate) fn bytes_row(isa: Isa, small: bool) -> &'static DotRow {
+    let served = isa.serving(Dtype::I8);
+    macro_rules! row {
+        ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
+            if small && served == Isa::$isa {
+                return &$id::ROW;
+            }
+        };
+    }
+    tilewright_intrinsics::for_each_tile!(row, u8);
+    let _ = (small, served);
+    row(isa, Dtype::I8)
+}
+
 /// The kernels that an instruction set itself has.
 pub(crate) fn own(isa: Isa) -> impl Iterator<Item = &'static DotKernel> {
-    let rows = [Dtype::I8, Dtype::F16, Dtype::Bf16].into_iter().map(move |dtype| {
-        let row = row(isa, dtype);
+    let rows = [Dtype::I8, Dtype::U8, Dtype::F16, Dtype::Bf16].into_iter().map(move |dtype| {
+        let row = if dtype == Dtype::U8 { bytes_row(isa, true) } else { row(isa, dtype) };
         (dtype, row)
     });
     let own = move |(dtype, k): &(Dtype, &DotKernel)| k.info.isa == isa && k.info.dtype == *dtype;

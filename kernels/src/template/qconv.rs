@@ -8,7 +8,7 @@
 
 use super::conv_params::InputLayout;
 use super::dot_convert::left_shift;
-use super::dot_tile::{Finish, row};
+use super::dot_tile::{Finish, bytes_row, row};
 use super::qconv_direct::Direct;
 pub use super::qconv_params::QconvParams;
 use super::qconv_params::{OP, Weights};
@@ -51,7 +51,6 @@ impl QconvPlan {
         isa.require()?;
         params.check()?;
         let c = &params.conv;
-        let row = row(isa, Dtype::I8);
         let blocks = |n: usize| n.div_ceil(C_BLOCK);
         let interleaved = c.input == InputLayout::Interleaved;
         let lanes = if interleaved { c.c_in } else { C_BLOCK * blocks(c.c_in) };
@@ -59,11 +58,14 @@ impl QconvPlan {
         let y_len = checked_len(OP, &[c.n, blocks(c.c_out), C_BLOCK, c.h_out, c.w_out])?;
         let activation = c.epilogue.activation.in_tile().unwrap_or(TileActivation::None);
         let finish = Finish::of(params.output, activation);
-        let way = match Qwinograd::new(isa, params, row, finish)? {
-            Some(plan) => Way::Winograd(plan),
-            None => Way::Direct(Direct::new(params, row, finish)?),
+        let (way, shift) = match Qwinograd::new(isa, params, row(isa, Dtype::I8), finish)? {
+            Some(plan) => (Way::Winograd(plan), 0),
+            None => {
+                let row = bytes_row(isa, params.small);
+                let shift = left_shift(params.x, row.word);
+                (Way::Direct(Direct::new(params, row, finish)?), shift)
+            }
         };
-        let shift = left_shift(params.x, row.word);
         Ok(Self { params: params.clone(), way, shift, lens: [x_len, y_len] })
     }
 

@@ -13,8 +13,8 @@
 //! times longer.
 
 use super::conv_params::{ConvParams, InputLayout};
-use super::dot_convert::{left_shift, pack_panel, pack_words};
-use super::dot_division::Division;
+use super::dot_convert::{left_shift, pack_panel, pack_words, spare_words, split};
+use super::dot_division::{Division, Panel};
 use super::dot_tile::{DotArgs, DotRow, Finish};
 use super::qconv_params::{OP, QconvParams, Weights};
 use super::qconv_segments::{Segments, push};
@@ -154,7 +154,8 @@ impl Direct {
         let bands = Bands::new(c, c_block);
         let k_blocks = blocks(bands.outputs);
         let passes = if narrow { p.terms } else { 1 };
-        let all = [bands.count, bands.blocks, k_blocks + 8, 16 * 16, f_h, f_w, passes];
+        let most = if row.word.saturates() { 3 } else { 1 };
+        let all = [bands.count, bands.blocks, k_blocks + 8, 16 * 16, f_h, f_w, passes * most];
         checked_len(OP, &all)?;
 
         // Neighbouring taps of a row are one stretch of words.
@@ -231,12 +232,12 @@ impl Direct {
     }
 
     fn band_words(&self) -> usize {
-        self.columns * (self.k_words() + 1)
+        self.columns * (self.k_words() + self.spare_words() + 1)
     }
 
     /// The sums of the weights of a band, one per column.
     pub(super) fn sums<'a>(&self, band: usize, weights: &'a [i32]) -> &'a [i32] {
-        &weights[band * self.band_words() + self.k_words() * self.columns..]
+        &weights[(band + 1) * self.band_words() - self.columns..]
     }
 
     /// Blocks of channels of an image.
@@ -247,6 +248,15 @@ impl Direct {
     /// Words of a reduction.
     fn k_words(&self) -> usize {
         self.segments.len() * self.words
+    }
+
+    fn spare_words(&self) -> usize {
+        spare_words(self.row.word, self.k_words())
+    }
+
+    /// Where in the packed weights of a band there is what was split from the words of a panel.
+    fn spare(&self, panel: &Panel) -> usize {
+        self.columns * self.k_words() + panel.column * self.spare_words()
     }
 
     /// Packs checked weights.
@@ -260,7 +270,8 @@ impl Direct {
         let passes = if wide { 1 } else { p.terms };
         for band in 0..self.bands.count {
             let dst = &mut dst[band * band_words..(band + 1) * band_words];
-            let (words, sums) = dst.split_at_mut(k_words * self.columns);
+            let (words, sums) = dst.split_at_mut(band_words - self.columns);
+            let (words, spares) = words.split_at_mut(k_words * self.columns);
             sums.fill(0);
             let outputs = self.bands.outputs(c, band);
             let first_channel = self.bands.first_block(c, band, self.in_blocks(p)) * self.c_block;
@@ -308,6 +319,11 @@ impl Direct {
                     };
                     let (side, steps) = (row.word.side_by_side(), [taps, one]);
                     pack_words(side, row, width, columns, places, steps, element, sum, words);
+                }
+                if self.row.word.saturates() {
+                    let spare = &mut spares[panel.column * self.spare_words()..];
+                    let spare = &mut spare[..panel.width * self.spare_words()];
+                    split(words, panel.width, self.words, spare);
                 }
             }
         }
@@ -411,6 +427,7 @@ impl Direct {
                         segments: &self.segments,
                         words: self.words,
                         b: weights.wrapping_add(panel.column * self.k_words()),
+                        spare: weights.wrapping_add(self.spare(&panel)).cast(),
                         bias,
                         scale: bias.wrapping_add(self.columns),
                         shift: bias.wrapping_add(2 * self.columns),

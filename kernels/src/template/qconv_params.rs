@@ -29,6 +29,10 @@ pub struct QconvParams {
     /// `i8`, 2 from -256 to 254, 3 for 255 too. That many times the work, unless the instruction set
     /// multiplies wider integers.
     pub terms: usize,
+    /// Whether few weights, less their zero points, some in a hundred, are beyond -64 to 64. Results are the same:
+    /// it is for instruction sets that add up neighbouring products in 16 bits, and need more steps where these
+    /// could saturate.
+    pub small: bool,
     /// Type of the output.
     pub output: QuantOutput,
 }
@@ -36,7 +40,8 @@ pub struct QconvParams {
 impl QconvParams {
     /// Signed weights without a zero point, an output of sums.
     pub fn new(conv: ConvParams, x: Dtype, x_zero_point: i32) -> Self {
-        Self { conv, x, x_zero_point, w: Dtype::I8, terms: 1, output: QuantOutput::I32 }
+        let (w, output) = (Dtype::I8, QuantOutput::I32);
+        Self { conv, x, x_zero_point, w, terms: 1, small: false, output }
     }
 
     pub(super) fn check(&self) -> Result<(), KernelError> {

@@ -87,6 +87,7 @@ fn vary(conv: ConvParams, i: usize) -> QconvParams {
         x_zero_point: if x == Dtype::U8 { [131, 0, 255][i % 3] } else { [-9, 127, -128][i % 3] },
         w: if i / 2 % 3 == 2 { Dtype::U8 } else { Dtype::I8 },
         terms: [1, 1, 3][i / 3 % 3],
+        small: i / 2 % 2 == 1,
         output: outputs[i / 2 % 4],
         ..QconvParams::new(conv, x, 0)
     }
@@ -183,7 +184,7 @@ fn largest(isa: Isa) {
     for (terms, most) in [(1, 1827), (2, 917)] {
         for c_in in [most, most + 1] {
             let conv = ConvParams::new([1, c_in, 4, 4], 32, [3, 3]);
-            let p = QconvParams { terms, ..QconvParams::new(conv, Dtype::U8, 0) };
+            let p = QconvParams { terms, small: true, ..QconvParams::new(conv, Dtype::U8, 0) };
             let plan = QconvPlan::new(isa, &p).unwrap();
             let fits = dot_row(isa, Dtype::I8).word.is_wide() && c_in == most;
             assert_eq!(plan.kernel_name().starts_with("winograd"), fits, "{isa} {c_in}");

@@ -7,8 +7,8 @@
 //! zero point.
 
 use super::dot::{WordOperands, WordProduct, check_sizes};
-use super::dot_convert::{left_shift, pack_panel, right_shift};
-use super::dot_tile::{Finish, row};
+use super::dot_convert::{left_shift, pack_panel, right_shift, spare_words, split};
+use super::dot_tile::{Finish, bytes_row};
 use super::matmul_params::MatmulParams;
 use super::unary::{UnaryKernel, post_kernel};
 use crate::epilogue::TileActivation;
@@ -17,7 +17,6 @@ use crate::quant::{Bytes, QuantColumns, QuantOutput, QuantResult};
 use crate::{Activation, Dtype, Isa, KernelError};
 use core::ops::Range;
 use core::slice;
-use tilewright_intrinsics::dtype::Word;
 
 #[cfg(any(feature = "alloc", test))]
 pub use super::qmatmul_reference::reference;
@@ -36,6 +35,10 @@ pub struct QmatmulParams {
     pub b: Dtype,
     /// Whether B has a zero point that may differ from 0.
     pub b_zero_point: bool,
+    /// Whether few elements of B, signed or less 128, some in a hundred, are beyond -64 to 64. Results are the
+    /// same: it is for instruction sets that add up neighbouring products in 16 bits, and need more steps where these
+    /// could saturate.
+    pub small: bool,
     /// Type of C.
     pub output: QuantOutput,
 }
@@ -44,7 +47,7 @@ impl QmatmulParams {
     /// Dense matrices `[m, k] * [k, n]`, B signed and without a zero point, C of sums.
     pub fn new(m: usize, k: usize, n: usize, a: Dtype) -> Self {
         let sizes = MatmulParams::new(m, k, n);
-        Self { sizes, a, b: Dtype::I8, b_zero_point: false, output: QuantOutput::I32 }
+        Self { sizes, a, b: Dtype::I8, b_zero_point: false, small: false, output: QuantOutput::I32 }
     }
 
     fn check(&self) -> Result<(), KernelError> {
@@ -94,7 +97,7 @@ impl QmatmulPlan {
         isa.require()?;
         let lens = check_sizes(OP, &params.sizes)?;
         params.check()?;
-        let row = row(isa, Dtype::I8);
+        let row = bytes_row(isa, params.small);
         let product = WordProduct::new(&params.sizes, row, OP)?;
         let s = &params.sizes;
         let sums = params.b_zero_point || params.b == Dtype::U8;
@@ -102,7 +105,7 @@ impl QmatmulPlan {
         // apart share the sets of the L1 cache: it pays to copy them.
         let whole = s.k.is_multiple_of(4 * row.word.step());
         let dense = whole && [s.a_row, s.a_batch].iter().all(|n| n.is_multiple_of(4));
-        let bytes = matches!(row.word, Word::U8x4 | Word::U8x4Pairs | Word::S8x4);
+        let bytes = row.word.group() == 4;
         let apart = s.m < 8 || !s.a_row.is_multiple_of(4096);
         let direct = bytes && dense && apart && !sums && left_shift(params.a, row.word) == 0;
         let activation = s.epilogue.activation.in_tile().unwrap_or(TileActivation::None);
@@ -256,8 +259,8 @@ impl QmatmulPlan {
             let columns = panel.width.min(p.n - panel.column);
             let group = row.word.group();
             let places = (0..p.k).step_by(group).map(|k| (first + k * k_step, group.min(p.k - k)));
-            // SAFETY: the panel has `k_words * width` words, and a sum and an offset per column, which
-            // no other unit uses. Row `k < K` and columns `< N` lie in the plain B, whose extent `new`
+            // SAFETY: the panel has `k_words * width` words, its spare ones, and a sum and an offset per column,
+            // which no other unit uses. Row `k < K` and columns `< N` lie in the plain B, whose extent `new`
             // computed.
             unsafe {
                 let words = slice::from_raw_parts_mut(words, self.product.k_words * panel.width);
@@ -275,6 +278,12 @@ impl QmatmulPlan {
                     sum,
                     words,
                 );
+                if row.word.saturates() {
+                    let spare = dst.wrapping_add(self.product.spare(&panel));
+                    let len = panel.width * spare_words(row.word, self.product.k_words);
+                    let spare = slice::from_raw_parts_mut(spare, len);
+                    split(words, panel.width, self.product.k_words, spare);
+                }
                 for n in 0..panel.width {
                     let at = if zero_points.len() > 1 { panel.column + n } else { 0 };
                     *offsets.add(n) = -(zero_points.get(at).copied().unwrap_or(0) + shift);

@@ -103,6 +103,7 @@ fn vary(p: QmatmulParams, i: usize) -> QmatmulParams {
         a: if i.is_multiple_of(2) { Dtype::U8 } else { Dtype::I8 },
         b: if i / 2 % 4 == 3 { Dtype::U8 } else { Dtype::I8 },
         b_zero_point: i / 3 % 3 == 1,
+        small: i / 2 % 2 == 1,
         output: OUTPUTS[i / 2 % 5],
         ..p
     }
@@ -172,8 +173,8 @@ fn strides_and_batches(isa: Isa) {
 fn extremes(isa: Isa) {
     for (a, x, zero) in [(Dtype::U8, 255, 0), (Dtype::U8, 0, 255), (Dtype::I8, 0x80, 127)] {
         for y in [0x7f_u8, 0x80] {
-            for k in [4, 3000] {
-                let p = QmatmulParams::new(3, k, 33, a);
+            for (k, small) in [(4, false), (3000, false), (4, true), (3000, true)] {
+                let p = QmatmulParams { small, ..QmatmulParams::new(3, k, 33, a) };
                 let plan = QmatmulPlan::new(isa, &p).unwrap();
                 let (x, y) = (vec![x; 3 * k], vec![y; k * 33]);
                 let (mut w, mut e) = (vec![0; plan.weights_len()], vec![0; plan.columns_len()]);
@@ -185,6 +186,29 @@ fn extremes(isa: Isa) {
                 plan.compute(bytes(a, &x), &w, &e, &mut scratch, result).unwrap();
                 let expected = reference(&p, bytes(a, &x), bytes(p.b, &y), &[], &columns);
                 assert!(c.iter().zip(&expected).all(|(c, e)| f64::from(*c) == *e), "{a:?} {zero}");
+            }
+        }
+    }
+}
+
+/// Packed weights that no plan has packed give any result, from memory that is theirs.
+fn anything_packed(isa: Isa) {
+    for fill in [-1, i32::MIN, i32::MAX, 1, 40] {
+        for (m, n) in [(1, 8), (7, 33), (12, 64)] {
+            let p = QmatmulParams { small: true, ..QmatmulParams::new(m, 37, n, Dtype::U8) };
+            let plan = QmatmulPlan::new(isa, &p).unwrap();
+            let (a, w) = (vec![9; plan.a_len()], [fill; 1].repeat(plan.weights_len()));
+            let w: Vec<u8> = w.into_iter().flat_map(i32::to_ne_bytes).collect();
+            let (weights, e) = (Buffer::new(&w, Place::PageEnd), vec![0; plan.columns_len()]);
+            let mut scratch = Buffer::output(plan.scratch_len() * 4, Place::PageEnd);
+            let mut c = Buffer::output(plan.c_len() * 4, Place::PageEnd);
+            let a = Buffer::new(&a, Place::PageEnd);
+            let scratch = scratch.as_mut_ptr().cast();
+            // SAFETY: operands of the plan's lengths, of which the weights are anything.
+            unsafe {
+                plan.run_convert(a.as_ptr(), scratch, 0..plan.convert_units());
+                let (w, units) = (weights.as_ptr().cast(), 0..plan.units());
+                plan.run(a.as_ptr(), scratch, w, e.as_ptr(), c.as_mut_ptr(), units);
             }
         }
     }
@@ -245,7 +269,7 @@ fn random_shapes(isa: Isa) {
 
 macro_rules! conformance {
     ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
-        conformance! { @ $id $isa sizes every_type strides_and_batches extremes extreme_scales activations random_shapes }
+        conformance! { @ $id $isa sizes every_type strides_and_batches extremes anything_packed extreme_scales activations random_shapes }
     };
     (@ $id:ident $isa:ident $($test:ident)*) => {
         mod $id {

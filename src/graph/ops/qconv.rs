@@ -8,7 +8,7 @@ use tilewright_kernels::{Activation, QconvParams, QconvPlan, QdepthwiseParams, Q
 use super::byte_product::Product;
 use super::conv::lower::{conv_params, depthwise_params};
 use super::conv::{Conv, Sizes};
-use super::requantize::{Requantize, as_bytes, bias, byte, is_bytes, kernel_type, words};
+use super::requantize::{Requantize, as_bytes, bias, byte, is_bytes, kernel_type, small, words};
 use super::{LayoutRule, Operator, RuleCx, expect_operands};
 use crate::graph::{GraphError, Info, Layout, LowerCx, Step, View, ViewMut};
 use crate::tensor::{AlignedBytes, DType};
@@ -142,7 +142,9 @@ impl Operator for QConv {
             return Ok(Some(Box::new(Depthwise { plan, weights, columns })));
         }
         let conv = conv_params(op, &s, cx.src[0].layout);
-        let params = QconvParams { conv, x, x_zero_point: q.x_zero, w, terms, output: q.output() };
+        let small = terms == 1 && small(cx.values[1].expect("checked"), &q.w_zeros);
+        let (x_zero_point, output) = (q.x_zero, q.output());
+        let params = QconvParams { conv, x, x_zero_point, w, terms, small, output };
         let plan = Arc::new(QconvPlan::new(cx.isa, &params)?);
         // Panels are cut by what a pass takes at once as well as by the instruction set.
         let format = format!(

@@ -8,7 +8,7 @@ use tilewright_kernels::{MatmulParams, QmatmulParams, QmatmulPlan};
 use super::binary::Broadcast;
 use super::byte_product::Product;
 use super::matmul::{MatMul, Sizes, batches};
-use super::requantize::{Requantize, as_bytes, bias, byte, is_bytes, kernel_type, words};
+use super::requantize::{Requantize, as_bytes, bias, byte, is_bytes, kernel_type, small_b, words};
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
@@ -90,7 +90,8 @@ impl Operator for QMatMul {
         let q = &self.quant;
         let [a, b] = [0, 1].map(|i| kernel_type(cx.src[i].dtype));
         let b_zero_point = q.w_zeros.iter().any(|z| *z != 0);
-        let params = QmatmulParams { sizes, a, b, b_zero_point, output: q.output() };
+        let small = small_b(cx.values[1].expect("checked"));
+        let params = QmatmulParams { sizes, a, b, b_zero_point, small, output: q.output() };
         let plan = Arc::new(QmatmulPlan::new(cx.isa, &params)?);
         let bias = bias(cx, self.product.bias.then_some(2))?;
         let (isa, zeros, transposed) = (cx.isa, &q.w_zeros, self.product.transposed_b);
@@ -135,7 +136,8 @@ impl QMatMul {
         let [a, b] = [0, 1].map(|i| kernel_type(cx.src[i].dtype));
         let b_zero_point = quant.w_zeros.iter().any(|z| *z != 0);
         let (sizes, output) = (sizes.batch(batch), quant.output());
-        let plan = QmatmulPlan::new(cx.isa, &QmatmulParams { sizes, a, b, b_zero_point, output })?;
+        let params = QmatmulParams { sizes, a, b, b_zero_point, small: false, output };
+        let plan = QmatmulPlan::new(cx.isa, &params)?;
         let bias = bias(cx, self.product.bias.then_some(2))?;
         plan.check_run(&quant.w_zeros, &quant.columns(&bias))?;
         Ok(Some(Box::new(Free(Arc::new(Planned { plan, quant, bias })))))

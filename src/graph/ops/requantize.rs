@@ -150,6 +150,24 @@ impl Requantize {
     }
 }
 
+/// Whether few weights are beyond -64 to 64, less their zero points, one per row of `w` or one or none for all: at
+/// most one in 16, as of weights that are scaled by the largest of a whole tensor.
+pub(super) fn small(w: &Tensor, zeros: &[i32]) -> bool {
+    let flip = if w.dtype() == DType::I8 { 0x80 } else { 0 };
+    let bytes = w.bytes();
+    let rows = bytes.chunks(bytes.len().div_ceil(zeros.len().max(1)).max(1));
+    let far = rows.enumerate().map(|(i, row)| {
+        let zero = zeros.get(i).copied().unwrap_or(0) + flip;
+        row.iter().filter(|x| (i32::from(**x ^ flip as u8) - zero).abs() > 64).count()
+    });
+    far.sum::<usize>() * 16 <= bytes.len()
+}
+
+/// The same of the right operand of a product, of whose unsigned bytes 128 are taken.
+pub(super) fn small_b(b: &Tensor) -> bool {
+    small(b, if b.dtype() == DType::I8 { &[] } else { &[128] })
+}
+
 pub(super) fn checked(op: &'static str, sum: i64) -> Result<i32, GraphError> {
     i32::try_from(sum).map_err(|_| GraphError::Unsupported {
         op,
@@ -227,6 +245,19 @@ mod tests {
         assert_eq!(quant(&[127]).terms(&unsigned), 2);
         assert_eq!(quant(&[0]).terms(&unsigned), 3);
         assert_eq!(quant(&[255]).terms(&unsigned), 2);
+    }
+
+    #[test]
+    fn small_weights_are_few_beyond_64() {
+        let signed = |far: usize, x: i8| {
+            let bytes: Vec<i8> = (0..64).map(|i| if i < far { x } else { -64 }).collect();
+            Tensor::from_slice(&[4, 16], &bytes).unwrap()
+        };
+        assert!(small(&signed(4, 65), &[]) && small(&signed(4, -128), &[]));
+        assert!(!small(&signed(5, 65), &[]) && !small_b(&signed(5, -65)));
+        let unsigned = Tensor::from_slice(&[2, 2], &[3u8, 67, 135, 255]).unwrap();
+        assert!(small(&unsigned, &[40, 195]));
+        assert!(!small(&unsigned, &[100, 195]) && !small(&unsigned, &[]) && !small_b(&unsigned));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use tilewright_kernels::{
 
 use super::binary::Broadcast;
 use super::matmul::{MatMul, Sizes, batches};
-use super::requantize::{as_bytes, byte, integer, is_bytes, kernel_type};
+use super::requantize::{as_bytes, byte, integer, is_bytes, kernel_type, small_b};
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::{AlignedBytes, DType};
@@ -167,7 +167,9 @@ impl Operator for ScaledMatMul {
         let [a, b]: [Dtype; 2] = [0, 1].map(|i| kernel_type(cx.src[i].dtype));
         let b_zero_point = self.w_zeros.iter().any(|z| *z != 0);
         let output = if self.is_scaled() { QuantOutput::F32 } else { QuantOutput::I32 };
-        let plan = QmatmulPlan::new(cx.isa, &QmatmulParams { sizes, a, b, b_zero_point, output })?;
+        let small = small_b(cx.values[1].expect("checked"));
+        let params = QmatmulParams { sizes, a, b, b_zero_point, small, output };
+        let plan = QmatmulPlan::new(cx.isa, &params)?;
         let (isa, zeros, transposed) = (cx.isa, &self.w_zeros, self.transposed_b);
         let format = format!("qmatmul {isa} {zeros:?} t{transposed} m{rows} {a:?}");
         let bytes = plan.weights_len() * size_of::<i32>();
