@@ -113,9 +113,8 @@ macro_rules! instruction_sets {
             row [[1 8] [2 4] [4 2] [8 1]],
             rest [[1 4] [1 2] [1 1] [2 2] [2 1] [4 1]];
             avx2_i8: tile_avx2_i8, i8, lanes 8, word S16x2, unroll 2,
-            dot [[1 4] [2 4] [1 2] [2 2] [3 2] [4 2] [5 2] [6 2] [1 1] [4 1]];
-            avx2_u8: tile_avx2_u8, u8, lanes 8, word U8x4Saturating, unroll 1,
-            dot [[1 4] [1 2] [2 2] [4 2] [5 2] [1 1] [4 1]];
+            dot [[1 4] [1 2] [2 2] [4 2] [5 2] [6 2] [1 1] [4 1]];
+            avx2_u8: tile_avx2_u8, u8, lanes 8, word U8x4Saturating, unroll 1, dot [[1 2] [4 2] [5 2] [1 1]];
             avx2_f16: tile_avx2_f32, f16, lanes 8, word F32x1, unroll 4,
             dot [[1 8] [1 4] [2 4] [1 2] [2 2] [4 2] [5 2] [6 2] [1 1] [4 1]];
             avx2_block: tile_avx2_block, block, lanes 8, tiles [[1 1] [1 4]], direct [[1 1] [1 4]], floats [[1 1] [1 6] [2 6]],

@@ -282,7 +282,7 @@ pub(crate) struct ByteWindow {
 impl ByteWindow {
     /// What makes unsigned bytes of those read by flipping bits, and the zero point as it is read, in all
     /// four bytes of the bits of a number.
-    #[cfg(all(feature = "avx2", target_arch = "x86_64"))]
+    #[cfg(all(any(feature = "avx2", feature = "avx512vnni"), target_arch = "x86_64"))]
     pub(crate) fn masks(&self) -> [f32; 2] {
         let flip = self.read[0].to_bits() as u8;
         let pad = (self.read[1] as i32 - UNIT.0) as u8 ^ flip;
