@@ -27,16 +27,21 @@ const CONV: [[usize; 4]; 9] = [
     [512, 14, 512, 1],
 ];
 
-/// The cases for an instruction set: `matmul_i8` (sums of `u8` and `i8` in `i32`), `matmul_i8_q`
-/// (both signed, quantised), `conv_i8` (`u8`, quantised) and `matmul_bf16`.
+/// The cases for an instruction set: `matmul_i8` (sums of `u8` and `i8` in `i32`), `matmul_i8_small` (the same
+/// with small weights), `matmul_i8_q` (both signed, quantised), `conv_i8` (`u8`, quantised) and `matmul_bf16`.
 ///
 /// # Errors
 /// [`KernelError`] if this CPU or this build does not have it.
 pub fn cases(isa: Isa) -> Result<Vec<Case>, KernelError> {
     let mut cases = Vec::new();
     for shape in SQUARES.map(|n| [n; 3]).into_iter().chain(ROWS.map(|m| [m, 2048, 2048])) {
-        cases.push(matmul(isa, shape, "matmul_i8", Dtype::U8, QuantOutput::I32)?);
-        cases.push(matmul(isa, shape, "matmul_i8_q", Dtype::I8, QuantOutput::i8(0))?);
+        let [m, k, n] = shape;
+        let sums = QmatmulParams::new(m, k, n, Dtype::U8);
+        let bytes = QmatmulParams { a: Dtype::I8, output: QuantOutput::i8(0), ..sums.clone() };
+        let small = QmatmulParams { small: true, ..sums.clone() };
+        for (op, p) in [("matmul_i8", sums), ("matmul_i8_q", bytes), ("matmul_i8_small", small)] {
+            cases.push(matmul(isa, op, p)?);
+        }
         cases.push(half(isa, shape)?);
     }
     for shape in CONV {
@@ -50,14 +55,9 @@ fn filled(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7919 % 251) as u8).collect()
 }
 
-fn matmul(
-    isa: Isa,
-    [m, k, n]: [usize; 3],
-    op: &str,
-    a: Dtype,
-    output: QuantOutput,
-) -> Result<Case, KernelError> {
-    let plan = QmatmulPlan::new(isa, &QmatmulParams { output, ..QmatmulParams::new(m, k, n, a) })?;
+fn matmul(isa: Isa, op: &str, p: QmatmulParams) -> Result<Case, KernelError> {
+    let plan = QmatmulPlan::new(isa, &p)?;
+    let [m, k, n] = [p.sizes.m, p.sizes.k, p.sizes.n];
     let mut operands = None;
     Ok(Case {
         op: op.into(),
@@ -70,7 +70,12 @@ fn matmul(
         run: Box::new(move || {
             let (a, words, sums) = operands.get_or_insert_with(|| {
                 let lens = [plan.weights_len(), plan.columns_len(), plan.scratch_len()];
-                (filled(plan.a_len()), lens.map(|n| vec![0x0102_0304; n]), vec![0; plan.c_len()])
+                let mut words = lens.map(|n| vec![0x0102_0304; n]);
+                if plan.params().small {
+                    // Nothing was split.
+                    words[0].fill(0);
+                }
+                (filled(plan.a_len()), words, vec![0; plan.c_len()])
             });
             let [weights, columns, scratch] = words;
             // The operands have the lengths that the plan asks for, and any byte is an `i8`.

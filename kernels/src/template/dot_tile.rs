@@ -446,6 +446,7 @@ pub(crate) fn row(isa: Isa, dtype: Dtype) -> &'static DotRow {
 /// that add up products in 16 bits, if the instruction set has such.
 pub(crate) fn bytes_row(isa: Isa, small: bool) -> &'static DotRow {
     let served = isa.serving(Dtype::I8);
+    #[allow(unused_macros, reason = "some architectures have no such kernels")]
     macro_rules! row {
         ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
             if small && served == Isa::$isa {
