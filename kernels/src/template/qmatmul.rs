@@ -115,6 +115,12 @@ impl QmatmulPlan {
         Ok(Self { params: params.clone(), product, finish, post, converts: !direct, sums, lens })
     }
 
+    /// Whether an instruction set has other kernels of bytes for [`small`](QmatmulParams::small) weights, so that it is
+    /// worth looking at these.
+    pub fn heeds_small(isa: Isa) -> bool {
+        bytes_row(isa, true).word.saturates()
+    }
+
     /// The parameters it was made for.
     pub fn params(&self) -> &QmatmulParams {
         &self.params

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tilewright_kernels::{Bytes, Dtype, QuantColumns, QuantOutput};
+use tilewright_kernels::{Bytes, Dtype, Isa, QmatmulPlan, QuantColumns, QuantOutput};
 
 use crate::graph::{GraphError, LowerCx, View, ViewMut};
 use crate::tensor::{AlignedBytes, DType, Tensor};
@@ -150,9 +150,19 @@ impl Requantize {
     }
 }
 
+/// Whether an instruction set heeds that weights are small, and they are: see [`few_far`].
+pub(super) fn small(isa: Isa, w: &Tensor, zeros: &[i32]) -> bool {
+    QmatmulPlan::heeds_small(isa) && few_far(w, zeros)
+}
+
+/// The same of the right operand of a product, of whose unsigned bytes 128 are taken.
+pub(super) fn small_b(isa: Isa, b: &Tensor) -> bool {
+    small(isa, b, if b.dtype() == DType::I8 { &[] } else { &[128] })
+}
+
 /// Whether few weights are beyond -64 to 64, less their zero points, one per row of `w` or one or none for all: at
 /// most one in 16, as of weights that are scaled by the largest of a whole tensor.
-pub(super) fn small(w: &Tensor, zeros: &[i32]) -> bool {
+fn few_far(w: &Tensor, zeros: &[i32]) -> bool {
     let flip = if w.dtype() == DType::I8 { 0x80 } else { 0 };
     let bytes = w.bytes();
     let rows = bytes.chunks(bytes.len().div_ceil(zeros.len().max(1)).max(1));
@@ -161,11 +171,6 @@ pub(super) fn small(w: &Tensor, zeros: &[i32]) -> bool {
         row.iter().filter(|x| (i32::from(**x ^ flip as u8) - zero).abs() > 64).count()
     });
     far.sum::<usize>() * 16 <= bytes.len()
-}
-
-/// The same of the right operand of a product, of whose unsigned bytes 128 are taken.
-pub(super) fn small_b(b: &Tensor) -> bool {
-    small(b, if b.dtype() == DType::I8 { &[] } else { &[128] })
 }
 
 pub(super) fn checked(op: &'static str, sum: i64) -> Result<i32, GraphError> {
@@ -253,11 +258,12 @@ mod tests {
             let bytes: Vec<i8> = (0..64).map(|i| if i < far { x } else { -64 }).collect();
             Tensor::from_slice(&[4, 16], &bytes).unwrap()
         };
-        assert!(small(&signed(4, 65), &[]) && small(&signed(4, -128), &[]));
-        assert!(!small(&signed(5, 65), &[]) && !small_b(&signed(5, -65)));
+        assert!(few_far(&signed(4, 65), &[]) && few_far(&signed(4, -128), &[]));
+        assert!(!few_far(&signed(5, 65), &[]) && !few_far(&signed(5, -65), &[]));
         let unsigned = Tensor::from_slice(&[2, 2], &[3u8, 67, 135, 255]).unwrap();
-        assert!(small(&unsigned, &[40, 195]));
-        assert!(!small(&unsigned, &[100, 195]) && !small(&unsigned, &[]) && !small_b(&unsigned));
+        assert!(few_far(&unsigned, &[40, 195]));
+        assert!(!few_far(&unsigned, &[100, 195]) && !few_far(&unsigned, &[]));
+        assert!(!few_far(&unsigned, &[128]));
     }
 
     #[test]
