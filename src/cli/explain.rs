@@ -95,6 +95,7 @@ fn work(kernel: &str) -> (Dtype, f64) {
         // their place with f32.
         ["block", "u4", ..] => (Dtype::F32, 1.0),
         ["block", ..] => (named.map_or(Dtype::I8, |_| Dtype::F32), 1.0),
+        ["dot", "u8", ..] => (Dtype::I8, 1.0),
         _ => (named.unwrap_or(Dtype::F32), 1.0),
     }
 }
