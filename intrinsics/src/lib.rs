@@ -62,6 +62,7 @@
 //! | `VDOTU w, x, c` | the same for weights from 0 to 127 |
 //! | `DOTS verb a [v x c] += b * x, g` | one of both for `v` vectors of weights `b` and `c` columns, whose words are those from `g * c` on at `x`, added to `a[c][v]`; with `VFMA`, floats |
 //! | `PAIRED` | whether `DOTS` takes words of weights as `PAIR_WORDS` leaves them, and those of two steps and two of several columns side by side |
+//! | `STREAMS` | how many panels of weights a single column of activations multiplies in turns, on machines that read several streams faster than one |
 //! | `PAIR_WORDS p` | brings the eight vectors of words at `p` into the order of `DOTS` |
 //! | `START a [v x c] <- x, i` | declares sums for `DOTS` that begin with the `c` numbers from `i * c` on at `x`; `PAIR a [c x v]` brings them to a vector of rows per column |
 //! | `VWORDS p` | the vector of words at the bytes `p`, any alignment |

@@ -169,6 +169,7 @@ macro_rules! tile_avx2_u8 {
 #[macro_export]
 macro_rules! tile_avx2_block {
     (BIASED) => { false };
+    (STREAMS) => { 4 };
     (VDOT $w:expr, $x:expr, $c:expr) => {{
         let (w, x) = ($crate::arch::_mm256_castps_si256($w), $crate::arch::_mm256_castps_si256($x));
         $crate::tile_avx2_block!(VPAIRS $crate::arch::_mm256_abs_epi8(w), $crate::arch::_mm256_sign_epi8(x, w), $c) }};

@@ -20,7 +20,7 @@ mod unpack;
 pub use format::BlockFormat;
 pub(crate) use tile::own;
 
-use crate::detect::follows_streams;
+use crate::detect::{follows_streams, reads_streams};
 use crate::error::{check_len, checked_len};
 use crate::{Isa, KernelError};
 use core::ops::Range;
@@ -29,6 +29,9 @@ use tile::{BlockArgs, BlockKernel, BlockRow, SINGLES, row};
 use unpack::UnpackFn;
 
 const OP: &str = "block_matmul";
+
+/// Bytes of weights in a turn, or one block if it is larger. Four times as many were half as fast.
+const TURN: usize = 512;
 
 /// Sizes and format of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -83,6 +86,8 @@ pub struct BlockMatmulPlan {
     in_place: bool,
     /// Whether the machine needs no help with a stream of weights.
     follows: bool,
+    /// Whether it reads several of them faster.
+    streams: bool,
 }
 
 /// How panels are multiplied.
@@ -163,8 +168,9 @@ impl BlockMatmulPlan {
         let columns = m.saturating_add(way.kernels()[1].info.w_ob);
         checked_len(OP, &[columns, k, 2])?;
         checked_len(OP, &[row.lanes, k, 2])?;
-        let (in_place, follows) = (false, follows_streams());
-        Ok(Self { params: *params, row, way, record, x_len, y_len, packed, in_place, follows })
+        let (params, in_place) = (*params, false);
+        let (follows, streams) = (follows_streams(), reads_streams());
+        Ok(Self { params, row, way, record, x_len, y_len, packed, in_place, follows, streams })
     }
 
     /// As [`new`](Self::new), with weights as the file has them: each unit brings its rows into panels in
@@ -317,7 +323,8 @@ impl BlockMatmulPlan {
     }
 
     /// Panels in a unit: two where many columns share what is loaded, one where they are read from
-    /// memory for few of them, because two streams are slower than one.
+    /// memory for few of them, because two streams at a time are slower than one (but see
+    /// [`takes_turns`](Self::takes_turns)).
     fn unit_panels(&self) -> usize {
         if self.params.m > self.columns() { self.way.kernels().len() - 1 } else { 1 }
     }
@@ -427,12 +434,61 @@ impl BlockMatmulPlan {
     /// * `panels` lies in `0..self.panels()`, and no other thread runs one of them on this `y`.
     pub unsafe fn run_panels(&self, operands: &BlockOperands, panels: Range<usize>) {
         debug_assert!(panels.end <= self.panels());
-        let each = self.unit_panels();
+        let mut done = 0;
+        if self.takes_turns() {
+            // SAFETY: the caller's duties are those of this call.
+            done = unsafe { self.turns(operands, panels.clone()) };
+        }
+        let (each, panels) = (self.unit_panels(), panels.start + done..panels.end);
         for first in panels.clone().step_by(each) {
             let panels = first..(first + each).min(panels.end);
             // SAFETY: the panels exist, and the operands are those that the caller vouches for.
             unsafe { self.unit(operands, panels) };
         }
+    }
+
+    /// Whether several panels are multiplied in turns.
+    fn takes_turns(&self) -> bool {
+        self.streams && self.row.streams > 1 && self.params.m == 1 && !self.in_place
+    }
+
+    /// Multiplies some panels, a few blocks of one from each of several parts of them in turn; returns how many,
+    /// as up to one per part less one are left.
+    ///
+    /// # Safety
+    ///
+    /// As for [`run_panels`](Self::run_panels), and [`takes_turns`](Self::takes_turns).
+    unsafe fn turns(&self, operands: &BlockOperands, panels: Range<usize>) -> usize {
+        let (lanes, bytes, streams) = (self.row.lanes, self.panel_bytes(), self.row.streams);
+        let blocks = self.params.k / self.params.format.elements();
+        let kernel = match self.way {
+            Way::Packed(kernels) => &kernels[0],
+            Way::Unpacked { single, .. } => single,
+        };
+        let part = panels.len() / streams;
+        for panel in panels.start..panels.start + part {
+            let row = panel * lanes;
+            let last = row + (streams - 1) * part * lanes;
+            let args = BlockArgs {
+                w: operands.weights.wrapping_add(panel * bytes),
+                panel: part * bytes,
+                streams,
+                turn: (TURN * blocks / bytes).max(1),
+                rows: part * lanes,
+                x: operands.workspace,
+                blocks,
+                bias: self.bias_at(operands, row),
+                o: operands.y.wrapping_add(row),
+                o_step: self.params.n,
+                columns: 1,
+                tail: lanes.min(self.params.n - last),
+                ahead: if self.follows { 0 } else { kernel.ahead },
+            };
+            // SAFETY: the panels, the column and the results exist, and the caller vouches for the memory; `new`
+            // checked that the CPU has the instructions.
+            unsafe { (kernel.run)(&args) };
+        }
+        part * streams
     }
 
     /// Packs panels of weights in the order of the file, each into whole words.
@@ -474,6 +530,9 @@ impl BlockMatmulPlan {
             let args = BlockArgs {
                 w: packed,
                 panel: self.row_bytes(),
+                streams: 1,
+                turn: self.params.k,
+                rows: 0,
                 x: operands.workspace,
                 blocks: self.params.k,
                 bias: self.bias_at(operands, row),
@@ -522,6 +581,9 @@ impl BlockMatmulPlan {
                 let args = BlockArgs {
                     w: w.wrapping_add(i * panel),
                     panel,
+                    streams: 1,
+                    turn: steps,
+                    rows: 0,
                     x: operands.workspace.wrapping_add(self.tile_at(tile)),
                     blocks: steps,
                     bias: self.bias_at(operands, row),

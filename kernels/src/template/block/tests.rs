@@ -256,24 +256,28 @@ fn bad_sizes_are_errors() {
 }
 
 #[test]
-fn what_is_fetched_ahead_changes_no_result() {
-    for isa in Isa::available() {
+fn neither_what_is_fetched_ahead_nor_turns_change_a_result() {
+    // Of 8 rows a panel: turns of all panels, the last of them with fewer rows; of all but one or two.
+    for (isa, n) in Isa::available().flat_map(|isa| [30, 40, 62, 77].map(|n| (isa, n))) {
         for format in BlockFormat::ALL {
-            let params = BlockMatmulParams::new(1, 40, 512, format);
+            let params =
+                BlockMatmulParams { bias: n > 40, ..BlockMatmulParams::new(1, n, 512, format) };
             let mut plan = BlockMatmulPlan::new(isa, &params).unwrap();
             let mut numbers = Numbers::new(5);
-            let source = matrix(&mut numbers, format, 40 * 512 / format.elements(), Scales::Normal);
+            let source = matrix(&mut numbers, format, n * 512 / format.elements(), Scales::Normal);
             let mut packed = vec![0; plan.packed_bytes()];
             plan.pack(0..plan.panels(), &source, &mut packed).unwrap();
             let x = activations(&mut numbers, 512, Scales::Normal);
-            let results = [false, true].map(|follows| {
-                plan.follows = follows;
+            let bias = activations(&mut numbers, plan.bias_len(), Scales::Normal);
+            let ways = [(false, false), (true, false), (false, true), (true, true)];
+            let results = ways.map(|way| {
+                (plan.follows, plan.streams) = way;
                 let lens = [plan.workspace_len(), plan.scratch_len(), plan.y_len()];
                 let [mut workspace, mut scratch, mut y] = lens.map(|len| vec![0.0f32; len]);
-                plan.compute(&x, &packed, &[], &mut workspace, &mut scratch, &mut y).unwrap();
+                plan.compute(&x, &packed, &bias, &mut workspace, &mut scratch, &mut y).unwrap();
                 y.iter().map(|y| y.to_bits()).collect::<Vec<u32>>()
             });
-            assert_eq!(results[0], results[1], "{isa} {format:?}");
+            assert!(results.iter().all(|y| *y == results[0]), "{isa} {format:?} {n}");
         }
     }
 }
