@@ -25,13 +25,16 @@ use crate::error::{check_len, checked_len};
 use crate::{Isa, KernelError};
 use core::ops::Range;
 use quantize::{PrepareArgs, Record};
-use tile::{BlockArgs, BlockKernel, BlockRow, SINGLES, row};
+use tile::{BlockArgs, BlockKernel, BlockRow, SINGLES, SUMS, row};
 use unpack::UnpackFn;
 
 const OP: &str = "block_matmul";
 
-/// Bytes of weights in a turn, or one block if it is larger. Four times as many were half as fast.
-const TURN: usize = 512;
+/// Bytes of weights in a turn, or one block if it is larger. Twice as many were slower.
+const TURN: usize = 1024;
+
+/// Sums of all panels that take turns.
+const SUMMED: usize = 128;
 
 /// Sizes and format of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -449,15 +452,18 @@ impl BlockMatmulPlan {
 
     /// Whether several panels are multiplied in turns.
     fn takes_turns(&self) -> bool {
-        self.streams && self.row.streams > 1 && self.params.m == 1 && !self.in_place
+        let streams = self.row.streams;
+        debug_assert!(streams == 1 || streams * SUMS * self.row.lanes <= SUMMED);
+        self.streams && streams > 1 && self.params.m == 1 && !self.in_place
     }
 
     /// Multiplies some panels, a few blocks of one from each of several parts of them in turn; returns how many,
-    /// as up to one per part less one are left.
+    /// as a few may be left.
     ///
     /// # Safety
     ///
     /// As for [`run_panels`](Self::run_panels), and [`takes_turns`](Self::takes_turns).
+    #[inline(never)]
     unsafe fn turns(&self, operands: &BlockOperands, panels: Range<usize>) -> usize {
         let (lanes, bytes, streams) = (self.row.lanes, self.panel_bytes(), self.row.streams);
         let blocks = self.params.k / self.params.format.elements();
@@ -465,28 +471,43 @@ impl BlockMatmulPlan {
             Way::Packed(kernels) => &kernels[0],
             Way::Unpacked { single, .. } => single,
         };
+        let (turn, words) = ((TURN * blocks / bytes).max(1), self.tile_at(1) / blocks);
         let part = panels.len() / streams;
-        for panel in panels.start..panels.start + part {
-            let row = panel * lanes;
-            let last = row + (streams - 1) * part * lanes;
-            let args = BlockArgs {
-                w: operands.weights.wrapping_add(panel * bytes),
-                panel: part * bytes,
-                streams,
-                turn: (TURN * blocks / bytes).max(1),
-                rows: part * lanes,
-                x: operands.workspace,
-                blocks,
-                bias: self.bias_at(operands, row),
-                o: operands.y.wrapping_add(row),
-                o_step: self.params.n,
-                columns: 1,
-                tail: lanes.min(self.params.n - last),
-                ahead: if self.follows { 0 } else { kernel.ahead },
-            };
-            // SAFETY: the panels, the column and the results exist, and the caller vouches for the memory; `new`
-            // checked that the CPU has the instructions.
-            unsafe { (kernel.run)(&args) };
+        let mut args = BlockArgs {
+            w: operands.weights,
+            panel: bytes,
+            x: operands.workspace,
+            blocks,
+            bias: operands.bias,
+            o: operands.y,
+            o_step: self.params.n,
+            columns: 1,
+            tail: lanes,
+            ahead: if self.follows { 0 } else { kernel.ahead },
+            sums: core::ptr::null_mut(),
+            last: false,
+        };
+        for first in panels.start..panels.start + part {
+            let mut sums = [0.0f32; SUMMED];
+            let mut at = 0;
+            while at < blocks {
+                args.last = at + turn >= blocks;
+                args.blocks = turn.min(blocks - at);
+                args.x = operands.workspace.wrapping_add(at * words);
+                for stream in 0..streams {
+                    let panel = first + stream * part;
+                    args.w = operands.weights.wrapping_add(panel * bytes + at * (bytes / blocks));
+                    args.bias = self.bias_at(operands, panel * lanes);
+                    args.o = operands.y.wrapping_add(panel * lanes);
+                    args.tail = lanes.min(self.params.n - panel * lanes);
+                    args.sums = sums.as_mut_ptr().wrapping_add(stream * SUMS * lanes);
+                    // SAFETY: the panel has these blocks, the column and the results exist, and the caller vouches
+                    // for the memory; there are as many sums, as `SUMMED` is enough for; `new` checked that the CPU
+                    // has the instructions.
+                    unsafe { (kernel.run)(&args) };
+                }
+                at += turn;
+            }
         }
         part * streams
     }
@@ -521,6 +542,7 @@ impl BlockMatmulPlan {
     /// # Safety
     ///
     /// As for [`run`](Self::run).
+    #[inline(never)]
     unsafe fn unit(&self, operands: &BlockOperands, panels: Range<usize>) {
         let (lanes, bytes) = (self.row.lanes, self.panel_bytes());
         let mut packed = operands.weights.wrapping_add(panels.start * bytes);
@@ -530,9 +552,6 @@ impl BlockMatmulPlan {
             let args = BlockArgs {
                 w: packed,
                 panel: self.row_bytes(),
-                streams: 1,
-                turn: self.params.k,
-                rows: 0,
                 x: operands.workspace,
                 blocks: self.params.k,
                 bias: self.bias_at(operands, row),
@@ -541,6 +560,8 @@ impl BlockMatmulPlan {
                 columns: 1,
                 tail: lanes.min(self.params.n - row),
                 ahead: if self.follows { 0 } else { kernel.ahead },
+                sums: core::ptr::null_mut(),
+                last: true,
             };
             // SAFETY: the rows of the panel, the column and the results exist, and the caller vouches
             // for the memory; `new` checked that the CPU has the instructions.
@@ -581,9 +602,6 @@ impl BlockMatmulPlan {
                 let args = BlockArgs {
                     w: w.wrapping_add(i * panel),
                     panel,
-                    streams: 1,
-                    turn: steps,
-                    rows: 0,
                     x: operands.workspace.wrapping_add(self.tile_at(tile)),
                     blocks: steps,
                     bias: self.bias_at(operands, row),
@@ -592,6 +610,8 @@ impl BlockMatmulPlan {
                     columns,
                     tail: end - row - (step - 1) * lanes,
                     ahead: if self.follows || self.in_place { 0 } else { kernel.ahead },
+                    sums: core::ptr::null_mut(),
+                    last: true,
                 };
                 // SAFETY: the panels, the tile and the results exist, and the caller vouches for
                 // the memory; `new` checked that the CPU has the instructions.

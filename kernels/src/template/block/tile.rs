@@ -28,12 +28,6 @@ pub(crate) struct BlockArgs {
     pub(crate) w: *const u8,
     /// Bytes between two panels.
     pub(crate) panel: usize,
-    /// Panels that a kernel of a single column multiplies in turns: at most [`BlockRow::streams`].
-    pub(crate) streams: usize,
-    /// Blocks of a panel in a turn, at least 1.
-    pub(crate) turn: usize,
-    /// Elements between the results of two panels that take turns.
-    pub(crate) rows: usize,
     /// First record of the tile of activations.
     pub(crate) x: *const f32,
     /// Blocks of the reduction, as the kind of weights has them.
@@ -50,7 +44,14 @@ pub(crate) struct BlockArgs {
     pub(crate) tail: usize,
     /// Bytes between weights and those that are fetched with them, for kernels that fetch any.
     pub(crate) ahead: usize,
+    /// Sums of the blocks before, with which a single column begins where panels take turns; else null.
+    pub(crate) sums: *mut f32,
+    /// Whether these blocks are the last ones: if not, sums go back to `sums` and there is no result yet.
+    pub(crate) last: bool,
 }
+
+/// Vectors of sums of a panel, at most.
+pub(crate) const SUMS: usize = 4;
 
 /// A microkernel.
 ///
@@ -62,8 +63,7 @@ pub(crate) struct BlockArgs {
 /// * `bias` is null or readable for `(V - 1) * LANES + tail` elements, aligned.
 /// * `o` is writable for `columns` columns of `(V - 1) * LANES + tail` rows, aligned, and no other
 ///   thread uses them.
-/// * Of `streams` panels all this holds for each: weights are `panel` bytes apart, what is added and results
-///   `rows` elements; all but the last have `LANES` rows.
+/// * `sums` is null, or readable and writable for `SUMS` vectors, initialised, and [`BlockRow::streams`] is not 1.
 pub(crate) type BlockFn = unsafe fn(&BlockArgs);
 
 /// A microkernel and what it is.
@@ -285,24 +285,24 @@ macro_rules! block_kernel {
     (bf16 [1 x 1] ahead $far:tt, $args:ident) => { block_kernel! { chains brain 2, ahead $far, $args } };
     // Sums of every fourth step of the reduction, as one addition would wait for the one before.
     (chains $load:ident $size:tt, ahead $far:tt, $args:ident) => {
-        block_kernel! { turns 4, [panel x f k] {
-            let (mut w, mut k) = (*panel, k);
-            while k >= 4 {
-                each!(i in 4 {
-                    let b = w.wrapping_add($size * i * LANES);
-                    if i * $size * LANES % 64 == 0 { block_step! { ahead b, $far } }
-                    f[i][0] = tile!(VFMA tile!(VSPLAT x, i), block_step! { load $load b }, f[i][0]);
-                });
-                (w, x, k) = (w.wrapping_add(4 * $size * LANES), x.wrapping_add(4), k - 4);
-            }
-            while k > 0 {
-                f[0][0] = tile!(VFMA tile!(VSPLAT x, 0), block_step! { load $load w }, f[0][0]);
-                (w, x, k) = (w.wrapping_add($size * LANES), x.wrapping_add(1), k - 1);
-            }
-            *panel = w;
-        } then {
-            f[0][0] = tile!(VADD tile!(VADD f[0][0], f[1][0]), tile!(VADD f[2][0], f[3][0]));
-        }, $args }
+        let (mut w, mut x, mut k) = ($args.w, $args.x, $args.blocks);
+        tile!(DEF f [1 x 4 x 1]);
+        block_kernel! { sums 4, f <- $args }
+        while k >= 4 {
+            each!(i in 4 {
+                let b = w.wrapping_add($size * i * LANES);
+                if i * $size * LANES % 64 == 0 { block_step! { ahead b, $far } }
+                f[i][0] = tile!(VFMA tile!(VSPLAT x, i), block_step! { load $load b }, f[i][0]);
+            });
+            (w, x, k) = (w.wrapping_add(4 * $size * LANES), x.wrapping_add(4), k - 4);
+        }
+        while k > 0 {
+            f[0][0] = tile!(VFMA tile!(VSPLAT x, 0), block_step! { load $load w }, f[0][0]);
+            (w, x, k) = (w.wrapping_add($size * LANES), x.wrapping_add(1), k - 1);
+        }
+        block_kernel! { sums 4, f -> $args }
+        f[0][0] = tile!(VADD tile!(VADD f[0][0], f[1][0]), tile!(VADD f[2][0], f[3][0]));
+        block_kernel! { store f [1 x 1] $args }
     };
     // Eight sums of a row, then those of its last elements, fewer than a vector has lanes.
     (rows $load:ident $size:tt ahead $far:tt, $args:ident) => {
@@ -336,44 +336,27 @@ macro_rules! block_kernel {
             }
         }
     };
-    ($kind:ident [1 x 1] ahead $far:tt, $args:ident) => {
-        block_kernel! { turns 1, [panel x f k] {
-            let mut w = [*panel];
-            for _ in 0..k {
-                block_step! { $kind [1 x 1] f += w * x ahead $far }
-            }
-            *panel = w[0];
-        } then {}, $args }
+    // Of a single column: what blocks before have added up, and what those to come begin with.
+    (sums $n:tt, $f:ident <- $args:ident) => {
+        let sums = $args.sums;
+        if tile!(STREAMS) > 1 && !sums.is_null() { each!(i in $n { $f[i][0] = tile!(VLOAD sums, i); }); }
     };
-    // A single column: `$add` adds `$k` blocks from `$panel` and `$x` on to `$sums` vectors of sums, `$last` brings
-    // them into the first.
-    (turns $sums:tt, [$panel:ident $x:ident $f:ident $k:ident] $add:block then $last:block, $args:ident) => {
-        const STREAMS: usize = tile!(STREAMS);
-        // What is known where there are no turns is no loop.
-        let (streams, turn) = if STREAMS > 1 { ($args.streams, $args.turn) } else { (1, $args.blocks) };
-        let (mut $x, mut left) = ($args.x, $args.blocks);
-        let mut panels = [$args.w; STREAMS];
-        for (j, panel) in panels.iter_mut().enumerate() { *panel = panel.wrapping_add(j * $args.panel); }
-        tile!(DEF zeros [1 x $sums x 1]);
-        let mut all = [zeros; STREAMS];
-        while left > 0 {
-            let (turn, first) = (left.min(turn), $x);
-            for ($panel, sums) in panels.iter_mut().zip(&mut all).take(streams) {
-                let (mut $f, $k) = (*sums, turn);
-                $x = first;
-                $add
-                *sums = $f;
-            }
-            left -= turn;
+    (sums $n:tt, $f:ident -> $args:ident) => {
+        let sums = $args.sums;
+        if tile!(STREAMS) > 1 && !$args.last {
+            each!(i in $n { tile!(VSTORE sums, i, $f[i][0]); });
+            return;
         }
-        for (j, sums) in all.iter().take(streams).enumerate() {
-            let mut $f = *sums;
-            $last
-            let at = j * $args.rows;
-            let bias = if $args.bias.is_null() { $args.bias } else { $args.bias.wrapping_add(at) };
-            let last = if j + 1 == streams { $args.tail } else { LANES };
-            block_kernel! { store $f [1 x 1] -> $args.o.wrapping_add(at), last; bias, $args }
+    };
+    ($kind:ident [1 x 1] ahead $far:tt, $args:ident) => {
+        let (mut w, mut x) = ([$args.w], $args.x);
+        tile!(DEF f [1 x 1 x 1]);
+        block_kernel! { sums 1, f <- $args }
+        for _ in 0..$args.blocks {
+            block_step! { $kind [1 x 1] f += w * x ahead $far }
         }
+        block_kernel! { sums 1, f -> $args }
+        block_kernel! { store f [1 x 1] $args }
     };
     ($kind:ident [$v:tt x $c:tt] ahead $far:tt, $args:ident) => {
         let mut x = $args.x;
@@ -386,13 +369,10 @@ macro_rules! block_kernel {
         block_kernel! { store f [$v x $c] $args }
     };
     (store $f:ident [$v:tt x $c:tt] $args:ident) => {
-        block_kernel! { store $f [$v x $c] -> $args.o, $args.tail; $args.bias, $args }
-    };
-    (store $f:ident [$v:tt x $c:tt] -> $o:expr, $last:expr; $bias:expr, $args:ident) => {
-        let (mut o, last) = ($o, $last);
-        if !$bias.is_null() {
+        let (mut o, last) = ($args.o, $args.tail);
+        if !$args.bias.is_null() {
             each!(j in $v {
-                let bias = $bias.wrapping_add(j * LANES);
+                let bias = $args.bias.wrapping_add(j * LANES);
                 let bias = if j + 1 < $v || last == LANES { tile!(VLOAD bias, 0) } else { tile!(VLOAD_TAIL bias, last) };
                 each!(c in $c { $f[c][j] = tile!(VADD $f[c][j], bias); });
             });
