@@ -15,6 +15,7 @@ mod step;
 #[cfg(test)]
 mod tests;
 mod tile;
+mod turns;
 mod unpack;
 
 pub use format::BlockFormat;
@@ -25,16 +26,10 @@ use crate::error::{check_len, checked_len};
 use crate::{Isa, KernelError};
 use core::ops::Range;
 use quantize::{PrepareArgs, Record};
-use tile::{BlockArgs, BlockKernel, BlockRow, SINGLES, SUMS, row};
+use tile::{BlockArgs, BlockKernel, BlockRow, SINGLES, row};
 use unpack::UnpackFn;
 
 const OP: &str = "block_matmul";
-
-/// Bytes of weights in a turn, or one block if it is larger. Twice as many were slower.
-const TURN: usize = 1024;
-
-/// Sums of all panels that take turns.
-const SUMMED: usize = 128;
 
 /// Sizes and format of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -241,6 +236,7 @@ impl BlockMatmulPlan {
     }
 
     /// Bytes of a row of the source.
+    #[inline(never)]
     pub fn row_bytes(&self) -> usize {
         self.params.k / self.params.format.elements() * self.params.format.bytes()
     }
@@ -328,6 +324,7 @@ impl BlockMatmulPlan {
     /// Panels in a unit: two where many columns share what is loaded, one where they are read from
     /// memory for few of them, because two streams at a time are slower than one (but see
     /// [`takes_turns`](Self::takes_turns)).
+    #[inline(never)]
     fn unit_panels(&self) -> usize {
         if self.params.m > self.columns() { self.way.kernels().len() - 1 } else { 1 }
     }
@@ -344,6 +341,7 @@ impl BlockMatmulPlan {
     }
 
     /// Where a tile begins in the workspace.
+    #[inline(never)]
     fn tile_at(&self, tile: usize) -> usize {
         let columns = match tile.checked_sub(1) {
             Some(last) if tile == self.tiles() => {
@@ -448,68 +446,6 @@ impl BlockMatmulPlan {
             // SAFETY: the panels exist, and the operands are those that the caller vouches for.
             unsafe { self.unit(operands, panels) };
         }
-    }
-
-    /// Whether several panels are multiplied in turns.
-    fn takes_turns(&self) -> bool {
-        let streams = self.row.streams;
-        debug_assert!(streams == 1 || streams * SUMS * self.row.lanes <= SUMMED);
-        self.streams && streams > 1 && self.params.m == 1 && !self.in_place
-    }
-
-    /// Multiplies some panels, a few blocks of one from each of several parts of them in turn; returns how many,
-    /// as a few may be left.
-    ///
-    /// # Safety
-    ///
-    /// As for [`run_panels`](Self::run_panels), and [`takes_turns`](Self::takes_turns).
-    #[inline(never)]
-    unsafe fn turns(&self, operands: &BlockOperands, panels: Range<usize>) -> usize {
-        let (lanes, bytes, streams) = (self.row.lanes, self.panel_bytes(), self.row.streams);
-        let blocks = self.params.k / self.params.format.elements();
-        let kernel = match self.way {
-            Way::Packed(kernels) => &kernels[0],
-            Way::Unpacked { single, .. } => single,
-        };
-        let (turn, words) = ((TURN * blocks / bytes).max(1), self.tile_at(1) / blocks);
-        let part = panels.len() / streams;
-        let mut args = BlockArgs {
-            w: operands.weights,
-            panel: bytes,
-            x: operands.workspace,
-            blocks,
-            bias: operands.bias,
-            o: operands.y,
-            o_step: self.params.n,
-            columns: 1,
-            tail: lanes,
-            ahead: if self.follows { 0 } else { kernel.ahead },
-            sums: core::ptr::null_mut(),
-            last: false,
-        };
-        for first in panels.start..panels.start + part {
-            let mut sums = [0.0f32; SUMMED];
-            let mut at = 0;
-            while at < blocks {
-                args.last = at + turn >= blocks;
-                args.blocks = turn.min(blocks - at);
-                args.x = operands.workspace.wrapping_add(at * words);
-                for stream in 0..streams {
-                    let panel = first + stream * part;
-                    args.w = operands.weights.wrapping_add(panel * bytes + at * (bytes / blocks));
-                    args.bias = self.bias_at(operands, panel * lanes);
-                    args.o = operands.y.wrapping_add(panel * lanes);
-                    args.tail = lanes.min(self.params.n - panel * lanes);
-                    args.sums = sums.as_mut_ptr().wrapping_add(stream * SUMS * lanes);
-                    // SAFETY: the panel has these blocks, the column and the results exist, and the caller vouches
-                    // for the memory; there are as many sums, as `SUMMED` is enough for; `new` checked that the CPU
-                    // has the instructions.
-                    unsafe { (kernel.run)(&args) };
-                }
-                at += turn;
-            }
-        }
-        part * streams
     }
 
     /// Packs panels of weights in the order of the file, each into whole words.

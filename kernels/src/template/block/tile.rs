@@ -51,7 +51,10 @@ pub(crate) struct BlockArgs {
 }
 
 /// Vectors of sums of a panel, at most.
-pub(crate) const SUMS: usize = 4;
+pub(super) const SUMS: usize = 4;
+
+/// Sums of all panels that take turns, at most.
+pub(super) const SUMMED: usize = 128;
 
 /// A microkernel.
 ///
@@ -130,6 +133,7 @@ macro_rules! block_row {
             use super::*;
             use tilewright_intrinsics::$tile as tile;
             const LANES: usize = $lanes;
+            const _: () = assert!(tile!(STREAMS) == 1 || tile!(STREAMS) * SUMS * LANES <= SUMMED);
             /// The values of IQ4_NL, as bytes of weights are stored.
             const TABLE: [u8; 16] = {
                 let (mut table, mut i) = ([0; 16], 0);
