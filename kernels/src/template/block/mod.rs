@@ -167,7 +167,10 @@ impl BlockMatmulPlan {
         checked_len(OP, &[columns, k, 2])?;
         checked_len(OP, &[row.lanes, k, 2])?;
         let (params, in_place) = (*params, false);
-        let (follows, streams) = (follows_streams(), reads_streams());
+        // Of whole floats there is so little arithmetic that asking early is what takes time.
+        let plain = format == BlockFormat::F32;
+        let follows = follows_streams() || (plain && reads_streams());
+        let streams = !plain && reads_streams();
         Ok(Self { params, row, way, record, x_len, y_len, packed, in_place, follows, streams })
     }
 
