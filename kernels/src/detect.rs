@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Whether the machine's own prefetchers keep up with a stream that is read in order, so that fetching
 /// it ahead in software only takes their place. Measured on AMD's Zen 4: products of a column and attention of
-/// a row are 5 to 24 % faster without. On Zen 5 some formats lose almost half, on Zen 3 all a quarter.
+/// a row are 5 to 24 % faster without. On Zen 5 some formats lose almost half, on Zen 3 all but f32 a fifth.
 pub(crate) fn follows_streams() -> bool {
     found() & FOLLOWS != 0
 }

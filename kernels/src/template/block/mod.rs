@@ -239,6 +239,7 @@ impl BlockMatmulPlan {
     }
 
     /// Bytes of a row of the source.
+    // Like others here: copies in each caller took 2 KB, and calls cost nothing beside a panel.
     #[inline(never)]
     pub fn row_bytes(&self) -> usize {
         self.params.k / self.params.format.elements() * self.params.format.bytes()

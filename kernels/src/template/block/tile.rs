@@ -66,7 +66,8 @@ pub(super) const SUMMED: usize = 128;
 /// * `bias` is null or readable for `(V - 1) * LANES + tail` elements, aligned.
 /// * `o` is writable for `columns` columns of `(V - 1) * LANES + tail` rows, aligned, and no other
 ///   thread uses them.
-/// * `sums` is null, or readable and writable for `SUMS` vectors, initialised, and [`BlockRow::streams`] is not 1.
+/// * `sums` is null, or readable and writable for `SUMS` vectors, initialised, and [`BlockRow::streams`] is not 1;
+///   unless `last`, it is not null.
 pub(crate) type BlockFn = unsafe fn(&BlockArgs);
 
 /// A microkernel and what it is.
