@@ -1,4 +1,4 @@
-//! Speed of depthwise convolution, pooling, element-wise ops, softmax, norms, ops on bytes and layout conversions on one
+//! Speed of depthwise and first convolution, pooling, element-wise ops, softmax, norms, ops on bytes and layout conversions on one
 //! thread: minimum and median time, GB/s of operands read and written once, GFLOP/s and its share
 //! of the FMA peak that a loop in the same process reaches at the same time.
 //!
@@ -8,12 +8,14 @@
 use core::hint::black_box;
 use core::ops::{Deref, DerefMut};
 use std::time::Instant;
+use tilewright_kernels::template::conv_first::FirstConvPlan;
 use tilewright_kernels::{
-    Activation, BinaryOp, BinaryParams, BinaryPlan, Bytes, DepthwiseParams, DepthwisePlan,
-    DequantizePlan, Dtype, Epilogue, Isa, LayoutOp, LayoutParams, LayoutPlan, NormAffine, NormOp,
-    NormParams, NormPlan, PoolOp, PoolParams, PoolPlan, QaddParams, QaddPlan, QdepthwiseParams,
-    QdepthwisePlan, QpoolParams, QpoolPlan, QuantColumns, QuantOutput, QuantResult, QuantizeParams,
-    QuantizePlan, SoftmaxParams, SoftmaxPlan, UnaryOp, UnaryParams, UnaryPlan, bench,
+    Activation, BinaryOp, BinaryParams, BinaryPlan, Bytes, ConvParams, DepthwiseParams,
+    DepthwisePlan, DequantizePlan, Dtype, Epilogue, Isa, LayoutOp, LayoutParams, LayoutPlan,
+    NormAffine, NormOp, NormParams, NormPlan, PoolOp, PoolParams, PoolPlan, QaddParams, QaddPlan,
+    QdepthwiseParams, QdepthwisePlan, QpoolParams, QpoolPlan, QuantColumns, QuantOutput,
+    QuantResult, QuantizeParams, QuantizePlan, SoftmaxParams, SoftmaxPlan, UnaryOp, UnaryParams,
+    UnaryPlan, bench,
 };
 
 /// One op of one shape.
@@ -73,9 +75,30 @@ fn depthwise(isa: Isa, c: usize, size: usize, k: usize, stride: usize) -> Case {
     Case {
         name: format!("depthwise{k}x{k}s{stride}/{c}x{size}/{}", plan.kernel_name()),
         elements: x.len() + y.len(),
-        flop: 2 * k * k * y.len(),
+        flop: 2 * k * k * c * out * out,
         run: Box::new(move || {
             plan.compute(&x, &weights, &bias, None, &mut y).expect("operands of the plan")
+        }),
+    }
+}
+
+/// The first convolution of a small network: a picture, to 8 channels.
+fn first(isa: Isa, size: usize) -> Case {
+    let p = ConvParams::new([1, 3, size, size], 8, [3, 3]).stride([2, 2]).pads([0, 0, 1, 1]);
+    let p = p.epilogue(Epilogue { activation: Activation::Relu, residual: false });
+    let plan = FirstConvPlan::new(isa, &p).expect("a valid shape");
+    let (x, mut y) = (operand(plan.x_len()), operand(plan.y_len()));
+    let (weights, bias) = (operand(plan.weights_len()), operand(plan.bias_len()));
+    let mut scratch = operand(plan.scratch_len());
+    Case {
+        name: format!("first3x3s2/3x{size}/{}", plan.kernel_name()),
+        elements: x.len() + y.len(),
+        flop: 2 * 27 * 8 * p.h_out * p.w_out,
+        run: Box::new(move || {
+            let (x, w, b) = (x.as_ptr(), weights.as_ptr(), bias.as_ptr());
+            let (y, scratch) = (y.as_mut_ptr(), scratch.as_mut_ptr());
+            // SAFETY: operands of the plan's lengths; this thread runs all units.
+            unsafe { plan.run(x, w, b, y, scratch, 0..plan.units()) };
         }),
     }
 }
@@ -189,7 +212,7 @@ fn qdepthwise(isa: Isa, c: usize, size: usize, stride: usize) -> Case {
     Case {
         name: format!("qdepthwise3x3s{stride}/{c}x{size}/{}", plan.kernel_name()),
         elements: (x.len() + y.len()) / 4,
-        flop: 2 * 9 * y.len(),
+        flop: 2 * 9 * c * out * out,
         run: Box::new(move || {
             plan.compute(Bytes::U8(&x), &weights, &columns, QuantResult::U8(&mut y))
                 .expect("operands of the plan");
@@ -296,11 +319,13 @@ fn cases(isa: Isa) -> Vec<Case> {
         (128, 56, 3, 1),
         (512, 14, 3, 1),
         (128, 6, 3, 1),
+        (24, 48, 3, 1),
         (64, 112, 3, 2),
         (96, 28, 5, 1),
     ] {
         list.push(depthwise(isa, c, size, k, stride));
     }
+    list.push(first(isa, 96));
     let average = PoolOp::Average { count_include_pad: false };
     list.push(pool(isa, PoolOp::Max, 64, 112, 2, 2, 0));
     list.push(pool(isa, PoolOp::Max, 64, 112, 3, 2, 1));

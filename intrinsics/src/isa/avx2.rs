@@ -83,6 +83,8 @@ macro_rules! tile_avx2_f32 {
             $t[k][0] = $crate::arch::_mm256_permute2f128_ps::<0x20>(x, y);
             $t[4 + k][0] = $crate::arch::_mm256_permute2f128_ps::<0x31>(x, y);
         }); };
+    (COMPUTE dw_row $t:ident [$w:tt x 3 / $d:tt] $($row:tt)*) => {
+        $crate::tile_default!(tile_avx2_f32 COMPUTE dw_columns $t [$w x 3 / $d] $($row)*) };
     // Lanes that hold `i32` bits.
     (VITOF $x:expr) => { $crate::arch::_mm256_cvtepi32_ps($crate::arch::_mm256_castps_si256($x)) };
     (VIMLA $a:expr, $b:expr, $c:expr) => { $crate::arch::_mm256_castsi256_ps($crate::arch::_mm256_add_epi32(

@@ -280,30 +280,35 @@ macro_rules! first_row {
     };
 }
 
-/// The vectors per channel of an instruction set's tiles, as many as registers hold, by its lanes.
+/// The output channels and vectors per channel of an instruction set's tiles, as many as registers hold, by
+/// its lanes.
 macro_rules! first_kernels {
     ($tile:ident $isa:ident $isa_name:ident $feat:tt 16) => {
-        first_kernels!(@ $tile $isa $isa_name $feat 16 [3 2 1])
+        first_kernels!(@ $tile $isa $isa_name $feat 16 [8 3, 8 2, 8 1])
+    };
+    // Loads would be the limit of eight channels and the one vector for which there are registers.
+    ($tile:ident $isa:ident $isa_name:ident $feat:tt 8) => {
+        first_kernels!(@ $tile $isa $isa_name $feat 8 [4 2, 8 1])
     };
     ($tile:ident $isa:ident $isa_name:ident $feat:tt 4) => {
-        first_kernels!(@ $tile $isa $isa_name $feat 4 [2 1])
+        first_kernels!(@ $tile $isa $isa_name $feat 4 [8 2, 8 1])
     };
     ($tile:ident $isa:ident $isa_name:ident $feat:tt $l:tt) => {
-        first_kernels!(@ $tile $isa $isa_name $feat $l [1])
+        first_kernels!(@ $tile $isa $isa_name $feat $l [8 1])
     };
-    (@ $tile:ident $isa:ident $isa_name:ident $feat:tt $l:tt [$($v:tt)*]) => {
+    (@ $tile:ident $isa:ident $isa_name:ident $feat:tt $l:tt [$($k:tt $v:tt),*]) => {
         &[$({
-            first_kernel! { $tile $feat $l $v }
+            first_kernel! { $tile $feat $l $k $v }
             FirstKernel {
                 info: KernelInfo {
-                    name: concat!("conv_first_f32_8x", $v, "x", $l, "_", stringify!($isa_name)),
+                    name: concat!("conv_first_f32_", $k, "x", $v, "x", $l, "_", stringify!($isa_name)),
                     op: OP,
                     isa: Isa::$isa,
                     dtype: Dtype::F32,
                     rows: 1,
                     w_ob: $v * $l,
                     c_vec: $v,
-                    c_ob: C_OUT,
+                    c_ob: $k,
                     unroll: 1,
                 },
                 run: kernel,
@@ -314,7 +319,7 @@ macro_rules! first_kernels {
 
 /// One microkernel: its name is `kernel`, to be put in a block of its own.
 macro_rules! first_kernel {
-    ($tile:ident [$($f:tt)*] $l:tt $v:tt) => {
+    ($tile:ident [$($f:tt)*] $l:tt $k:tt $v:tt) => {
         $(#[target_feature(enable = $f)])*
         unsafe fn kernel(g: &PlaneShape, args: &FirstArgs) {
             use tilewright_intrinsics::{$tile as tile, each};
@@ -344,36 +349,40 @@ macro_rules! first_kernel {
                 let mut x = 0;
                 loop {
                     let (a, o) = (a.wrapping_add(x), out.wrapping_add(x * C_BLOCK));
-                    let (bias, mut b) = (args.bias, args.weights);
-                    tile!(DEF t [1 x 8 x $v]);
-                    each!(i in 8 {
-                        let start = tile!(VSPLAT bias, i);
-                        each!(j in $v { t[i][j] = start; });
-                    });
-                    for k in 0..s.kernel[0] {
-                        for tap in &g.copies.taps {
-                            for c in 0..s.c {
-                                let a = a.wrapping_add(c * plane + k * filter_step + tap);
-                                let mut pixels = tile!(ZEROS [tile!(VTYPE); $v]);
-                                each!(j in $v { pixels[j] = tile!(VLOAD a, j); });
-                                each!(i in 8 {
-                                    let w = tile!(VSPLAT b, i);
-                                    each!(j in $v { t[i][j] = tile!(VFMA pixels[j], w, t[i][j]); });
-                                });
-                                b = b.wrapping_add(C_OUT);
+                    let mut all = [[tile!(VZERO); $v]; C_OUT];
+                    for first in (0..C_OUT).step_by($k) {
+                        let (bias, mut b) = (args.bias.wrapping_add(first), args.weights.wrapping_add(first));
+                        tile!(DEF t [1 x $k x $v]);
+                        each!(i in $k {
+                            let start = tile!(VSPLAT bias, i);
+                            each!(j in $v { t[i][j] = start; });
+                        });
+                        for k in 0..s.kernel[0] {
+                            for tap in &g.copies.taps {
+                                for c in 0..s.c {
+                                    let a = a.wrapping_add(c * plane + k * filter_step + tap);
+                                    let mut pixels = tile!(ZEROS [tile!(VTYPE); $v]);
+                                    each!(j in $v { pixels[j] = tile!(VLOAD a, j); });
+                                    each!(i in $k {
+                                        let w = tile!(VSPLAT b, i);
+                                        each!(j in $v { t[i][j] = tile!(VFMA pixels[j], w, t[i][j]); });
+                                    });
+                                    b = b.wrapping_add(C_OUT);
+                                }
                             }
                         }
-                    }
-                    match g.activation {
-                        TileActivation::None => {}
-                        TileActivation::Relu => { tile!(RELU t [1 x 8 x $v]); }
-                        TileActivation::Clamp { lo, hi } => { tile!(CLAMP t [1 x 8 x $v] lo, hi); }
-                        TileActivation::Leaky { alpha } => { tile!(LEAKY t [1 x 8 x $v] alpha); }
+                        match g.activation {
+                            TileActivation::None => {}
+                            TileActivation::Relu => { tile!(RELU t [1 x $k x $v]); }
+                            TileActivation::Clamp { lo, hi } => { tile!(CLAMP t [1 x $k x $v] lo, hi); }
+                            TileActivation::Leaky { alpha } => { tile!(LEAKY t [1 x $k x $v] alpha); }
+                        }
+                        all[first..first + $k].copy_from_slice(&t);
                     }
                     let mut narrow = [0.0f32; if $v == 1 { L * C_BLOCK } else { 0 }];
                     let whole = $v > 1 || w_out >= L;
                     let to = if whole { o } else { narrow.as_mut_ptr() };
-                    first_store!(tile t to $l $v);
+                    first_store!(tile all to $l $v);
                     if !whole {
                         // SAFETY: a row of the output.
                         unsafe { o.copy_from_nonoverlapping(to, w_out * C_BLOCK) };
@@ -388,7 +397,7 @@ macro_rules! first_kernel {
     };
 }
 
-/// Stores a tile as blocks of channels, of which 8 are 0.
+/// Stores a tile as blocks of channels: the vectors that hold any of the first 8.
 macro_rules! first_store {
     ($tile:ident $t:ident $o:ident $l:tt $v:tt) => {
         let zero = $tile!(VZERO);
@@ -403,10 +412,6 @@ macro_rules! first_store {
                     let o = $o.wrapping_add((j * L + i) * C_BLOCK + group * L);
                     $tile!(VSTORE o, 0, u[i][0]);
                 });
-            }
-            for pixel in 0..L {
-                let o = $o.wrapping_add((j * L + pixel) * C_BLOCK);
-                for i in C_OUT.div_ceil(L)..C_BLOCK / L { $tile!(VSTORE o, i, zero); }
             }
         });
     };
@@ -461,10 +466,10 @@ mod tests {
         let costly = p.epilogue.activation.in_tile().is_none();
         for (i, &found) in y.iter().enumerate() {
             let (image, pixel, k) = (i / C_BLOCK / pixels, i / C_BLOCK % pixels, i % C_BLOCK);
-            let sum = match k < p.c_out {
-                true => exact[(image * p.c_out + k) * pixels + pixel],
-                false => 0.0,
-            };
+            if k >= p.c_out {
+                continue;
+            }
+            let sum = exact[(image * p.c_out + k) * pixels + pixel];
             let exact = match p.epilogue.activation {
                 Activation::None => sum,
                 Activation::Relu => maximum(sum, 0.0),

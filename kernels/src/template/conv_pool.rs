@@ -176,6 +176,7 @@ impl ConvPoolPlan {
                     y: y.wrapping_add((image * planes + plane) * y_plane),
                     rows: rows.clone(),
                     run: 0,
+                    channels: self.window.channels(plane),
                     bytes: ByteWindow::default(),
                 };
                 // SAFETY: the windows of these rows read the rows of the convolution that were just

@@ -202,6 +202,7 @@ impl DepthwisePlan {
                 y: y.wrapping_add(y_at),
                 rows,
                 run: 0,
+                channels: self.window.channels(plane),
                 bytes: ByteWindow::default(),
             };
             // SAFETY: the ISA is available; planes and rows lie in the operands, which the caller
@@ -243,6 +244,7 @@ impl DepthwisePlan {
                 y: done.wrapping_sub(rows.start * y_row),
                 rows: rows.clone(),
                 run: 0,
+                channels: self.window.channels(block),
                 bytes: ByteWindow::default(),
             };
             // SAFETY: the ISA is available; the rows that are written lie at `done`, as the caller

@@ -174,6 +174,7 @@ impl PoolPlan {
                 y: y.wrapping_add(plane * y_plane),
                 rows,
                 run: 0,
+                channels: self.window.channels(plane),
                 bytes: ByteWindow::default(),
             };
             // SAFETY: the ISA is available; planes and rows lie in the operands, which the caller

@@ -299,6 +299,7 @@ impl QdepthwisePlan {
                 y: y.wrapping_add(plane * y_plane),
                 rows,
                 run: 0,
+                channels: self.window.channels(plane),
                 bytes: self.bytes,
             };
             // SAFETY: the ISA is available; planes and rows lie in the operands, which the caller

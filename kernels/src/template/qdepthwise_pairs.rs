@@ -72,18 +72,21 @@ macro_rules! pairs_row {
                 let top = (y * s.stride[0]) as isize - s.pads[0] as isize;
                 let mut left = left;
                 let mut o = args.y.wrapping_add(y * y_row + run.first * C_BLOCK);
+                let (mut rows, mut steps) = ([outside.as_ptr(); 3], [0; 3]);
+                each!(r in 3 {
+                    let row = top + (r * s.dilation[0]) as isize;
+                    if (row as usize) < s.input[0] {
+                        rows[r] = args.x.wrapping_offset(row * x_row as isize + left * C_BLOCK as isize);
+                        steps[r] = $w * $d * C_BLOCK;
+                    }
+                });
                 for _ in 0..run.count {
-                    let mut rows = [outside.as_ptr(); 3];
-                    each!(r in 3 {
-                        let row = top + (r * s.dilation[0]) as isize;
-                        if (row as usize) < s.input[0] {
-                            rows[r] = args.x.wrapping_offset(row * x_row as isize + left * C_BLOCK as isize);
-                        }
-                    });
                     tile!(DEF t [1 x $w x 2]);
                     each!(i in $w { t[i] = first; });
                     let pixel = |r: usize, column: usize| {
-                        let inside = (left.wrapping_add(column as isize) as usize) < s.input[1];
+                        // Of the tiles that these kernels get only the first and last columns may lie outside.
+                        let inside = (1..COLUMNS - 1).contains(&column)
+                            || (left.wrapping_add(column as isize) as usize) < s.input[1];
                         let row = if inside { rows[r] } else { outside.as_ptr() };
                         tile!(VWIDE8 row.wrapping_add(column * C_BLOCK), flip)
                     };
@@ -117,6 +120,7 @@ macro_rules! pairs_row {
                     });
                     o = o.wrapping_add($w * C_BLOCK);
                     left += $w * $d;
+                    each!(r in 3 { rows[r] = rows[r].wrapping_add(steps[r]); });
                 }
             }
         }

@@ -160,6 +160,7 @@ impl QpoolPlan {
             y: y.wrapping_add(plane * y_plane),
             rows,
             run: 0,
+            channels: self.window.channels(plane),
             bytes: self.bytes,
         };
         if let Some(global) = &self.global {
@@ -241,7 +242,7 @@ macro_rules! qpool_row {
                 use tilewright_intrinsics::{$tile as tile, each};
                 let pixels = g.sizes.input[0] * g.sizes.input[1];
                 let step = C_BLOCK;
-                for lane in (0..C_BLOCK).step_by(tile!(LANES)) {
+                for lane in (0..args.channels).step_by(tile!(LANES)) {
                     let mut a = args.x.wrapping_add(lane);
                     tile!(DEF t [1 x 8 x 1]);
                     for _ in 0..pixels / 8 {

@@ -147,6 +147,12 @@ impl Window {
         self.sizes.n * self.sizes.c.div_ceil(C_BLOCK)
     }
 
+    /// Channels of a plane: those of its block that exist.
+    pub(crate) fn channels(&self, plane: usize) -> usize {
+        let c = self.sizes.c;
+        (c - plane % c.div_ceil(C_BLOCK) * C_BLOCK).min(C_BLOCK)
+    }
+
     /// Independent units of work: output rows of an image, of each all blocks of channels. Threads that
     /// share them out get bands of rows, as those of a 1 x 1 convolution do, and so find in their own
     /// caches most of what they need.
@@ -259,6 +265,8 @@ pub(crate) struct WindowArgs<T = f32> {
     pub(crate) rows: Range<usize>,
     /// Which of the two runs of tiles.
     pub(crate) run: usize,
+    /// Channels of the plane; vectors past them are left as they are.
+    pub(crate) channels: usize,
     /// Of bytes: how they are read and written.
     pub(crate) bytes: ByteWindow,
 }

@@ -134,7 +134,7 @@ macro_rules! window_kernel {
                 let taps = g.rows[y].clone();
                 let top = (y * s.stride[0]) as isize - s.pads[0] as isize;
                 let row = args.x.wrapping_offset(top * x_row as isize + start * C_BLOCK as isize);
-                for lane in (0..C_BLOCK).step_by(tile!(LANES)) {
+                for lane in (0..args.channels).step_by(tile!(LANES)) {
                     let at = y * y_row + run.first * C_BLOCK + lane;
                     let (mut a, mut o) = (row.wrapping_add(lane), args.y.wrapping_add(at));
                     let mut residual = args.residual.wrapping_add(at);
