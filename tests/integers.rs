@@ -2,6 +2,7 @@
 
 use tilewright::backend::cpu::Executor;
 use tilewright::graph::ops::binary::Binary;
+use tilewright::graph::ops::concat::Concat;
 use tilewright::graph::ops::conv::Conv;
 use tilewright::graph::ops::dequantize::Dequantize;
 use tilewright::graph::ops::matmul::MatMul;
@@ -272,6 +273,24 @@ fn sums_become_numbers_where_they_are_not_quantised_as_they_are() {
     }
 }
 
+/// The kernels that a network of one image becomes, and its result.
+fn computed(
+    isa: Isa,
+    to: DType,
+    network: impl Fn(&mut Context, DType, TensorId) -> TensorId,
+) -> (Vec<String>, Vec<i32>) {
+    let mut cx = Context::new();
+    cx.keep_quantized();
+    let x = cx.input("x", to, &IMAGE).unwrap();
+    let y = network(&mut cx, to, x);
+    passes::optimize(&mut cx, &[y], 2).unwrap();
+    let mut executor = Executor::new(isa, 2).unwrap();
+    let plan = executor.plan(&mut cx, &[y]).unwrap();
+    let kernels = plan.nodes().map(|n| n.kernel.to_string()).collect();
+    let found = executor.run(&plan, &[&image(to)], None).unwrap();
+    (kernels, steps(&found[0]))
+}
+
 #[test]
 fn functions_of_one_byte_are_tables() {
     // Hard swish; swish, written out and quantised in between; GELU from the error function, of which a
@@ -309,19 +328,37 @@ fn functions_of_one_byte_are_tables() {
         let expected = steps(cx.constant_value(y).expect("all is constant"));
         assert!(expected.iter().max().unwrap() - expected.iter().min().unwrap() > 20);
         for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
-            let mut cx = Context::new();
-            cx.keep_quantized();
-            let x = cx.input("x", to, &IMAGE).unwrap();
-            let y = network(&mut cx, to, x);
-            passes::optimize(&mut cx, &[y], 2).unwrap();
-            let mut executor = Executor::new(isa, 2).unwrap();
-            let plan = executor.plan(&mut cx, &[y]).unwrap();
-            let kernels: Vec<_> = plan.nodes().map(|n| n.kernel.clone()).collect();
+            let (kernels, found) = computed(isa, to, network);
             assert!(kernels.iter().all(|k| k.starts_with("lookup_i8")), "{isa}: {kernels:?}");
             // One function of another is one too.
             assert_eq!(kernels.len(), 1, "{kernels:?}");
-            let found = executor.run(&plan, &[&image(to)], None).unwrap();
-            assert_eq!(steps(&found[0]), expected, "{to} on {isa}");
+            assert_eq!(found, expected, "{to} on {isa}");
+        }
+    }
+}
+
+#[test]
+fn operands_of_other_scales_are_joined_as_bytes() {
+    // Of five dimensions, along the channels: one part has the scale of the result, one a finer one, one a coarser one,
+    // with which some numbers saturate.
+    let network = |cx: &mut Context, to: DType, x: TensorId| {
+        let mut b = Builder { cx, to, seed: 3 };
+        let x = b.cx.reshape(x, &[2, 5, 11, 3, 3]).unwrap();
+        let scales = [b.scale(0.05, 100), b.scale(0.021, 20), b.scale(0.17, 130)];
+        let parts = scales.map(|scale| b.real(x, scale));
+        let all = b.cx.op(Concat { axis: 1 }, &parts).unwrap();
+        b.integer(all, scales[0])
+    };
+    for to in [DType::I8, DType::U8] {
+        let mut cx = Context::new();
+        let x = cx.constant(image(to)).unwrap();
+        let y = network(&mut cx, to, x);
+        let expected = steps(cx.constant_value(y).expect("all is constant"));
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            let (kernels, found) = computed(isa, to, network);
+            let tables = kernels.iter().filter(|k| k.starts_with("lookup_i8")).count();
+            assert_eq!((tables, kernels.len()), (2, 3), "{isa}: {kernels:?}");
+            assert_eq!(found, expected, "{to} on {isa}");
         }
     }
 }

@@ -213,25 +213,22 @@ macro_rules! tile_default {
         // Tap by tap, so that neighbouring multiply-adds do not wait for each other.
         $crate::each!(k in $s { $crate::each!(i in $w {
             $t[i][0] = $crate::$m!(VFMA x[i * $d + k], w[k], $t[i][0]); }); }); };
-    // The same column by column, where registers hold no row of columns beside the sums.
-    ($m:ident COMPUTE dw_columns $t:ident [$w:tt x $s:tt / $d:tt] += $a:ident $(as $bytes:tt)? * $b:ident if $lo:expr, $hi:expr) => {
+    // The same of neighbouring windows, column by column, where registers hold no row of columns beside the sums.
+    ($m:ident COMPUTE dw_columns $t:ident [$w:tt x $s:tt] += $a:ident $(as $bytes:tt)? * $b:ident if $lo:expr, $hi:expr) => {
         let mut w = [$crate::$m!(VZERO); $s];
         $crate::each!(k in $s { w[k] = $crate::$m!(VLOAD $b.wrapping_add(k * 16), 0); });
-        $crate::each!(i in $w { $crate::each!(k in $d {
-            $crate::tile_default!($m COLUMN $t w (i * $d + k) [$w x $s / $d] <- $a $(as $bytes)? if $lo, $hi); }); });
-        $crate::each!(k in $s {
-            $crate::tile_default!($m COLUMN $t w ($w * $d + k) [$w x $s / $d] <- $a $(as $bytes)? if $lo, $hi); }); };
+        $crate::each!(i in $w {
+            $crate::tile_default!($m COLUMN $t w i [$w x $s] <- $a $(as $bytes)? if $lo, $hi); });
+        $crate::each!(k in $s { if k + 1 < $s {
+            $crate::tile_default!($m COLUMN $t w ($w + k) [$w x $s] <- $a $(as $bytes)? if $lo, $hi); } }); };
     // All products of a column that lies in the image.
-    ($m:ident COLUMN $t:ident $b:ident ($j:expr) [$w:tt x $s:tt / $d:tt] <- $a:ident $(as $bytes:tt)? if $lo:expr, $hi:expr) => {
-        let (j, columns) = ($j, ($w - 1) * $d + $s);
-        if j < columns && (j >= $s / 2 || $lo <= j as isize) && (j + $s / 2 < columns || (j as isize) < $hi) {
+    ($m:ident COLUMN $t:ident $b:ident $j:tt [$w:tt x $s:tt] <- $a:ident $(as $bytes:tt)? if $lo:expr, $hi:expr) => {
+        let j = $j;
+        if (j >= $s / 2 || $lo <= j as isize) && (j + $s / 2 < $w + $s - 1 || (j as isize) < $hi) {
             let x = $crate::$m!(VKEEP $crate::tile_default!($m READ $a.wrapping_add(j * 16), 0 $(, $bytes)?));
-            $crate::each!(tap in $s {
-                if tap <= j && (j - tap).is_multiple_of($d) && (j - tap) / $d < $w {
-                    let i = (j - tap) / $d;
-                    $t[i][0] = $crate::$m!(VFMA x, $b[tap], $t[i][0]);
-                }
-            });
+            $crate::each!(tap in $s { if tap <= j && j - tap < $w {
+                $t[j - tap][0] = $crate::$m!(VFMA x, $b[tap], $t[j - tap][0]);
+            } });
         } };
     ($m:ident COMPUTE max_row $t:ident [$w:tt x $s:tt / $d:tt] <- $a:ident $(as $bytes:tt)? if $lo:expr, $hi:expr) => {
         let mut x = [$crate::$m!(VSET f32::NEG_INFINITY); ($w - 1) * $d + $s];

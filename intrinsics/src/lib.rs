@@ -103,7 +103,7 @@
 //! | `COMPUTE max t [1 x W x V] <- a[step] if lo, hi` | `t = max(a, t)` for the pixels `lo..hi` |
 //! | `COMPUTE accum t [1 x W x V] += a[step] if lo, hi` | `t = t + a` for the pixels `lo..hi` |
 //! | `COMPUTE dw_row t [W x S / D] += a * b if lo, hi` | one window row of `S` taps at distance `D` in blocked layout; of the columns at `a`, the first and last `S / 2` are 0 unless they lie in `lo..hi` (signed) |
-//! | `COMPUTE dw_columns ..` | the same, each column read just before it is used: for instruction sets without registers for a row; an instruction set's `dw_row` may pass its operands on to it |
+//! | `COMPUTE dw_columns t [W x S] += a * b if lo, hi` | the same at distance 1, each column read just before it is used: what `dw_row` may be where registers hold no row |
 //! | `COMPUTE max_row`, `COMPUTE accum_row` | the same for `max` (columns outside are -inf) and sums |
 //! | `a as (m, z)` | in place of the activations `a` of `dw`, `max`, `accum` and their rows: bytes, as `VLOAD8` reads them |
 //! | `LOOKUP x, t => y` | the 64 bytes at `y` become those of the 256 at `t` that the bytes at `x` number; `y` may be `x` |

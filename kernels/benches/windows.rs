@@ -12,8 +12,8 @@ use tilewright_kernels::template::conv_first::FirstConvPlan;
 use tilewright_kernels::{
     Activation, BinaryOp, BinaryParams, BinaryPlan, Bytes, ConvParams, DepthwiseParams,
     DepthwisePlan, DequantizePlan, Dtype, Epilogue, Isa, LayoutOp, LayoutParams, LayoutPlan,
-    NormAffine, NormOp, NormParams, NormPlan, PoolOp, PoolParams, PoolPlan, QaddParams, QaddPlan,
-    QdepthwiseParams, QdepthwisePlan, QpoolParams, QpoolPlan, QuantColumns, QuantOutput,
+    LookupPlan, NormAffine, NormOp, NormParams, NormPlan, PoolOp, PoolParams, PoolPlan, QaddParams,
+    QaddPlan, QdepthwiseParams, QdepthwisePlan, QpoolParams, QpoolPlan, QuantColumns, QuantOutput,
     QuantResult, QuantizeParams, QuantizePlan, SoftmaxParams, SoftmaxPlan, UnaryOp, UnaryParams,
     UnaryPlan, bench,
 };
@@ -249,14 +249,16 @@ fn qpool(isa: Isa, op: PoolOp, c: usize, size: usize, window: [usize; 3]) -> Cas
 }
 
 /// Sum, quantisation and dequantisation of so many elements.
-fn qelements(isa: Isa, len: usize) -> [Case; 3] {
+fn qelements(isa: Isa, len: usize) -> [Case; 4] {
     let (scales, zero_points) = ([0.1, 0.2, 0.3], [128; 3]);
     let params = QaddParams { len, dtype: Dtype::U8, scales, zero_points };
     let add = QaddPlan::new(isa, &params).expect("a valid shape");
     let one = QuantizeParams { outer: 1, axis: 1, inner: len, dtype: Dtype::U8 };
     let quantize = QuantizePlan::new(isa, &one).expect("a valid shape");
     let dequantize = DequantizePlan::new(isa, &one).expect("a valid shape");
+    let lookup = LookupPlan::new(isa, len, &core::array::from_fn(|i| !i as u8)).expect("a table");
     let (a, b, mut y, mut z) = (bytes(len), bytes(len), bytes(len), bytes(len));
+    let (numbers, mut found) = (bytes(len), bytes(len));
     let (x, mut floats, parameters) = (operand(len), operand(len), [0.1, 128.0]);
     let case = |name: &str, bytes: usize, run: Box<dyn FnMut()>| Case {
         name: format!("{name}/{len}"),
@@ -266,6 +268,14 @@ fn qelements(isa: Isa, len: usize) -> [Case; 3] {
     };
     let c = b.clone();
     [
+        case(
+            lookup.kernel_name(),
+            2,
+            Box::new({
+                let lookup = lookup.clone();
+                move || lookup.compute(&numbers, &mut found).expect("operands")
+            }),
+        ),
         case(
             add.kernel_name(),
             3,

@@ -83,8 +83,9 @@ macro_rules! tile_avx2_f32 {
             $t[k][0] = $crate::arch::_mm256_permute2f128_ps::<0x20>(x, y);
             $t[4 + k][0] = $crate::arch::_mm256_permute2f128_ps::<0x31>(x, y);
         }); };
-    (COMPUTE dw_row $t:ident [$w:tt x 3 / $d:tt] $($row:tt)*) => {
-        $crate::tile_default!(tile_avx2_f32 COMPUTE dw_columns $t [$w x 3 / $d] $($row)*) };
+    // Of neighbouring windows; those of stride 2 and wider ones are faster tap by tap.
+    (COMPUTE dw_row $t:ident [$w:tt x 3 / 1] $($row:tt)*) => {
+        $crate::tile_default!(tile_avx2_f32 COMPUTE dw_columns $t [$w x 3] $($row)*) };
     // Lanes that hold `i32` bits.
     (VITOF $x:expr) => { $crate::arch::_mm256_cvtepi32_ps($crate::arch::_mm256_castps_si256($x)) };
     (VIMLA $a:expr, $b:expr, $c:expr) => { $crate::arch::_mm256_castsi256_ps($crate::arch::_mm256_add_epi32(
@@ -105,6 +106,21 @@ macro_rules! tile_avx2_f32 {
         $crate::arch::_mm256_cvtph_ps(unsafe { $crate::arch::_mm_loadu_si128($p.cast()) }) };
     (VSTORE16 $p:expr, $x:expr) => { unsafe {
         $crate::arch::_mm_storeu_si128($p.cast(), $crate::arch::_mm256_cvtps_ph::<0>($x)) } };
+    // The upper four bits of a byte choose one of 16 tables, the lower ones its entry: those of two neighbours are
+    // joined by the fifth bit, and so on. SAFETY: the verb's caller owns 64 bytes at `x` and `y`, and 256 at `t`.
+    (LOOKUP $x:expr, $t:expr => $y:expr) => { $crate::each!(half in 2 {
+        let x = unsafe { $crate::arch::_mm256_loadu_si256($x.wrapping_add(32 * half).cast()) };
+        let low = $crate::arch::_mm256_and_si256(x, $crate::arch::_mm256_set1_epi8(15));
+        let table = |i: usize| $crate::arch::_mm256_shuffle_epi8($crate::arch::_mm256_broadcastsi128_si256(
+            unsafe { $crate::arch::_mm_loadu_si128($t.wrapping_add(16 * i).cast()) }), low);
+        let bits = [$crate::arch::_mm256_slli_epi16::<3>(x), $crate::arch::_mm256_slli_epi16::<2>(x),
+            $crate::arch::_mm256_slli_epi16::<1>(x)];
+        let two = |i: usize| $crate::arch::_mm256_blendv_epi8(table(i), table(i + 1), bits[0]);
+        let four = |i: usize| $crate::arch::_mm256_blendv_epi8(two(i), two(i + 2), bits[1]);
+        let eight = |i: usize| $crate::arch::_mm256_blendv_epi8(four(i), four(i + 4), bits[2]);
+        let y = $crate::arch::_mm256_blendv_epi8(eight(0), eight(8), x);
+        unsafe { $crate::arch::_mm256_storeu_si256($y.wrapping_add(32 * half).cast(), y) };
+    }); };
     // The low byte of each lane, side by side.
     (VBYTES $x:expr) => {{
         let x = $crate::arch::_mm256_shuffle_epi8($crate::arch::_mm256_cvtps_epi32($x),

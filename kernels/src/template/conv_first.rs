@@ -280,35 +280,30 @@ macro_rules! first_row {
     };
 }
 
-/// The output channels and vectors per channel of an instruction set's tiles, as many as registers hold, by
-/// its lanes.
+/// The vectors per channel of an instruction set's tiles, as many as registers hold, by its lanes.
 macro_rules! first_kernels {
     ($tile:ident $isa:ident $isa_name:ident $feat:tt 16) => {
-        first_kernels!(@ $tile $isa $isa_name $feat 16 [8 3, 8 2, 8 1])
-    };
-    // Loads would be the limit of eight channels and the one vector for which there are registers.
-    ($tile:ident $isa:ident $isa_name:ident $feat:tt 8) => {
-        first_kernels!(@ $tile $isa $isa_name $feat 8 [4 2, 8 1])
+        first_kernels!(@ $tile $isa $isa_name $feat 16 [3 2 1])
     };
     ($tile:ident $isa:ident $isa_name:ident $feat:tt 4) => {
-        first_kernels!(@ $tile $isa $isa_name $feat 4 [8 2, 8 1])
+        first_kernels!(@ $tile $isa $isa_name $feat 4 [2 1])
     };
     ($tile:ident $isa:ident $isa_name:ident $feat:tt $l:tt) => {
-        first_kernels!(@ $tile $isa $isa_name $feat $l [8 1])
+        first_kernels!(@ $tile $isa $isa_name $feat $l [1])
     };
-    (@ $tile:ident $isa:ident $isa_name:ident $feat:tt $l:tt [$($k:tt $v:tt),*]) => {
+    (@ $tile:ident $isa:ident $isa_name:ident $feat:tt $l:tt [$($v:tt)*]) => {
         &[$({
-            first_kernel! { $tile $feat $l $k $v }
+            first_kernel! { $tile $feat $l $v }
             FirstKernel {
                 info: KernelInfo {
-                    name: concat!("conv_first_f32_", $k, "x", $v, "x", $l, "_", stringify!($isa_name)),
+                    name: concat!("conv_first_f32_8x", $v, "x", $l, "_", stringify!($isa_name)),
                     op: OP,
                     isa: Isa::$isa,
                     dtype: Dtype::F32,
                     rows: 1,
                     w_ob: $v * $l,
                     c_vec: $v,
-                    c_ob: $k,
+                    c_ob: C_OUT,
                     unroll: 1,
                 },
                 run: kernel,
@@ -319,7 +314,7 @@ macro_rules! first_kernels {
 
 /// One microkernel: its name is `kernel`, to be put in a block of its own.
 macro_rules! first_kernel {
-    ($tile:ident [$($f:tt)*] $l:tt $k:tt $v:tt) => {
+    ($tile:ident [$($f:tt)*] $l:tt $v:tt) => {
         $(#[target_feature(enable = $f)])*
         unsafe fn kernel(g: &PlaneShape, args: &FirstArgs) {
             use tilewright_intrinsics::{$tile as tile, each};
@@ -349,40 +344,36 @@ macro_rules! first_kernel {
                 let mut x = 0;
                 loop {
                     let (a, o) = (a.wrapping_add(x), out.wrapping_add(x * C_BLOCK));
-                    let mut all = [[tile!(VZERO); $v]; C_OUT];
-                    for first in (0..C_OUT).step_by($k) {
-                        let (bias, mut b) = (args.bias.wrapping_add(first), args.weights.wrapping_add(first));
-                        tile!(DEF t [1 x $k x $v]);
-                        each!(i in $k {
-                            let start = tile!(VSPLAT bias, i);
-                            each!(j in $v { t[i][j] = start; });
-                        });
-                        for k in 0..s.kernel[0] {
-                            for tap in &g.copies.taps {
-                                for c in 0..s.c {
-                                    let a = a.wrapping_add(c * plane + k * filter_step + tap);
-                                    let mut pixels = tile!(ZEROS [tile!(VTYPE); $v]);
-                                    each!(j in $v { pixels[j] = tile!(VLOAD a, j); });
-                                    each!(i in $k {
-                                        let w = tile!(VSPLAT b, i);
-                                        each!(j in $v { t[i][j] = tile!(VFMA pixels[j], w, t[i][j]); });
-                                    });
-                                    b = b.wrapping_add(C_OUT);
-                                }
+                    let (bias, mut b) = (args.bias, args.weights);
+                    tile!(DEF t [1 x 8 x $v]);
+                    each!(i in 8 {
+                        let start = tile!(VSPLAT bias, i);
+                        each!(j in $v { t[i][j] = start; });
+                    });
+                    for k in 0..s.kernel[0] {
+                        for tap in &g.copies.taps {
+                            for c in 0..s.c {
+                                let a = a.wrapping_add(c * plane + k * filter_step + tap);
+                                let mut pixels = tile!(ZEROS [tile!(VTYPE); $v]);
+                                each!(j in $v { pixels[j] = tile!(VLOAD a, j); });
+                                each!(i in 8 {
+                                    let w = tile!(VSPLAT b, i);
+                                    each!(j in $v { t[i][j] = tile!(VFMA pixels[j], w, t[i][j]); });
+                                });
+                                b = b.wrapping_add(C_OUT);
                             }
                         }
-                        match g.activation {
-                            TileActivation::None => {}
-                            TileActivation::Relu => { tile!(RELU t [1 x $k x $v]); }
-                            TileActivation::Clamp { lo, hi } => { tile!(CLAMP t [1 x $k x $v] lo, hi); }
-                            TileActivation::Leaky { alpha } => { tile!(LEAKY t [1 x $k x $v] alpha); }
-                        }
-                        all[first..first + $k].copy_from_slice(&t);
+                    }
+                    match g.activation {
+                        TileActivation::None => {}
+                        TileActivation::Relu => { tile!(RELU t [1 x 8 x $v]); }
+                        TileActivation::Clamp { lo, hi } => { tile!(CLAMP t [1 x 8 x $v] lo, hi); }
+                        TileActivation::Leaky { alpha } => { tile!(LEAKY t [1 x 8 x $v] alpha); }
                     }
                     let mut narrow = [0.0f32; if $v == 1 { L * C_BLOCK } else { 0 }];
                     let whole = $v > 1 || w_out >= L;
                     let to = if whole { o } else { narrow.as_mut_ptr() };
-                    first_store!(tile all to $l $v);
+                    first_store!(tile t to $l $v);
                     if !whole {
                         // SAFETY: a row of the output.
                         unsafe { o.copy_from_nonoverlapping(to, w_out * C_BLOCK) };

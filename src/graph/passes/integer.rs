@@ -500,21 +500,19 @@ impl Pass<'_> {
             let x = dequantized(self.cx, id)?;
             let (scale, zero) = x.single()?;
             let same = (scale, zero) == (self.result.scale, self.result.zero);
-            // Another scale is a mean of one pixel.
-            let ratio = scale / self.result.scale;
-            let other = matches!(self.cx.dims(x.x).len(), 3 | 4) && ratio.is_finite();
-            let rescaled = (!same).then_some((ratio, zero));
-            let fits = (same || other) && self.cx.dtype(x.x) == self.result.to;
-            fits.then_some((x.x, rescaled))
+            let same = same && self.cx.dtype(x.x) == self.result.to;
+            let fits = same || self.bytes(&[x.x]);
+            fits.then_some((x.x, (!same).then_some((scale, zero))))
         };
         let Some(found) = src.iter().map(own).collect::<Option<Vec<_>>>() else { return Ok(None) };
         let mut operands = Vec::new();
-        for (x, rescaled) in found {
-            operands.push(match rescaled {
+        for (x, other) in found {
+            operands.push(match other {
                 None => x,
-                Some((scale, x_zero)) => {
-                    let pool = Pool::global(PoolKind::Average { include_pad: false }, [1, 1]);
-                    self.cx.op(QPool { pool, x_zero, zero: self.result.zero, scale }, &[x])?
+                Some(from) => {
+                    let Target { to, scale, zero } = self.result;
+                    let table = lookup::rescaled(self.cx.dtype(x), from, to, (scale, zero));
+                    self.cx.op(table, &[x])?
                 }
             });
         }

@@ -45,6 +45,19 @@ pub(super) fn table(cx: &Context, id: TensorId) -> Result<Option<(Lookup, Tensor
     Ok(Some((Lookup { table: Box::new(table), to: cx.dtype(id) }, bytes)))
 }
 
+/// Bytes of one scale and zero point as those of others: dequantised, and quantised again.
+pub(super) fn rescaled(of: DType, from: (f32, i32), to: DType, result: (f32, i32)) -> Lookup {
+    let ((x_scale, x_zero), (scale, zero)) = (from, result);
+    let [low, high] = if to == DType::I8 { [-128, 127] } else { [0, 255] };
+    let table = core::array::from_fn(|i| {
+        let x = if of == DType::I8 { i32::from(i as u8 as i8) } else { i as i32 };
+        let quotient = ((x - x_zero) as f32 * x_scale / scale).round_ties_even();
+        // Conversions saturate, and nothing is NaN: scales are positive and finite.
+        (quotient as i32).saturating_add(zero).clamp(low, high) as u8
+    });
+    Lookup { table: Box::new(table), to }
+}
+
 /// What a tensor is computed from, operands first.
 struct Cone<'a> {
     cx: &'a Context,
