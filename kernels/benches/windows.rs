@@ -1,5 +1,5 @@
-//! Speed of depthwise and first convolution, pooling, element-wise ops, softmax, norms, ops on bytes and layout conversions on one
-//! thread: minimum and median time, GB/s of operands read and written once, GFLOP/s and its share
+//! Speed of depthwise and first convolution, pooling, element-wise ops, softmax, norms, ops on bytes and layout
+//! conversions on one thread: minimum and median time, GB/s of operands read and written once, GFLOP/s and its share
 //! of the FMA peak that a loop in the same process reaches at the same time.
 //!
 //! `cargo bench -p tilewright-kernels --bench windows [PART OF A NAME]...` prints one table per
@@ -248,7 +248,7 @@ fn qpool(isa: Isa, op: PoolOp, c: usize, size: usize, window: [usize; 3]) -> Cas
     }
 }
 
-/// Sum, quantisation and dequantisation of so many elements.
+/// Lookup, sum, quantisation and dequantisation of so many elements.
 fn qelements(isa: Isa, len: usize) -> [Case; 4] {
     let (scales, zero_points) = ([0.1, 0.2, 0.3], [128; 3]);
     let params = QaddParams { len, dtype: Dtype::U8, scales, zero_points };
