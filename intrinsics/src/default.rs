@@ -231,13 +231,13 @@ macro_rules! tile_default {
             } });
         } };
     ($m:ident COMPUTE max_row $t:ident [$w:tt x $s:tt / $d:tt] <- $a:ident $(as $bytes:tt)? if $lo:expr, $hi:expr) => {
-        let mut x = [$crate::$m!(VSET f32::NEG_INFINITY); ($w - 1) * $d + $s];
+        let mut x = [$crate::$m!(LEAST $($bytes)?); ($w - 1) * $d + $s];
         $crate::tile_default!($m COLUMNS x [$w x $s / $d] <- $a $(as $bytes)? if $lo, $hi);
         $crate::each!(i in $w { let t = &mut $t[i][0]; $crate::each!(k in $s {
             *t = $crate::tile_default!($m LARGER x[i * $d + k], *t $(, $bytes)?); }); }); };
-    ($m:ident COMPUTE accum_row $t:ident [$w:tt x $s:tt / $d:tt] += $a:ident $(as $bytes:tt)? if $lo:expr, $hi:expr) => {
+    ($m:ident COMPUTE accum_row $t:ident [$w:tt x $s:tt / $d:tt] += $a:ident if $lo:expr, $hi:expr) => {
         let mut x = [$crate::$m!(VZERO); ($w - 1) * $d + $s];
-        $crate::tile_default!($m COLUMNS x [$w x $s / $d] <- $a $(as $bytes)? if $lo, $hi);
+        $crate::tile_default!($m COLUMNS x [$w x $s / $d] <- $a if $lo, $hi);
         $crate::each!(i in $w { let t = &mut $t[i][0]; $crate::each!(k in $s {
             *t = $crate::$m!(VADD *t, x[i * $d + k]); }); }); };
     // The first and last s / 2 columns are loaded if they lie in lo..hi, the others always.
@@ -253,13 +253,30 @@ macro_rules! tile_default {
                 && (j + $s / 2 < $x.len() || (j as isize) < $hi) {
                 $x[j] = $crate::tile_default!($m READ $a.wrapping_add(j * 16), 0 $(, $bytes)?);
             } }); };
-    // Vector `j` at an address, of numbers or of bytes.
+    // Vector `j` at an address: of numbers, of bytes that become numbers, or the bytes of a pixel.
     ($m:ident READ $p:expr, $j:expr) => { $crate::$m!(VLOAD $p, $j) };
     ($m:ident READ $p:expr, $j:expr, ($mask:ident, $zero:ident)) => {
         $crate::$m!(VLOAD8 $p.wrapping_add($j * $crate::$m!(LANES)), $mask, $zero) };
-    // The larger of two vectors of numbers, or of bytes, none of which is NaN.
+    ($m:ident READ $p:expr, $j:expr, ($flip:ident)) => { $crate::$m!(BYTES_XOR $crate::$m!(BYTES_LOAD $p), $flip) };
+    // The larger of two vectors of numbers or of the bytes of pixels, and the least of all.
     ($m:ident LARGER $a:expr, $b:expr) => { $crate::$m!(VMAXIMUM $a, $b) };
-    ($m:ident LARGER $a:expr, $b:expr, $bytes:tt) => { $crate::$m!(VMAX $a, $b) };
+    ($m:ident LARGER $a:expr, $b:expr, $flip:tt) => { $crate::$m!(BYTES_MAX $a, $b) };
+    ($m:ident LEAST) => { $crate::$m!(VSET f32::NEG_INFINITY) };
+    ($m:ident LEAST $flip:tt) => { $crate::$m!(BYTES_SPLAT 0) };
+    // The bytes of a pixel. SAFETY (2 memory arms): the verb's caller owns 16 bytes there.
+    ($m:ident BYTES_SPLAT $byte:expr) => { [$byte; 16] };
+    ($m:ident BYTES_LOAD $p:expr) => { unsafe { $p.cast::<[u8; 16]>().read() } };
+    ($m:ident BYTES_STORE $p:expr, $x:expr) => { unsafe { $p.cast::<[u8; 16]>().write($x) } };
+    ($m:ident BYTES_XOR $a:expr, $b:expr) => { $crate::tile_default!($m BYTES core::ops::BitXor::bitxor, $a, $b) };
+    ($m:ident BYTES_MAX $a:expr, $b:expr) => { $crate::tile_default!($m BYTES Ord::max, $a, $b) };
+    ($m:ident BYTES $f:path, $a:expr, $b:expr) => {{
+        let (mut a, b): ([u8; 16], [u8; 16]) = ($a, $b);
+        let mut i = 0;
+        while i < a.len() {
+            a[i] = $f(a[i], b[i]);
+            i += 1;
+        }
+        a }};
     // Verbs on vectors.
     // An infinity meets no operand of the other sign, so that NaN comes of NaN alone.
     ($m:ident VMAXIMUM $a:expr, $b:expr) => {{

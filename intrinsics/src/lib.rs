@@ -104,8 +104,11 @@
 //! | `COMPUTE accum t [1 x W x V] += a[step] if lo, hi` | `t = t + a` for the pixels `lo..hi` |
 //! | `COMPUTE dw_row t [W x S / D] += a * b if lo, hi` | one window row of `S` taps at distance `D` in blocked layout; of the columns at `a`, the first and last `S / 2` are 0 unless they lie in `lo..hi` (signed) |
 //! | `COMPUTE dw_columns t [W x S] += a * b if lo, hi` | the same at distance 1, each column read just before it is used: what `dw_row` may be where registers hold no row |
-//! | `COMPUTE max_row`, `COMPUTE accum_row` | the same for `max` (columns outside are -inf) and sums |
-//! | `a as (m, z)` | in place of the activations `a` of `dw`, `max`, `accum` and their rows: bytes, as `VLOAD8` reads them |
+//! | `COMPUTE max_row`, `COMPUTE accum_row` | the same for `max` (columns outside are `LEAST`) and sums |
+//! | `a as (m, z)` | in place of the activations `a` of `dw`, its rows and `accum`: bytes, as `VLOAD8` reads them |
+//! | `a as (f)` | in place of those of `max` and `max_row`: the bytes of pixels, each a vector, with the bits of `f` flipped |
+//! | `LEAST`, `LEAST (f)` | what a maximum begins with: -inf; of bytes, 0 |
+//! | `BYTES_LOAD p`, `BYTES_STORE p, x`, `BYTES_SPLAT n`, `BYTES_XOR a, b`, `BYTES_MAX a, b` | the 16 bytes of a pixel, at any alignment or all the same; their bits; the larger of each two, unsigned |
 //! | `LOOKUP x, t => y` | the 64 bytes at `y` become those of the 256 at `t` that the bytes at `x` number; `y` may be `x` |
 //! | `VEVEN a, b`, `VODD a, b` | every other lane of `a`, then of `b`, from the first or the second on |
 //! | `VPREV a, b`, `VNEXT a, b` | the last lane of `a`, then all of `b` but the last; all of `a` but the first, then the first of `b` |

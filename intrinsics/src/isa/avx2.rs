@@ -101,6 +101,12 @@ macro_rules! tile_avx2_f32 {
         let mut x = [0u8; 8];
         unsafe { $crate::arch::_mm_storel_epi64(x.as_mut_ptr().cast(), $crate::tile_avx2_f32!(VBYTES $x)) };
         unsafe { core::ptr::copy_nonoverlapping(x.as_ptr(), $p, $n) } }};
+    // SAFETY (2 memory arms): as above, of the bytes of a pixel.
+    (BYTES_LOAD $p:expr) => { unsafe { $crate::arch::_mm_loadu_si128($p.cast()) } };
+    (BYTES_STORE $p:expr, $x:expr) => { unsafe { $crate::arch::_mm_storeu_si128($p.cast(), $x) } };
+    (BYTES_SPLAT $byte:expr) => { $crate::arch::_mm_set1_epi8($byte as i8) };
+    (BYTES_XOR $a:expr, $b:expr) => { $crate::arch::_mm_xor_si128($a, $b) };
+    (BYTES_MAX $a:expr, $b:expr) => { $crate::arch::_mm_max_epu8($a, $b) };
     // SAFETY (2 memory arms): as above, of halves.
     (VLOAD16 $p:expr) => {
         $crate::arch::_mm256_cvtph_ps(unsafe { $crate::arch::_mm_loadu_si128($p.cast()) }) };

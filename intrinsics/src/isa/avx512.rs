@@ -86,6 +86,12 @@ macro_rules! tile_avx512_f32 {
         $crate::arch::_mm512_cvtepi32_epi8($crate::arch::_mm512_cvtps_epi32($x))) } };
     (VSTORE8_TAIL $p:expr, $n:expr, $x:expr) => { unsafe { $crate::arch::_mm512_mask_cvtepi32_storeu_epi8(
         $p.cast(), ((1u32 << $n) - 1) as u16, $crate::arch::_mm512_cvtps_epi32($x)) } };
+    // SAFETY (2 memory arms): as above, of the bytes of a pixel.
+    (BYTES_LOAD $p:expr) => { unsafe { $crate::arch::_mm_loadu_si128($p.cast()) } };
+    (BYTES_STORE $p:expr, $x:expr) => { unsafe { $crate::arch::_mm_storeu_si128($p.cast(), $x) } };
+    (BYTES_SPLAT $byte:expr) => { $crate::arch::_mm_set1_epi8($byte as i8) };
+    (BYTES_XOR $a:expr, $b:expr) => { $crate::arch::_mm_xor_si128($a, $b) };
+    (BYTES_MAX $a:expr, $b:expr) => { $crate::arch::_mm_max_epu8($a, $b) };
     // SAFETY (2 memory arms): as above, of halves.
     (VLOAD16 $p:expr) => {
         $crate::arch::_mm512_cvtph_ps(unsafe { $crate::arch::_mm256_loadu_si256($p.cast()) }) };

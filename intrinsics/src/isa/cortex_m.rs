@@ -1,5 +1,5 @@
 //! Cortex-M4 and M7: a floating-point unit for single numbers of single precision, and
-//! multiply-adds of pairs of `i16`.
+//! multiply-adds of pairs of `i16`, and arithmetic on four bytes at a time.
 
 /// The tile macro of Cortex-M for `f32`: one lane, 32 registers. See the crate documentation.
 ///
@@ -14,6 +14,17 @@ macro_rules! tile_cortex_m_f32 {
         unsafe { core::arch::asm!("vmov s0, {x}", "vsqrt.f32 s0, s0", "vmov {x}, s0",
             x = inout(reg) x, out("s0") _, options(pure, nomem, nostack, preserves_flags)) };
         f32::from_bits(x) }};
+    // The bytes of a pixel, by words. SAFETY (2 memory arms): the verb's caller owns 16 bytes there.
+    (BYTES_SPLAT $byte:expr) => { [u32::from_ne_bytes([$byte; 4]); 4] };
+    (BYTES_LOAD $p:expr) => { unsafe { $p.cast::<[u32; 4]>().read_unaligned() } };
+    (BYTES_STORE $p:expr, $x:expr) => { unsafe { $p.cast::<[u32; 4]>().write_unaligned($x) } };
+    (BYTES_XOR $a:expr, $b:expr) => {{ let (mut a, b) = ($a, $b); $crate::each!(i in 4 { a[i] ^= b[i]; }); a }};
+    // What is above, or 0, and that again. SAFETY: arithmetic on registers.
+    (BYTES_MAX $a:expr, $b:expr) => {{
+        let (mut a, b) = ($a, $b);
+        $crate::each!(i in 4 { unsafe { core::arch::asm!("uqsub8 {a}, {a}, {b}", "uadd8 {a}, {a}, {b}",
+            a = inout(reg) a[i], b = in(reg) b[i], options(pure, nomem, nostack)) }; });
+        a }};
     (COMPUTE conv $t:ident [1 x 1 x 16 x 4] += $p:ident[$s:ident] * $b:ident if $m:expr) => {
         if $m & 1 != 0 {
             $crate::tile_cortex_m_f32!(STEPS_OF $t, $p, $b, $crate::tile_cortex_m_f32!(STEP_AT "0"),
@@ -44,6 +55,8 @@ macro_rules! tile_cortex_m_f32 {
         "vfma.f32 s8, s24, s16\n", "vfma.f32 s9, s24, s17\n", "vfma.f32 s10, s24, s18\n",
         "vfma.f32 s11, s24, s19\n", "vfma.f32 s12, s24, s20\n", "vfma.f32 s13, s24, s21\n",
         "vfma.f32 s14, s24, s22\n", "vfma.f32 s15, s24, s23") };
+    (COMPUTE $($verb:tt)*) => { $crate::tile_default!(tile_cortex_m_f32 COMPUTE $($verb)*) };
+    (LEAST $($verb:tt)*) => { $crate::tile_default!(tile_cortex_m_f32 LEAST $($verb)*) };
     ($($verb:tt)*) => { $crate::tile_scalar_f32!($($verb)*) };
 }
 

@@ -75,6 +75,12 @@ macro_rules! tile_neon_f32 {
     (VSTORE8_TAIL $p:expr, $n:expr, $x:expr) => {{
         let x = $crate::tile_neon_f32!(VBYTES $x).to_ne_bytes();
         unsafe { core::ptr::copy_nonoverlapping(x.as_ptr(), $p, $n) } }};
+    // SAFETY (2 memory arms): as above, of the bytes of a pixel.
+    (BYTES_LOAD $p:expr) => { unsafe { $crate::arch::vld1q_u8($p) } };
+    (BYTES_STORE $p:expr, $x:expr) => { unsafe { $crate::arch::vst1q_u8($p, $x) } };
+    (BYTES_SPLAT $byte:expr) => { $crate::arch::vdupq_n_u8($byte) };
+    (BYTES_XOR $a:expr, $b:expr) => { $crate::arch::veorq_u8($a, $b) };
+    (BYTES_MAX $a:expr, $b:expr) => { $crate::arch::vmaxq_u8($a, $b) };
     // By assembly: the intrinsics are not stable. SAFETY (2 memory arms): as above, of halves; the
     // instructions work on registers only.
     (VLOAD16 $p:expr) => {{

@@ -78,6 +78,12 @@ macro_rules! tile_wasm_f32 {
     (VSTORE8_TAIL $p:expr, $n:expr, $x:expr) => {{
         let x = $crate::tile_wasm_f32!(VBYTES $x).to_ne_bytes();
         unsafe { core::ptr::copy_nonoverlapping(x.as_ptr(), $p, $n) } }};
+    // SAFETY (2 memory arms): as above, of the bytes of a pixel.
+    (BYTES_LOAD $p:expr) => { unsafe { $crate::arch::v128_load($p.cast()) } };
+    (BYTES_STORE $p:expr, $x:expr) => { unsafe { $crate::arch::v128_store($p.cast(), $x) } };
+    (BYTES_SPLAT $byte:expr) => { $crate::arch::u8x16_splat($byte) };
+    (BYTES_XOR $a:expr, $b:expr) => { $crate::arch::v128_xor($a, $b) };
+    (BYTES_MAX $a:expr, $b:expr) => { $crate::arch::u8x16_max($a, $b) };
     // The low byte of each lane, side by side.
     (VBYTES $x:expr) => {{
         let x = $crate::arch::i32x4_trunc_sat_f32x4($x);

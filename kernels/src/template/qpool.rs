@@ -1,9 +1,11 @@
 //! Maximum and average pooling of bytes, blocked, exact.
 //!
-//! Bytes are converted to `f32` as they are loaded, and the tiles are those of the pooling of floats.
-//! An average is `clamp(round(s as f32 * (scale / n)) + y_zero_point)`: `s` is the exact sum of the
-//! pixels less their zero point, `n` the number of pixels that count, and `scale` that of the input
-//! over that of the output. Quotient and product are rounded to `f32`, the result to the nearest
+//! A maximum compares bytes: signed ones are flipped to unsigned ones and back.
+//!
+//! For an average, bytes are converted to `f32` as they are loaded, and the tiles are those of the
+//! pooling of floats. It is `clamp(round(s as f32 * (scale / n)) + y_zero_point)`: `s` is the exact sum
+//! of the pixels less their zero point, `n` the number of pixels that count, and `scale` that of the
+//! input over that of the output. Quotient and product are rounded to `f32`, the result to the nearest
 //! integer, ties to even (ONNX Runtime: `QLinearAveragePool`, `QLinearGlobalAveragePool`).
 
 use super::pool::{PoolOp, PoolParams};
@@ -85,20 +87,15 @@ impl QpoolPlan {
             && p.pool.dilation == [1, 1]
             && sizes.output == [1, 1]
             && p.pool.pads == [0; 4];
-        let (zero, output) = match (p.pool.op, p.dtype) {
-            (PoolOp::Max, Dtype::I8) => (0, QuantOutput::i8(0)),
-            (PoolOp::Max, _) => (0, QuantOutput::u8(0)),
-            (PoolOp::Average { count_include_pad }, _) => {
-                if checked_len(OP, &p.pool.kernel)? > (1 << 24) / 255 {
-                    return invalid("window", "so small that every sum is exact");
-                }
-                window.count_taps(count_include_pad);
-                (p.x_zero_point, output)
+        if let PoolOp::Average { count_include_pad } = p.pool.op {
+            if checked_len(OP, &p.pool.kernel)? > (1 << 24) / 255 {
+                return invalid("window", "so small that every sum is exact");
             }
-        };
-        let bytes = ByteWindow::new(p.dtype, zero, p.scale, output).unwrap_or_default();
-        let kernels = window.kernels(list);
+            window.count_taps(count_include_pad);
+        }
+        let bytes = ByteWindow::new(p.dtype, p.x_zero_point, p.scale, output).unwrap_or_default();
         let global = (is_global && !is_max).then_some(all.global_average);
+        let kernels = window.kernels(list);
         Ok(Self { params: *p, isa, window, kernels, global, bytes })
     }
 
@@ -242,7 +239,7 @@ macro_rules! qpool_row {
                 use tilewright_intrinsics::{$tile as tile, each};
                 let pixels = g.sizes.input[0] * g.sizes.input[1];
                 let step = C_BLOCK;
-                for lane in (0..args.channels).step_by(tile!(LANES)) {
+                for lane in window_lanes!(qaccum args) {
                     let mut a = args.x.wrapping_add(lane);
                     tile!(DEF t [1 x 8 x 1]);
                     for _ in 0..pixels / 8 {

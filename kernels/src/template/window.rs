@@ -288,11 +288,15 @@ pub(crate) struct ByteWindow {
 }
 
 impl ByteWindow {
-    /// What makes unsigned bytes of those read by flipping bits, and the zero point as it is read, in all
-    /// four bytes of the bits of a number.
+    /// What makes unsigned bytes of those read, and the other way round, by flipping bits.
+    pub(crate) fn flip(&self) -> u8 {
+        self.read[0].to_bits() as u8
+    }
+
+    /// [`flip`](Self::flip), and the zero point as it is read, in all four bytes of the bits of a number.
     #[cfg(all(any(feature = "avx2", feature = "avx512vnni"), target_arch = "x86_64"))]
     pub(crate) fn masks(&self) -> [f32; 2] {
-        let flip = self.read[0].to_bits() as u8;
+        let flip = self.flip();
         let pad = (self.read[1] as i32 - UNIT.0) as u8 ^ flip;
         [flip, pad].map(|byte| f32::from_bits(u32::from_ne_bytes([byte; 4])))
     }

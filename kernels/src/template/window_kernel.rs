@@ -1,6 +1,6 @@
 //! The template of the windowed microkernels: depthwise convolution (`dw`), maximum (`max`) and
-//! average (`accum`), and the same of bytes (`qdw`, `qmax`, `qaccum`), which are computed as floats: all their
-//! sums are integers that `f32` holds.
+//! average (`accum`), and the same of bytes (`qdw`, `qmax`, `qaccum`): sums are computed as floats, as they are
+//! integers that `f32` holds, and a maximum compares the bytes of pixels.
 //!
 //! `window_kernels!` makes, for each width of a tile, one kernel for each (size of a square filter,
 //! column stride) that is common and one for all others. In the former a filter row is
@@ -21,7 +21,7 @@ macro_rules! window_kernels {
             window_kernel! { $mode $tile $feat $w $s $d }
             WindowKernel {
                 info: KernelInfo {
-                    name: concat!($op, window_element!(name $mode), "1x", $w, "x", $lanes, "_k", stringify!($s), "s", stringify!($d), "_",
+                    name: concat!($op, window_element!(name $mode), "1x", $w, "x", window_vector!($mode $lanes), "_k", stringify!($s), "s", stringify!($d), "_",
                         stringify!($isa_name)),
                     op: $op,
                     isa: Isa::$isa,
@@ -29,7 +29,7 @@ macro_rules! window_kernels {
                     rows: 1,
                     w_ob: $w,
                     c_vec: 1,
-                    c_ob: $lanes,
+                    c_ob: window_vector!($mode $lanes),
                     unroll: window_taps!($s),
                 },
                 made_for: window_made_for!($s $d),
@@ -47,11 +47,11 @@ macro_rules! window_widths {
     (16 qdw $($args:tt)*) => { window_kernels! { widths qdw $($args)*, [1 2 3 4 5 6] } };
     // Bytes become floats in registers, of which there must be enough for the columns of a tile.
     ($lanes:tt qdw $($args:tt)*) => { window_kernels! { widths qdw $($args)*, [1 2 3 4] } };
-    ($lanes:tt qmax $($args:tt)*) => { window_kernels! { widths qmax $($args)*, [1 2 3 4] } };
     ($lanes:tt qaccum $($args:tt)*) => { window_kernels! { widths qaccum $($args)*, [1 2 3 4] } };
     // Loads are the limit of these, and more pixels at once no help.
     ($lanes:tt max $($args:tt)*) => { window_kernels! { widths max $($args)*, [1 2 3 4] } };
     ($lanes:tt accum $($args:tt)*) => { window_kernels! { widths accum $($args)*, [1 2 3 4] } };
+    ($lanes:tt qmax $($args:tt)*) => { window_kernels! { widths qmax $($args)*, [1 2 3 4] } };
     ($lanes:tt $($args:tt)*) => { window_kernels! { widths $($args)*, [1 2 3 4 5 6 7 8] } };
 }
 pub(crate) use window_widths;
@@ -134,14 +134,13 @@ macro_rules! window_kernel {
                 let taps = g.rows[y].clone();
                 let top = (y * s.stride[0]) as isize - s.pads[0] as isize;
                 let row = args.x.wrapping_offset(top * x_row as isize + start * C_BLOCK as isize);
-                for lane in (0..args.channels).step_by(tile!(LANES)) {
+                for lane in window_lanes!($mode args) {
                     let at = y * y_row + run.first * C_BLOCK + lane;
                     let (mut a, mut o) = (row.wrapping_add(lane), args.y.wrapping_add(at));
                     let mut residual = args.residual.wrapping_add(at);
                     window_start!($mode first args lane);
                     for i in 0..run.count {
-                        tile!(DEF t [1 x $w x 1]);
-                        tilewright_intrinsics::each!(i in $w { t[i][0] = first; });
+                        window_pixels!($mode t $w first);
                         window_reduce!($mode t $w $s $d, g args i lane start taps, a a_row);
                         window_finish!($mode t $w g args lane residual y (run.first + i * $w));
                         window_store!($mode t $w args o);
@@ -155,6 +154,40 @@ macro_rules! window_kernel {
     };
 }
 pub(crate) use window_kernel;
+
+/// Channels of a vector.
+macro_rules! window_vector {
+    (qmax $lanes:tt) => {
+        16
+    };
+    ($mode:ident $lanes:tt) => {
+        $lanes
+    };
+}
+pub(crate) use window_vector;
+
+/// The first channels of the vectors of a pixel that have any: where one vector is all of it, no loop.
+macro_rules! window_lanes {
+    (qmax $args:ident) => {
+        0..1
+    };
+    ($mode:ident $args:ident) => {
+        (0..if tile!(LANES) < C_BLOCK { $args.channels } else { C_BLOCK }).step_by(tile!(LANES))
+    };
+}
+pub(crate) use window_lanes;
+
+/// Declares the pixels of a tile, all of which begin as `first`.
+macro_rules! window_pixels {
+    (qmax $t:ident $w:tt $first:ident) => {
+        let mut $t = [[$first]; $w];
+    };
+    ($mode:ident $t:ident $w:tt $first:ident) => {
+        tile!(DEF $t [1 x $w x 1]);
+        tilewright_intrinsics::each!(i in $w { $t[i][0] = $first; });
+    };
+}
+pub(crate) use window_pixels;
 
 /// Input columns between two tiles.
 macro_rules! window_advance {
@@ -232,8 +265,8 @@ macro_rules! window_line {
         tile!(COMPUTE dw_row $t [$w x $s / $d] += $a as (mask, zero) * b if $lo, $hi);
     };
     (qmax $t:ident $w:tt $s:tt $d:tt $args:ident $a:ident $b:tt $lo:expr, $hi:expr) => {
-        let (mask, zero) = (tile!(VSET $args.bytes.read[0]), tile!(VSET $args.bytes.read[1]));
-        tile!(COMPUTE max_row $t [$w x $s / $d] <- $a as (mask, zero) if $lo, $hi);
+        let flip = tile!(BYTES_SPLAT $args.bytes.flip());
+        tile!(COMPUTE max_row $t [$w x $s / $d] <- $a as (flip) if $lo, $hi);
     };
 }
 pub(crate) use window_line;
@@ -257,8 +290,8 @@ macro_rules! window_tap {
     };
     (qmax $t:ident $w:tt $args:ident $a:ident $step:ident $b:ident $lo:expr, $hi:expr) => {
         let _ = $b;
-        let (mask, zero) = (tile!(VSET $args.bytes.read[0]), tile!(VSET $args.bytes.read[1]));
-        tile!(COMPUTE max $t [1 x $w x 1] <- $a[$step] as (mask, zero) if $lo, $hi);
+        let flip = tile!(BYTES_SPLAT $args.bytes.flip());
+        tile!(COMPUTE max $t [1 x $w x 1] <- $a[$step] as (flip) if $lo, $hi);
     };
     (qaccum $t:ident $w:tt $args:ident $a:ident $step:ident $b:ident $lo:expr, $hi:expr) => {
         let _ = $b;
@@ -274,19 +307,23 @@ macro_rules! window_start {
         let $first = tile!(VLOAD $args.bias.wrapping_add($lane), 0);
     };
     (max $first:ident $args:ident $lane:ident) => {
-        let $first = tile!(VSET f32::NEG_INFINITY);
+        let $first = tile!(LEAST);
     };
     (accum $first:ident $args:ident $lane:ident) => {
         let $first = tile!(VZERO);
     };
+    (qmax $first:ident $args:ident $lane:ident) => {
+        let $first = tile!(LEAST (bytes));
+    };
     (qdw $($args:tt)*) => { window_start!(dw $($args)*); };
-    (qmax $($args:tt)*) => { window_start!(max $($args)*); };
     (qaccum $($args:tt)*) => { window_start!(accum $($args)*); };
 }
 pub(crate) use window_start;
 
 /// The epilogue: residual and clamp, or the division of an average.
 macro_rules! window_finish {
+    (max $($args:tt)*) => {};
+    (qmax $($args:tt)*) => {};
     (dw $t:ident $w:tt $g:ident $args:ident $lane:ident $residual:ident $y:ident $first:expr) => {
         if !$args.residual.is_null() {
             tile!(ADD $t [1 x $w x 1] += $residual[0, C_BLOCK, 0]);
@@ -301,7 +338,6 @@ macro_rules! window_finish {
             _ => {}
         }
     };
-    (max $t:ident $w:tt $g:ident $args:ident $lane:ident $residual:ident $y:ident $first:expr) => {};
     // The rest of the bias is a multiple of 256: adding it rounds the sum once.
     (qdw $t:ident $w:tt $g:ident $args:ident $lane:ident $residual:ident $y:ident $first:expr) => {
         let rest = tile!(VLOAD $args.bias.wrapping_add(C_BLOCK + $lane), 0);
@@ -309,10 +345,6 @@ macro_rules! window_finish {
         tilewright_intrinsics::each!(i in $w {
             $t[i][0] = tile!(VMUL tile!(VADD $t[i][0], rest), scale);
         });
-    };
-    (qmax $t:ident $w:tt $g:ident $args:ident $lane:ident $residual:ident $y:ident $first:expr) => {
-        let least = tile!(VSET $args.bytes.bounds[0]);
-        tilewright_intrinsics::each!(i in $w { $t[i][0] = tile!(VMAX least, $t[i][0]); });
     };
     (qaccum $t:ident $w:tt $g:ident $args:ident $lane:ident $residual:ident $y:ident $first:expr) => {
         let rows = $g.divisors[0][$y];
@@ -343,14 +375,17 @@ macro_rules! window_requantize {
 }
 pub(crate) use window_requantize;
 
-/// The results, in memory. Of bytes these are products, but for a maximum.
+/// The results, in memory. Of bytes these are products, but for maxima.
 macro_rules! window_store {
     (qdw $t:ident $w:tt $args:ident $o:ident) => {
         let ByteWindow { bounds: [lo, hi], zero, .. } = $args.bytes;
         tile!(NARROW $t [$w x 1] lo, hi, zero -> $o[C_BLOCK, 0]);
     };
     (qmax $t:ident $w:tt $args:ident $o:ident) => {
-        tile!(STORE8 $t [$w x 1] -> $o[C_BLOCK, 0]);
+        let flip = tile!(BYTES_SPLAT $args.bytes.flip());
+        tilewright_intrinsics::each!(i in $w {
+            tile!(BYTES_STORE $o.wrapping_add(i * C_BLOCK), tile!(BYTES_XOR $t[i][0], flip));
+        });
     };
     (qaccum $t:ident $w:tt $args:ident $o:ident) => {
         window_store!(qdw $t $w $args $o);

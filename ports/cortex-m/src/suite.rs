@@ -6,22 +6,23 @@ use tilewright_kernels::template::{conv, matmul, qmatmul};
 use tilewright_kernels::{
     Activation, Bytes, ConvParams, ConvPlan, DepthwiseParams, DepthwisePlan, Dtype, Epilogue, Isa,
     LayoutOp, LayoutParams, LayoutPlan, MatmulParams, MatmulPlan, NormAffine, NormOp, NormParams,
-    NormPlan, PoolOp, PoolParams, PoolPlan, QmatmulParams, QmatmulPlan, QuantColumns, QuantOutput,
-    QuantResult, ReduceOp, ReduceParams, ReducePlan, SoftmaxParams, SoftmaxPlan, UnaryOp,
-    UnaryParams, UnaryPlan, pack,
+    NormPlan, PoolOp, PoolParams, PoolPlan, QmatmulParams, QmatmulPlan, QpoolParams, QpoolPlan,
+    QuantColumns, QuantOutput, QuantResult, ReduceOp, ReduceParams, ReducePlan, SoftmaxParams,
+    SoftmaxPlan, UnaryOp, UnaryParams, UnaryPlan, pack,
 };
 
 /// An op and its check.
 type Check = (&'static str, fn(Isa));
 
 /// Each op with its check.
-pub(crate) const SUITE: [Check; 10] = [
+pub(crate) const SUITE: [Check; 11] = [
     ("layout", layouts),
     ("conv", convs),
     ("matmul", matmuls),
     ("qmatmul", qmatmuls),
     ("depthwise", depthwises),
     ("pool", pools),
+    ("qpool", qpools),
     ("unary", unaries),
     ("reduce", reductions),
     ("softmax", softmaxes),
@@ -294,6 +295,58 @@ fn pools(isa: Isa) {
                 }
                 let exact = if op == PoolOp::Max { most } else { sum / count };
                 close(y.inside()[pack::blocked_index(y_shape, at)], exact, 1e-6, "pool");
+            });
+        }
+    }
+}
+
+/// Maxima of bytes; averages are the sums that `pools` looks at.
+fn qpools(isa: Isa) {
+    for (c, size, kernel, stride) in [(16, [8, 8], 2, 2), (20, [7, 9], 3, 2), (3, [5, 6], 3, 1)] {
+        for dtype in [Dtype::I8, Dtype::U8] {
+            let pad = usize::from(kernel == 3);
+            let out = size.map(|s: usize| (s + 2 * pad - kernel) / stride + 1);
+            let pool = PoolParams {
+                op: PoolOp::Max,
+                n: 1,
+                c,
+                h_in: size[0],
+                w_in: size[1],
+                h_out: out[0],
+                w_out: out[1],
+                kernel: [kernel; 2],
+                stride: [stride; 2],
+                dilation: [1, 1],
+                pads: [pad; 4],
+            };
+            let plan = QpoolPlan::new(isa, &QpoolParams::new(pool, dtype)).unwrap();
+            let (x_shape, y_shape) = ([1, c, size[0], size[1]], [1, c, out[0], out[1]]);
+            let least = if dtype == Dtype::I8 { -128 } else { 0 };
+            let x: Vec<i16> = (0..plan.x_len()).map(|i| (i * 151 % 256) as i16 + least).collect();
+            // Between margins that nothing may write.
+            let len = plan.y_len() + 2 * MARGIN;
+            let inside = MARGIN..MARGIN + plan.y_len();
+            let y: Vec<i16> = if dtype == Dtype::I8 {
+                let x: Vec<i8> = x.iter().map(|&v| v as i8).collect();
+                let mut signed = vec![77; len];
+                let result = QuantResult::I8(&mut signed[inside.clone()]);
+                plan.compute(Bytes::I8(&x), result).unwrap();
+                signed.into_iter().map(i16::from).collect()
+            } else {
+                let x: Vec<u8> = x.iter().map(|&v| v as u8).collect();
+                let mut unsigned = vec![77; len];
+                let result = QuantResult::U8(&mut unsigned[inside.clone()]);
+                plan.compute(Bytes::U8(&x), result).unwrap();
+                unsigned.into_iter().map(i16::from).collect()
+            };
+            let mut margins = y[..inside.start].iter().chain(&y[inside.end..]);
+            assert!(margins.all(|&byte| byte == 77), "a margin was written");
+            each(y_shape, |at| {
+                let seen = (0..kernel * kernel).filter_map(|i| {
+                    let [h, w] = tap([at[2], at[3]], [i / kernel, i % kernel], stride, pad, size)?;
+                    Some(x[pack::blocked_index(x_shape, [0, at[1], h, w])])
+                });
+                assert_eq!(Some(y[MARGIN + pack::blocked_index(y_shape, at)]), seen.max());
             });
         }
     }
