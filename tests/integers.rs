@@ -291,6 +291,25 @@ fn computed(
     (kernels, steps(&found[0]))
 }
 
+/// Checks that a network becomes kernels of these names, so many of each, which give what the numbers give, to the bit.
+fn exact(network: impl Fn(&mut Context, DType, TensorId) -> TensorId, names: &[(&str, usize)]) {
+    for to in [DType::I8, DType::U8] {
+        let mut cx = Context::new();
+        let x = cx.constant(image(to)).unwrap();
+        let y = network(&mut cx, to, x);
+        let expected = steps(cx.constant_value(y).expect("all is constant"));
+        assert!(expected.iter().max().unwrap() - expected.iter().min().unwrap() > 20);
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            let (kernels, found) = computed(isa, to, &network);
+            for (name, count) in names {
+                let named = kernels.iter().filter(|k| k.starts_with(name)).count();
+                assert_eq!(named, *count, "{isa}: {kernels:?}");
+            }
+            assert_eq!(found, expected, "{to} on {isa}");
+        }
+    }
+}
+
 #[test]
 fn functions_of_one_byte_are_tables() {
     // Hard swish; swish, written out and quantised in between; GELU from the error function, of which a
@@ -321,20 +340,8 @@ fn functions_of_one_byte_are_tables() {
         let real = b.real(y, fine);
         b.integer(real, wide)
     };
-    for to in [DType::I8, DType::U8] {
-        let mut cx = Context::new();
-        let x = cx.constant(image(to)).unwrap();
-        let y = network(&mut cx, to, x);
-        let expected = steps(cx.constant_value(y).expect("all is constant"));
-        assert!(expected.iter().max().unwrap() - expected.iter().min().unwrap() > 20);
-        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
-            let (kernels, found) = computed(isa, to, network);
-            assert!(kernels.iter().all(|k| k.starts_with("lookup_i8")), "{isa}: {kernels:?}");
-            // One function of another is one too.
-            assert_eq!(kernels.len(), 1, "{kernels:?}");
-            assert_eq!(found, expected, "{to} on {isa}");
-        }
-    }
+    // One function of another is one too.
+    exact(network, &[("lookup_i8", 1), ("", 1)]);
 }
 
 #[test]
@@ -349,18 +356,7 @@ fn operands_of_other_scales_are_joined_as_bytes() {
         let all = b.cx.op(Concat { axis: 1 }, &parts).unwrap();
         b.integer(all, scales[0])
     };
-    for to in [DType::I8, DType::U8] {
-        let mut cx = Context::new();
-        let x = cx.constant(image(to)).unwrap();
-        let y = network(&mut cx, to, x);
-        let expected = steps(cx.constant_value(y).expect("all is constant"));
-        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
-            let (kernels, found) = computed(isa, to, network);
-            let tables = kernels.iter().filter(|k| k.starts_with("lookup_i8")).count();
-            assert_eq!((tables, kernels.len()), (2, 3), "{isa}: {kernels:?}");
-            assert_eq!(found, expected, "{to} on {isa}");
-        }
-    }
+    exact(network, &[("lookup_i8", 2), ("", 3)]);
 }
 
 #[test]
@@ -441,6 +437,109 @@ fn weights_with_a_scale_per_row_may_be_transposed() {
     let found = steps(&executor.run(&plan, &[&image(to)], None).unwrap()[0]);
     assert!(found.iter().zip(&expected).all(|(a, b)| (a - b).abs() <= 1));
     assert!(found.iter().max().unwrap() - found.iter().min().unwrap() > 20);
+}
+
+/// Two convolutions, a maximum between that is not quantised, a sum of unsigned and signed bytes: results are bytes
+/// between bounds, as exporters write fewer than eight bits; a bias has a type and scale of its own.
+fn of_few_bits(cx: &mut Context, to: DType, x: TensorId) -> TensorId {
+    let mut b = Builder { cx, to, seed: 9 };
+    let first = b.scale(0.02, 100);
+    let real = b.real(x, first);
+    let pool = Pool {
+        window: [3; 2],
+        stride: [2; 2],
+        pads: [1; 4],
+        ..Pool::global(PoolKind::Max, [1; 2])
+    };
+    let most = b.cx.op(pool, &[real]).unwrap();
+    let (w, _) = b.weights(&[20, 5, 3, 3], 0);
+    let values: Vec<i8> = (0..20).map(|i| (i * 13 % 256) as i8).collect();
+    let bias = b.constant(Tensor::from_slice(&[20], &values).unwrap());
+    let step = b.constant(Tensor::from_slice(&[], &[0.011f32]).unwrap());
+    let bias = b.cx.op(Dequantize { axis: None, block: 0 }, &[bias, step]).unwrap();
+    let conv = Conv { pads: [1; 4], bias: true, ..Conv::default() };
+    let y = b.cx.op(conv, &[most, w, bias]).unwrap();
+    let y = b.cx.op(Unary::new(UnaryOp::Relu), &[y]).unwrap();
+    let clip = |b: &mut Builder<'_>, x: TensorId, [low, high]: [i32; 2]| {
+        let [low, high] = [low, high].map(|bound| b.zero(bound));
+        let x = b.cx.op(Binary::new(BinaryOp::Max), &[x, low]).unwrap();
+        b.cx.op(Binary::new(BinaryOp::Min), &[high, x]).unwrap()
+    };
+    b.to = DType::U8;
+    let second = Scale(0.2, 0);
+    let y = b.integer(y, second);
+    let y = clip(&mut b, y, [0, 15]);
+    let y = b.real(y, second);
+    let (w, _) = b.weights(&[20, 20, 1, 1], 0);
+    let z = b.cx.op(Conv::default(), &[y, w]).unwrap();
+    b.to = DType::I8;
+    let third = Scale(0.3, 0);
+    let z = b.integer(z, third);
+    let z = clip(&mut b, z, [-8, 7]);
+    let z = b.real(z, third);
+    let sum = b.cx.op(Binary::new(BinaryOp::Add), &[y, z]).unwrap();
+    let sum = b.cx.op(Unary::new(UnaryOp::Relu), &[sum]).unwrap();
+    b.to = to;
+    // Zero is the middle of signed bytes and the least of unsigned ones.
+    let sum = b.integer(sum, Scale(0.25, 0));
+    clip(&mut b, sum, [0, 15])
+}
+
+#[test]
+fn results_of_fewer_bits_stay_bytes() {
+    for to in [DType::I8, DType::U8] {
+        let mut cx = Context::new();
+        let x = cx.constant(image(to)).unwrap();
+        let y = of_few_bits(&mut cx, to, x);
+        let in_numbers = steps(cx.constant_value(y).expect("all is constant"));
+        let mut cx = Context::new();
+        cx.keep_quantized();
+        let x = cx.constant(image(to)).unwrap();
+        let y = of_few_bits(&mut cx, to, x);
+        passes::use_integers(&mut cx, &[y]).unwrap();
+        passes::fold_constants(&mut cx, &[y]).unwrap();
+        let expected = steps(cx.constant_value(y).expect("all is constant"));
+        assert!((0..16).all(|v| expected.contains(&v)), "{expected:?}");
+        // A step of the second tensor is 0.8 of the last, one of the third 1.2.
+        let furthest = in_numbers.iter().zip(&expected).map(|(a, b)| (a - b).abs()).max().unwrap();
+        let apart = in_numbers.iter().zip(&expected).filter(|(a, b)| a != b).count();
+        assert!(furthest <= 2 && apart < expected.len() / 50, "{furthest} {apart}");
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            let (kernels, found) = computed(isa, to, of_few_bits);
+            let slow = ["reference", "quantize", "dequantize", "lookup", "max_", "min_", "conv_"];
+            let is_slow = |k: &String| slow.iter().any(|name| k.starts_with(name));
+            assert!(!kernels.iter().any(is_slow), "{isa}: {kernels:?}");
+            let is_byte = |k: &&String| k.starts_with("qmax_pool") || k.starts_with("qadd");
+            assert_eq!(kernels.iter().filter(is_byte).count(), 2, "{isa}: {kernels:?}");
+            assert_eq!(found, expected, "{to} on {isa}");
+        }
+    }
+}
+
+#[test]
+fn maxima_of_another_scale_and_type_are_of_bytes() {
+    let network = |cx: &mut Context, to: DType, x: TensorId| {
+        let mut b = Builder { cx, to, seed: 3 };
+        let (from, into) = (b.scale(0.02, 100), Scale(0.031, 7));
+        let real = b.real(x, from);
+        let shape = Pool { window: [3; 2], stride: [2, 1], ..Pool::global(PoolKind::Max, [1; 2]) };
+        let pool = Pool { pads: [1, 2, 0, 1], ..shape };
+        let most = b.cx.op(pool, &[real]).unwrap();
+        b.to = DType::I8;
+        b.integer(most, into)
+    };
+    exact(network, &[("qmax_pool", 1), ("lookup_i8", 1)]);
+}
+
+#[test]
+fn bounds_of_bytes_that_others_read_are_a_table() {
+    let network = |cx: &mut Context, to: DType, x: TensorId| {
+        let b = &mut Builder { cx, to, seed: 3 };
+        let [low, high] = [b.zero(20), b.zero(90)];
+        let y = b.cx.op(Binary::new(BinaryOp::Min), &[high, x]).unwrap();
+        b.cx.op(Binary::new(BinaryOp::Max), &[y, low]).unwrap()
+    };
+    exact(network, &[("lookup_i8", 1), ("", 1)]);
 }
 
 #[test]

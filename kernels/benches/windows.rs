@@ -250,8 +250,8 @@ fn qpool(isa: Isa, op: PoolOp, c: usize, size: usize, window: [usize; 3]) -> Cas
 
 /// Lookup, sum, quantisation and dequantisation of so many elements.
 fn qelements(isa: Isa, len: usize) -> [Case; 4] {
-    let (scales, zero_points) = ([0.1, 0.2, 0.3], [128; 3]);
-    let params = QaddParams { len, dtype: Dtype::U8, scales, zero_points };
+    let (scales, zero_points, output) = ([0.1, 0.2, 0.3], [128; 2], QuantOutput::u8(128));
+    let params = QaddParams { len, dtypes: [Dtype::U8; 2], scales, zero_points, output };
     let add = QaddPlan::new(isa, &params).expect("a valid shape");
     let one = QuantizeParams { outer: 1, axis: 1, inner: len, dtype: Dtype::U8 };
     let quantize = QuantizePlan::new(isa, &one).expect("a valid shape");

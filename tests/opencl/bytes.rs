@@ -100,10 +100,16 @@ fn bytes_are_added_pooled_and_converted() {
     for dtype in BYTES {
         for n in [1, 16, 255, 4000] {
             for scales in [[0.02, 0.03, 0.04], [0.5, 0.001, 0.01], [1.0, 1.0, 0.25]] {
-                let zeros = [zero(dtype), zero(dtype) + 2, zero(dtype) - 1];
-                let src = [bytes(dtype, &[n], 1), bytes(dtype, &[n], 77)];
-                let what = format!("{dtype} {n} {scales:?}");
-                check(&device, &what, 0.0, &src, &op(QAdd { scales, zeros }));
+                for (other, to, bounds) in [
+                    (dtype, dtype, if dtype == DType::I8 { [-128, 127] } else { [0, 255] }),
+                    (DType::I8, DType::U8, [100, 230]),
+                    (DType::U8, DType::I8, [-7, 101]),
+                ] {
+                    let zeros = [zero(dtype), zero(other) + 2, zero(to) - 1];
+                    let src = [bytes(dtype, &[n], 1), bytes(other, &[n], 77)];
+                    let sum = QAdd { scales, zeros, to, bounds };
+                    check(&device, &format!("{dtype} {other} {n} {sum:?}"), 0.0, &src, &op(sum));
+                }
             }
         }
         let kinds = [

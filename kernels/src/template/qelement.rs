@@ -318,12 +318,14 @@ impl DequantizePlan {
 pub struct QaddParams {
     /// Elements. Of blocked tensors, all of them: what is past the channels does no harm.
     pub len: usize,
-    /// Type of operands and result: [`Dtype::I8`] or [`Dtype::U8`].
-    pub dtype: Dtype,
+    /// Types of the operands: [`Dtype::I8`] or [`Dtype::U8`].
+    pub dtypes: [Dtype; 2],
     /// Scales of the operands and of the result, finite and greater than 0.
     pub scales: [f32; 3],
-    /// Zero points of the same.
-    pub zero_points: [i32; 3],
+    /// Zero points of the operands.
+    pub zero_points: [i32; 2],
+    /// The result: bytes.
+    pub output: QuantOutput,
 }
 
 /// A sum of two tensors of bytes, of fixed sizes.
@@ -331,7 +333,7 @@ pub struct QaddParams {
 pub struct QaddPlan {
     isa: Isa,
     len: usize,
-    dtype: Dtype,
+    dtypes: [Dtype; 3],
     kernel: QaddFn,
     name: &'static str,
     sum: Sum,
@@ -344,8 +346,8 @@ impl QaddPlan {
     ///
     /// # Errors
     ///
-    /// [`KernelError::InvalidParam`] for types, scales and zero points that are not as said, and scales
-    /// whose ratio `f32` does not hold; [`KernelError::TooLarge`], [`KernelError::IsaUnavailable`].
+    /// [`KernelError::InvalidParam`] for what is not as said, and scales whose ratio `f32` does not
+    /// hold; [`KernelError::TooLarge`], [`KernelError::IsaUnavailable`].
     pub fn new(isa: Isa, p: &QaddParams) -> Result<Self, KernelError> {
         isa.require()?;
         let len = checked_len(QADD, &[p.len])?;
@@ -353,13 +355,15 @@ impl QaddPlan {
         let [a, b, y] = p.scales;
         let factors = [a / y, b / y];
         factors.iter().try_for_each(|s| check_scale(QADD, *s))?;
-        let [a, b, zero] = p.zero_points;
-        let (a, b) = (byte_window(QADD, p.dtype, a)?, byte_window(QADD, p.dtype, b)?);
-        let y = byte_window(QADD, p.dtype, zero)?;
-        let bounds = y.bounds.map(|bound| bound - zero as f32);
-        let sum = Sum { a: a.read, b: b.read, factors, bounds, zero: zero as f32 };
+        let ([a_type, b_type], [a, b]) = (p.dtypes, p.zero_points);
+        let (a, b) = (byte_window(QADD, a_type, a)?, byte_window(QADD, b_type, b)?);
+        p.output.check(QADD)?;
+        let (param, expected) = ("output", "i8 or u8");
+        let y = ByteWindow::new(p.output.dtype(), 0, 1.0, p.output)
+            .ok_or(KernelError::InvalidParam { op: QADD, param, expected })?;
+        let sum = Sum { a: a.read, b: b.read, factors, bounds: y.bounds, zero: y.zero };
         let (kernel, name) = kernels(isa).qadd;
-        Ok(Self { isa, len, dtype: p.dtype, kernel, name, sum })
+        Ok(Self { isa, len, dtypes: [a_type, b_type, p.output.dtype()], kernel, name, sum })
     }
 
     /// Elements of each operand and of the result.
@@ -416,10 +420,9 @@ impl QaddPlan {
         mut y: QuantResult<'_>,
     ) -> Result<(), KernelError> {
         let (dtype, y, y_len) = y.parts();
-        for (param, found) in
-            [("type of a", a.dtype()), ("type of b", b.dtype()), ("type of y", dtype)]
-        {
-            check_type(QADD, param, self.dtype, found)?;
+        let found = [("type of a", a.dtype()), ("type of b", b.dtype()), ("type of y", dtype)];
+        for (dtype, (param, found)) in self.dtypes.into_iter().zip(found) {
+            check_type(QADD, param, dtype, found)?;
         }
         for (operand, found) in [("a", a.len()), ("b", b.len()), ("y", y_len)] {
             check_len(QADD, operand, self.len, found)?;

@@ -43,6 +43,10 @@ pub(crate) use window_kernels;
 /// The widths of tiles: eight accumulators hide the latency of vector code; where a vector is one
 /// number, the compiler makes vectors of its own from fewer.
 macro_rules! window_widths {
+    // Loops over bytes, which are long where nothing makes vectors of them.
+    (1 qmax $op:literal, $tile:ident $isa:ident $isa_name:ident $lanes:tt $feat:tt, $sd:tt) => {
+        window_kernels! { widths qmax $op, $tile $isa $isa_name $lanes $feat, [[any any]], [1 2] }
+    };
     (1 $($args:tt)*) => { window_kernels! { widths $($args)*, [1 2] } };
     (16 qdw $($args:tt)*) => { window_kernels! { widths qdw $($args)*, [1 2 3 4 5 6] } };
     // Bytes become floats in registers, of which there must be enough for the columns of a tile.

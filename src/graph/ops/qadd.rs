@@ -3,12 +3,12 @@
 use tilewright_kernels::{QaddParams, QaddPlan};
 
 use super::plan_step::PlanStep;
-use super::requantize::{byte, is_bytes, kernel_type};
+use super::requantize::{byte, is_bytes, kernel_type, output};
 use super::{LayoutRule, Operator, RuleCx, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
 
-/// Sum of two tensors of bytes of one type and shape: `clamp(round((a - a_zero) * (a_scale / y_scale)
+/// Sum of two tensors of bytes of one shape, signed or not: `clamp(round((a - a_zero) * (a_scale / y_scale)
 /// + (b - b_zero) * (b_scale / y_scale)) + y_zero)`, each operation in f32, ties to even (ONNX
 /// Runtime's `QLinearAdd`, within one step).
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +17,10 @@ pub struct QAdd {
     pub scales: [f32; 3],
     /// Zero points of the same.
     pub zeros: [i32; 3],
+    /// Type of the result: `i8` or `u8`.
+    pub to: DType,
+    /// Bounds of the result: those of the type, or of an activation.
+    pub bounds: [i32; 2],
 }
 
 const OP: &str = "qadd";
@@ -28,8 +32,9 @@ impl Operator for QAdd {
 
     fn infer(&self, src: &[Info]) -> Result<Info, GraphError> {
         expect_operands(OP, src, 2..=2, "2")?;
-        if let Some(bad) = src.iter().find(|s| !is_bytes(s.dtype) || s.dtype != src[0].dtype) {
-            return Err(GraphError::UnsupportedDType { op: OP, dtype: bad.dtype });
+        let types = [src[0].dtype, src[1].dtype, self.to];
+        if let Some(&dtype) = types.iter().find(|&&dtype| !is_bytes(dtype)) {
+            return Err(GraphError::UnsupportedDType { op: OP, dtype });
         }
         if src[0].dims != src[1].dims {
             let shapes = [("a", &src[0].dims[..]), ("b", &src[1].dims)];
@@ -41,19 +46,22 @@ impl Operator for QAdd {
             let reason = "must be above 0, and finite over each other".to_owned();
             return Err(GraphError::InvalidAttribute { op: OP, attribute: "scales", reason });
         }
-        let range = if src[0].dtype == DType::I8 { -128..=127 } else { 0..=255 };
-        if !self.zeros.iter().all(|z| range.contains(z)) {
+        let range = |dtype| if dtype == DType::I8 { -128..=127 } else { 0..=255 };
+        let inside =
+            types.iter().zip(&self.zeros).all(|(&dtype, zero)| range(dtype).contains(zero));
+        let ([low, high], y) = (self.bounds, range(self.to));
+        if !inside || low > high || low < *y.start() || high > *y.end() {
             let (attribute, reason) =
-                ("zero points", "must be in the range of the type".to_owned());
+                ("zero points and bounds", "must be in the range of the type".to_owned());
             return Err(GraphError::InvalidAttribute { op: OP, attribute, reason });
         }
-        Ok(Info::plain(src[0].dtype, src[0].dims.clone()))
+        Ok(Info::plain(self.to, src[0].dims.clone()))
     }
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
         let [a, b, y] = self.scales;
         let [a_zero, b_zero, zero] = self.zeros.map(i64::from);
-        let [low, high] = if dst.dtype == DType::I8 { [-128, 127] } else { [0, 255] };
+        let [low, high] = self.bounds.map(i64::from);
         for (i, to) in dst.bytes.iter_mut().enumerate() {
             let left = (byte(&src[0], i) - a_zero) as f32 * (a / y);
             let right = (byte(&src[1], i) - b_zero) as f32 * (b / y);
@@ -66,11 +74,13 @@ impl Operator for QAdd {
     fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
         // Lanes of blocks that are no channels are added too, which does no harm.
         let Some(len) = cx.dst.stored_elements().filter(|&n| n > 0) else { return Ok(None) };
+        let [a_zero, b_zero, zero] = self.zeros;
         let params = QaddParams {
             len,
-            dtype: kernel_type(cx.dst.dtype),
+            dtypes: [0, 1].map(|i| kernel_type(cx.src[i].dtype)),
             scales: self.scales,
-            zero_points: self.zeros,
+            zero_points: [a_zero, b_zero],
+            output: output(self.to, zero, self.bounds),
         };
         Ok(Some(Box::new(PlanStep(QaddPlan::new(cx.isa, &params)?))))
     }

@@ -117,17 +117,7 @@ impl Requantize {
 
     /// What kernels call this.
     pub(super) fn output(&self) -> QuantOutput {
-        let [min, max] = self.bounds;
-        match self.to {
-            DType::I8 => {
-                QuantOutput::I8 { zero_point: self.zero as i8, min: min as i8, max: max as i8 }
-            }
-            DType::U8 => {
-                QuantOutput::U8 { zero_point: self.zero as u8, min: min as u8, max: max as u8 }
-            }
-            DType::F32 => QuantOutput::F32,
-            _ => QuantOutput::I32,
-        }
+        output(self.to, self.zero, self.bounds)
     }
 
     /// What follows the sums, with a bias.
@@ -183,6 +173,17 @@ pub(super) fn checked(op: &'static str, sum: i64) -> Result<i32, GraphError> {
 /// The type of bytes as kernels name it.
 pub(super) fn kernel_type(dtype: DType) -> Dtype {
     if dtype == DType::I8 { Dtype::I8 } else { Dtype::U8 }
+}
+
+/// What kernels call a result of this type, zero point and bounds.
+pub(super) fn output(to: DType, zero: i32, bounds: [i32; 2]) -> QuantOutput {
+    let [min, max] = bounds;
+    match to {
+        DType::I8 => QuantOutput::I8 { zero_point: zero as i8, min: min as i8, max: max as i8 },
+        DType::U8 => QuantOutput::U8 { zero_point: zero as u8, min: min as u8, max: max as u8 },
+        DType::F32 => QuantOutput::F32,
+        _ => QuantOutput::I32,
+    }
 }
 
 /// Whether elements are bytes.

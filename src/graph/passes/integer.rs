@@ -4,6 +4,8 @@
 //! integers that go in and come out are known, and their scales are constants, an operator on integers
 //! computes the same within one step of the result, in a fraction of the time.
 
+use std::collections::HashSet;
+
 use tilewright_kernels::template::binary::BinaryOp;
 use tilewright_kernels::{Activation, C_BLOCK};
 
@@ -20,7 +22,7 @@ use super::super::ops::quantize::Quantize;
 use super::super::ops::requantize::Requantize;
 use super::super::{Context, GraphError, Op, TensorId};
 use super::moves::move_bytes;
-use super::{lookup, use_counts};
+use super::{lookup, order, use_counts};
 use crate::tensor::{DType, Tensor};
 
 /// Replaces convolutions, products, poolings, sums and moves of dequantised tensors, whose results are
@@ -33,13 +35,25 @@ pub fn use_integers(cx: &mut Context, outputs: &[TensorId]) -> Result<(), GraphE
     move_bytes(cx, outputs)?;
     let order = cx.build_forward(outputs)?;
     let uses = use_counts(cx, &order, outputs);
+    // What is quantised becomes an operator on bytes there.
+    let records = order.iter().map(|&id| cx.record(id));
+    let ends: HashSet<TensorId> =
+        records.filter(|r| matches!(r.op(), Op::Quantize(_))).map(|r| r.src()[0]).collect();
     for id in order {
-        if let Some(op) = largest_bytes(cx, id) {
+        if let Some(op) = order::largest_bytes(cx, id) {
             let src = cx.record(id).src().to_vec();
             cx.rewrite(id, op.into(), src)?;
         }
         if let Some((op, x)) = as_numbers(cx, id) {
             cx.rewrite(id, op.into(), vec![x])?;
+        }
+        if !ends.contains(&id)
+            && let Some((op, src)) = order::largest_dequantized(cx, id)?
+        {
+            cx.rewrite(id, op.into(), src)?;
+        }
+        if let Some((op, src)) = order::clipped(cx, &uses, id)? {
+            cx.rewrite(id, op, src)?;
         }
         let Some(result) = quantized(cx, id) else { continue };
         if let Some(x) = unchanged(cx, id, &result) {
@@ -98,18 +112,6 @@ pub fn use_integer_products(cx: &mut Context, outputs: &[TensorId]) -> Result<()
 /// are left to floats.
 const MOST_TERMS: usize = i32::MAX as usize / (255 * 255);
 
-/// The maximum of bytes without a scale, for which there are kernels too.
-fn largest_bytes(cx: &Context, id: TensorId) -> Option<QPool> {
-    let Op::Pool(pool) = cx.record(id).op() else { return None };
-    let bytes = matches!(cx.dtype(id), DType::I8 | DType::U8) && cx.record(id).value().is_none();
-    (bytes && pool.kind == PoolKind::Max).then(|| QPool {
-        pool: pool.clone(),
-        x_zero: 0,
-        zero: 0,
-        scale: 1.0,
-    })
-}
-
 /// A tensor that is quantised to 16 bits and dequantised, as one operator on the numbers: no operator computes with
 /// those integers.
 fn as_numbers(cx: &Context, id: TensorId) -> Option<(FakeQuantize, TensorId)> {
@@ -150,6 +152,19 @@ impl Scaled {
             _ => None,
         }
     }
+
+    /// The numbers, of constants of one dimension.
+    fn numbers(&self, cx: &Context) -> Option<Vec<f32>> {
+        let values = integers(cx.constant_value(self.x)?)?;
+        let (scales, zeros) = (self.scales.len(), self.zeros.len());
+        let fits = |n: usize| n == 1 || n == values.len();
+        let number = |(i, v): (usize, i32)| {
+            let zero = if zeros == 0 { 0 } else { self.zeros[i % zeros] };
+            (v.wrapping_sub(zero)) as f32 * self.scales[i % scales]
+        };
+        let known = fits(scales) && (zeros == 0 || fits(zeros));
+        known.then(|| values.into_iter().enumerate().map(number).collect())
+    }
 }
 
 /// The integers that a quantised tensor was before it was dequantised.
@@ -160,6 +175,7 @@ fn unchanged(cx: &Context, id: TensorId, result: &Target) -> Option<TensorId> {
 }
 
 /// What a result is quantised with.
+#[derive(Clone, Copy)]
 struct Target {
     to: DType,
     scale: f32,
@@ -179,7 +195,7 @@ fn parameters(cx: &Context, id: TensorId) -> Option<(Vec<f32>, Vec<i32>)> {
 }
 
 /// Elements of a small integer type.
-fn integers(t: &Tensor) -> Option<Vec<i32>> {
+pub(super) fn integers(t: &Tensor) -> Option<Vec<i32>> {
     match t.dtype() {
         DType::I8 => Some(t.as_slice::<i8>().ok()?.iter().map(|v| i32::from(*v)).collect()),
         DType::U8 => Some(t.as_slice::<u8>().ok()?.iter().map(|v| i32::from(*v)).collect()),
@@ -224,7 +240,8 @@ struct Pass<'a> {
     result: Target,
 }
 
-type Replacement = Option<(Op, Vec<TensorId>)>;
+/// An operator and its operands, in place of a record.
+pub(super) type Replacement = Option<(Op, Vec<TensorId>)>;
 
 impl Pass<'_> {
     fn replacement(&mut self, id: TensorId) -> Result<Replacement, GraphError> {
@@ -248,11 +265,11 @@ impl Pass<'_> {
             Op::MatMul(product) => self.matmul(&product, &src, None, bounds),
             Op::Binary(Binary { op: BinaryOp::Add, activation: Activation::None }) => {
                 match self.biased(&src, bounds)? {
-                    None if plain || self.is_relu(bounds, range) => Ok(self.add(&src)),
+                    None => Ok(self.add(&src, bounds)),
                     found => Ok(found),
                 }
             }
-            Op::Pool(pool) if plain => Ok(self.pool(&pool, &src)),
+            Op::Pool(pool) if plain => self.pool(&pool, &src),
             Op::Concat(op) if plain => Ok(self.joined(&src)?.map(|src| (op.into(), src))),
             _ => Ok(None),
         }
@@ -303,12 +320,6 @@ impl Pass<'_> {
         [0, 1].map(constant) == [Some(false), Some(true)] && terms <= MOST_TERMS
     }
 
-    /// Whether bounds leave out nothing that the type has above its zero point.
-    fn is_relu(&self, bounds: [i32; 2], range: [i32; 2]) -> bool {
-        // A sum has no bounds of its own, but ReLU is one where zero is the least number.
-        bounds[1] == range[1] && bounds[0] == self.result.zero && self.result.zero == range[0]
-    }
-
     fn is_sole(&self, id: TensorId) -> bool {
         self.uses.get(id.index()) == Some(&1) && self.cx.record(id).value().is_none()
     }
@@ -331,7 +342,7 @@ impl Pass<'_> {
         }
     }
 
-    /// A bias in units of the sums: constant integers of that scale, or numbers that are rounded.
+    /// A bias in units of the sums: constant integers of that scale, or numbers, quantised or not, that are rounded.
     fn bias(
         &mut self,
         id: TensorId,
@@ -340,7 +351,8 @@ impl Pass<'_> {
         k: usize,
     ) -> Result<Option<TensorId>, GraphError> {
         let unit = |i: usize| x * if w.scales.len() == 1 { w.scales[0] } else { w.scales[i] };
-        if let Some(found) = dequantized(self.cx, id) {
+        let quantized = dequantized(self.cx, id);
+        if let Some(found) = &quantized {
             let i32s = self.cx.constant_value(found.x).is_some_and(|t| t.dtype() == DType::I32);
             let zero = found.zeros.iter().all(|z| *z == 0);
             let same = |i: usize| {
@@ -352,10 +364,13 @@ impl Pass<'_> {
                 return Ok(Some(found.x));
             }
         }
-        let values: Option<Vec<f32>> = match (dequantized(self.cx, id), self.cx.constant_value(id))
-        {
-            (None, Some(t)) if t.dims() == [k] => t.as_slice::<f32>().ok().map(|v| v.to_vec()),
-            _ => None,
+        let values = match &quantized {
+            Some(found) => found.numbers(self.cx).filter(|_| self.cx.dims(found.x) == [k]),
+            None => self
+                .cx
+                .constant_value(id)
+                .filter(|t| t.dims() == [k])
+                .and_then(|t| Some(t.as_slice::<f32>().ok()?.to_vec())),
         };
         let Some(values) = values else { return Ok(None) };
         let steps: Vec<f32> =
@@ -470,28 +485,37 @@ impl Pass<'_> {
         Ok(None)
     }
 
-    fn add(&self, src: &[TensorId]) -> Replacement {
+    fn add(&self, src: &[TensorId], bounds: [i32; 2]) -> Replacement {
         let (a, b) = (dequantized(self.cx, src[0])?, dequantized(self.cx, src[1])?);
         let ((a_scale, a_zero), (b_scale, b_zero)) = (a.single()?, b.single()?);
-        let same = |id: TensorId| self.cx.dtype(id) == self.result.to;
         let constant = |id: TensorId| self.cx.record(id).is_constant();
-        let fits = same(a.x) && same(b.x) && self.cx.dims(a.x) == self.cx.dims(b.x);
-        let Target { scale, zero, .. } = self.result;
+        let fits = self.bytes(&[a.x, b.x]) && self.cx.dims(a.x) == self.cx.dims(b.x);
+        let Target { to, scale, zero } = self.result;
         let ratios = [a_scale / scale, b_scale / scale];
         let sound = ratios.iter().all(|r| r.is_finite() && *r > 0.0);
-        let op = QAdd { scales: [a_scale, b_scale, scale], zeros: [a_zero, b_zero, zero] };
+        let (scales, zeros) = ([a_scale, b_scale, scale], [a_zero, b_zero, zero]);
+        let op = QAdd { scales, zeros, to, bounds };
         (fits && sound && !constant(a.x) && !constant(b.x)).then(|| (op.into(), vec![a.x, b.x]))
     }
 
-    fn pool(&self, pool: &Pool, src: &[TensorId]) -> Replacement {
-        let x = dequantized(self.cx, src[0])?;
-        let (scale, x_zero) = x.single()?;
-        let ratio = scale / self.result.scale;
-        let same = ratio == 1.0 && x_zero == self.result.zero;
-        let average = matches!(pool.kind, PoolKind::Average { .. }) && ratio.is_finite();
-        let fits = self.cx.dtype(x.x) == self.result.to && (same || average);
-        let op = QPool { pool: pool.clone(), x_zero, zero: self.result.zero, scale: ratio };
-        fits.then(|| (op.into(), vec![x.x]))
+    fn pool(&mut self, pool: &Pool, src: &[TensorId]) -> Result<Replacement, GraphError> {
+        let Some(x) = dequantized(self.cx, src[0]) else { return Ok(None) };
+        let Some((scale, x_zero)) = x.single().filter(|_| self.bytes(&[x.x])) else {
+            return Ok(None);
+        };
+        let (of, Target { to, scale: y_scale, zero }) = (self.cx.dtype(x.x), self.result);
+        let ratio = scale / y_scale;
+        let same = ratio == 1.0 && x_zero == zero;
+        let is_max = pool.kind == PoolKind::Max;
+        if is_max && (of != to || !same) && order::has_pixels(pool) {
+            let op = QPool { pool: pool.clone(), x_zero: 0, zero: 0, scale: 1.0 };
+            let table = lookup::rescaled(of, (scale, x_zero), to, (y_scale, zero));
+            let most = self.cx.op(op, &[x.x])?;
+            return Ok(Some((table.into(), vec![most])));
+        }
+        let fits = of == to && (same || !is_max && ratio.is_finite());
+        let op = QPool { pool: pool.clone(), x_zero, zero, scale: ratio };
+        Ok(fits.then(|| (op.into(), vec![x.x])))
     }
 
     /// The integers behind operands, quantised as the result.

@@ -11,6 +11,7 @@ mod lookup;
 mod moves;
 mod neighbours;
 mod nibbles;
+mod order;
 mod pattern;
 mod phases;
 mod scaled;

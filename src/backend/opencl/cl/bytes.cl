@@ -66,11 +66,11 @@ __kernel void qmatmul(IN(X, a), IN(W, b), IN(int, bias), IN(int, zeros), IN(floa
     y[(long)row * n + column] = FINISH(sum, scales[column * scale_step], to, low, high, zero);
 }
 
-__kernel void qadd(IN(X, a), IN(X, b), OUT(Y, y), int n, float a_scale, float b_scale, int a_zero, int b_zero,
+__kernel void qadd(IN(X, a), IN(W, b), OUT(Y, y), int n, float a_scale, float b_scale, int a_zero, int b_zero,
     int zero, int low, int high)
 {
     OPEN_IN(X, a);
-    OPEN_IN(X, b);
+    OPEN_IN(W, b);
     OPEN_OUT(Y, y);
     int i = get_global_id(0);
     if (i >= n)

@@ -118,13 +118,12 @@ pub(super) fn matmul(op: &QMatMul, cx: &Lower<'_>) -> Result {
 }
 
 pub(super) fn add(op: &QAdd, cx: &Lower<'_>) -> Result {
-    let dtype = cx.dst.dtype;
-    let (Some(definitions), Some(n)) = (types(dtype, dtype, dtype), ints([cx.dst.elements()]))
-    else {
+    let definitions = types(cx.src[0].dtype, cx.src[1].dtype, cx.dst.dtype);
+    let (Some(definitions), Some(n)) = (definitions, ints([cx.dst.elements()])) else {
         return Ok(None);
     };
     let [a, b, y] = op.scales;
-    let [low, high] = bounds(dtype);
+    let [low, high] = op.bounds;
     let numbers = [
         Arg::Float(a / y),
         Arg::Float(b / y),
