@@ -150,23 +150,31 @@ fn steps(t: &Tensor) -> Vec<i32> {
     }
 }
 
+/// What a network gives in numbers all the way, by every operator's definition, and in integers, by the references.
+fn defined(
+    to: DType,
+    network: impl Fn(&mut Context, DType, TensorId) -> TensorId,
+) -> (Vec<i32>, Vec<i32>) {
+    let by = |integers: bool| {
+        let mut cx = Context::new();
+        if integers {
+            cx.keep_quantized();
+        }
+        let x = cx.constant(image(to)).unwrap();
+        let y = network(&mut cx, to, x);
+        if integers {
+            passes::use_integers(&mut cx, &[y]).unwrap();
+            passes::fold_constants(&mut cx, &[y]).unwrap();
+        }
+        steps(cx.constant_value(y).expect("all is constant"))
+    };
+    (by(false), by(true))
+}
+
 #[test]
 fn every_isa_and_thread_count_gives_the_bits_of_the_references() {
     for to in [DType::I8, DType::U8] {
-        // Numbers all the way: every operator's definition.
-        let mut cx = Context::new();
-        let x = cx.constant(image(to)).unwrap();
-        let y = network(&mut cx, to, x);
-        let in_numbers = steps(cx.constant_value(y).expect("all is constant"));
-
-        // Integers, by the references.
-        let mut cx = Context::new();
-        cx.keep_quantized();
-        let x = cx.constant(image(to)).unwrap();
-        let y = network(&mut cx, to, x);
-        passes::use_integers(&mut cx, &[y]).unwrap();
-        passes::fold_constants(&mut cx, &[y]).unwrap();
-        let expected = steps(cx.constant_value(y).expect("all is constant"));
+        let (in_numbers, expected) = defined(to, network);
         let furthest = in_numbers.iter().zip(&expected).map(|(a, b)| (a - b).abs()).max().unwrap();
         assert!(furthest <= 2, "{to}: {in_numbers:?} {expected:?}");
         // The network says something: results differ from each other.
@@ -488,17 +496,7 @@ fn of_few_bits(cx: &mut Context, to: DType, x: TensorId) -> TensorId {
 #[test]
 fn results_of_fewer_bits_stay_bytes() {
     for to in [DType::I8, DType::U8] {
-        let mut cx = Context::new();
-        let x = cx.constant(image(to)).unwrap();
-        let y = of_few_bits(&mut cx, to, x);
-        let in_numbers = steps(cx.constant_value(y).expect("all is constant"));
-        let mut cx = Context::new();
-        cx.keep_quantized();
-        let x = cx.constant(image(to)).unwrap();
-        let y = of_few_bits(&mut cx, to, x);
-        passes::use_integers(&mut cx, &[y]).unwrap();
-        passes::fold_constants(&mut cx, &[y]).unwrap();
-        let expected = steps(cx.constant_value(y).expect("all is constant"));
+        let (in_numbers, expected) = defined(to, of_few_bits);
         assert!((0..16).all(|v| expected.contains(&v)), "{expected:?}");
         // A step of the second tensor is 0.8 of the last, one of the third 1.2.
         let furthest = in_numbers.iter().zip(&expected).map(|(a, b)| (a - b).abs()).max().unwrap();

@@ -261,25 +261,30 @@ fn depthwises(isa: Isa) {
     }
 }
 
+/// Square windows; those of 3 x 3 with a pixel of padding.
+fn pool_params(op: PoolOp, c: usize, size: [usize; 2], kernel: usize, stride: usize) -> PoolParams {
+    let pad = usize::from(kernel == 3);
+    let out = size.map(|s| (s + 2 * pad - kernel) / stride + 1);
+    PoolParams {
+        op,
+        n: 1,
+        c,
+        h_in: size[0],
+        w_in: size[1],
+        h_out: out[0],
+        w_out: out[1],
+        kernel: [kernel; 2],
+        stride: [stride; 2],
+        dilation: [1, 1],
+        pads: [pad; 4],
+    }
+}
+
 fn pools(isa: Isa) {
     for (c, size, kernel, stride) in [(16, [8, 8], 2, 2), (20, [7, 9], 3, 2), (3, [5, 6], 3, 1)] {
         for op in [PoolOp::Max, PoolOp::Average { count_include_pad: false }] {
-            let pad = usize::from(kernel == 3);
-            let out = size.map(|s: usize| (s + 2 * pad - kernel) / stride + 1);
-            let p = PoolParams {
-                op,
-                n: 1,
-                c,
-                h_in: size[0],
-                w_in: size[1],
-                h_out: out[0],
-                w_out: out[1],
-                kernel: [kernel; 2],
-                stride: [stride; 2],
-                dilation: [1, 1],
-                pads: [pad; 4],
-            };
-            let (x_shape, y_shape) = ([1, c, size[0], size[1]], [1, c, out[0], out[1]]);
+            let p = pool_params(op, c, size, kernel, stride);
+            let (x_shape, y_shape) = ([1, c, size[0], size[1]], [1, c, p.h_out, p.w_out]);
             let x = numbers(c + kernel, c * size[0] * size[1]);
             let plan = PoolPlan::new(isa, &p).unwrap();
             let mut y = Output::new(plan.y_len());
@@ -288,7 +293,7 @@ fn pools(isa: Isa) {
                 let (mut most, mut sum, mut count) = (f64::NEG_INFINITY, 0.0, 0.0);
                 for i in 0..kernel * kernel {
                     let at_tap = [i / kernel, i % kernel];
-                    if let Some([h, w]) = tap([at[2], at[3]], at_tap, stride, pad, size) {
+                    if let Some([h, w]) = tap([at[2], at[3]], at_tap, stride, p.pads[0], size) {
                         let x = f64::from(x[pack::plain_index(x_shape, [0, at[1], h, w])]);
                         (most, sum, count) = (most.max(x), sum + x, count + 1.0);
                     }
@@ -304,23 +309,9 @@ fn pools(isa: Isa) {
 fn qpools(isa: Isa) {
     for (c, size, kernel, stride) in [(16, [8, 8], 2, 2), (20, [7, 9], 3, 2), (3, [5, 6], 3, 1)] {
         for dtype in [Dtype::I8, Dtype::U8] {
-            let pad = usize::from(kernel == 3);
-            let out = size.map(|s: usize| (s + 2 * pad - kernel) / stride + 1);
-            let pool = PoolParams {
-                op: PoolOp::Max,
-                n: 1,
-                c,
-                h_in: size[0],
-                w_in: size[1],
-                h_out: out[0],
-                w_out: out[1],
-                kernel: [kernel; 2],
-                stride: [stride; 2],
-                dilation: [1, 1],
-                pads: [pad; 4],
-            };
-            let plan = QpoolPlan::new(isa, &QpoolParams::new(pool, dtype)).unwrap();
-            let (x_shape, y_shape) = ([1, c, size[0], size[1]], [1, c, out[0], out[1]]);
+            let p = pool_params(PoolOp::Max, c, size, kernel, stride);
+            let plan = QpoolPlan::new(isa, &QpoolParams::new(p, dtype)).unwrap();
+            let (x_shape, y_shape) = ([1, c, size[0], size[1]], [1, c, p.h_out, p.w_out]);
             let least = if dtype == Dtype::I8 { -128 } else { 0 };
             let x: Vec<i16> = (0..plan.x_len()).map(|i| (i * 151 % 256) as i16 + least).collect();
             // Between margins that nothing may write.
@@ -343,7 +334,8 @@ fn qpools(isa: Isa) {
             assert!(margins.all(|&byte| byte == 77), "a margin was written");
             each(y_shape, |at| {
                 let seen = (0..kernel * kernel).filter_map(|i| {
-                    let [h, w] = tap([at[2], at[3]], [i / kernel, i % kernel], stride, pad, size)?;
+                    let [h, w] =
+                        tap([at[2], at[3]], [i / kernel, i % kernel], stride, p.pads[0], size)?;
                     Some(x[pack::blocked_index(x_shape, [0, at[1], h, w])])
                 });
                 assert_eq!(Some(y[MARGIN + pack::blocked_index(y_shape, at)]), seen.max());
