@@ -508,9 +508,8 @@ impl Pass<'_> {
         let same = ratio == 1.0 && x_zero == zero;
         let is_max = pool.kind == PoolKind::Max;
         if is_max && (of != to || !same) && order::has_pixels(pool) {
-            let op = QPool { pool: pool.clone(), x_zero: 0, zero: 0, scale: 1.0 };
             let table = lookup::rescaled(of, (scale, x_zero), to, (y_scale, zero));
-            let most = self.cx.op(op, &[x.x])?;
+            let most = self.cx.op(order::maximum(pool), &[x.x])?;
             return Ok(Some((table.into(), vec![most])));
         }
         let fits = of == to && (same || !is_max && ratio.is_finite());

@@ -22,7 +22,12 @@ fn largest(cx: &Context, id: TensorId) -> Option<QPool> {
     let record = cx.record(id);
     let Op::Pool(pool) = record.op() else { return None };
     let found = pool.kind == PoolKind::Max && record.value().is_none();
-    found.then(|| QPool { pool: pool.clone(), x_zero: 0, zero: 0, scale: 1.0 })
+    found.then(|| maximum(pool))
+}
+
+/// A maximum of bytes, whatever they stand for.
+pub(super) fn maximum(pool: &Pool) -> QPool {
+    QPool { pool: pool.clone(), x_zero: 0, zero: 0, scale: 1.0 }
 }
 
 /// Whether no window lies in padding alone, where a maximum is no number that bytes stand for.
