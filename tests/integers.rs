@@ -1,5 +1,8 @@
 //! Networks of quantised tensors: integers where integers can do it, and the same bits everywhere.
 
+#[path = "integers/pairs.rs"]
+mod pairs;
+
 use tilewright::backend::cpu::Executor;
 use tilewright::graph::ops::binary::Binary;
 use tilewright::graph::ops::concat::Concat;

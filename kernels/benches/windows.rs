@@ -12,10 +12,10 @@ use tilewright_kernels::template::conv_first::FirstConvPlan;
 use tilewright_kernels::{
     Activation, BinaryOp, BinaryParams, BinaryPlan, Bytes, ConvParams, DepthwiseParams,
     DepthwisePlan, DequantizePlan, Dtype, Epilogue, Isa, LayoutOp, LayoutParams, LayoutPlan,
-    LookupPlan, NormAffine, NormOp, NormParams, NormPlan, PoolOp, PoolParams, PoolPlan, QaddParams,
-    QaddPlan, QdepthwiseParams, QdepthwisePlan, QpoolParams, QpoolPlan, QuantColumns, QuantOutput,
-    QuantResult, QuantizeParams, QuantizePlan, SoftmaxParams, SoftmaxPlan, UnaryOp, UnaryParams,
-    UnaryPlan, bench,
+    LookupPlan, NormAffine, NormOp, NormParams, NormPlan, PoolOp, PoolParams, PoolPlan, QbinaryOp,
+    QbinaryParams, QbinaryPlan, QdepthwiseParams, QdepthwisePlan, QpoolParams, QpoolPlan,
+    QuantColumns, QuantOutput, QuantResult, QuantizeParams, QuantizePlan, SoftmaxParams,
+    SoftmaxPlan, UnaryOp, UnaryParams, UnaryPlan, bench,
 };
 
 /// One op of one shape.
@@ -186,7 +186,7 @@ fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7919 % 251) as u8).collect()
 }
 
-fn qdepthwise(isa: Isa, c: usize, size: usize, stride: usize) -> Case {
+fn qdepthwise(isa: Isa, c: usize, size: usize, k: usize, stride: usize) -> Case {
     let out = (size - 1) / stride + 1;
     let conv = DepthwiseParams {
         n: 1,
@@ -195,10 +195,10 @@ fn qdepthwise(isa: Isa, c: usize, size: usize, stride: usize) -> Case {
         w_in: size,
         h_out: out,
         w_out: out,
-        kernel: [3, 3],
+        kernel: [k; 2],
         stride: [stride; 2],
         dilation: [1; 2],
-        pads: [1; 4],
+        pads: [k / 2; 4],
         epilogue: Epilogue::default(),
     };
     let (x, w, output) = (Dtype::U8, Dtype::I8, QuantOutput::u8(128));
@@ -210,9 +210,9 @@ fn qdepthwise(isa: Isa, c: usize, size: usize, stride: usize) -> Case {
     let scales = QuantColumns { zero_point: 128, scales: &[0.1], ..QuantColumns::default() };
     plan.pack_columns(&scales, &mut columns).expect("scales of the plan");
     Case {
-        name: format!("qdepthwise3x3s{stride}/{c}x{size}/{}", plan.kernel_name()),
+        name: format!("qdepthwise{k}x{k}s{stride}/{c}x{size}/{}", plan.kernel_name()),
         elements: (x.len() + y.len()) / 4,
-        flop: 2 * 9 * c * out * out,
+        flop: 2 * k * k * c * out * out,
         run: Box::new(move || {
             plan.compute(Bytes::U8(&x), &weights, &columns, QuantResult::U8(&mut y))
                 .expect("operands of the plan");
@@ -248,11 +248,14 @@ fn qpool(isa: Isa, op: PoolOp, c: usize, size: usize, window: [usize; 3]) -> Cas
     }
 }
 
-/// Lookup, sum, quantisation and dequantisation of so many elements.
-fn qelements(isa: Isa, len: usize) -> [Case; 4] {
+/// Lookup, sum, product with a number for each pixel of 16 channels, quantisation and dequantisation of so many elements.
+fn qelements(isa: Isa, len: usize) -> [Case; 5] {
     let (scales, zero_points, output) = ([0.1, 0.2, 0.3], [128; 2], QuantOutput::u8(128));
-    let params = QaddParams { len, dtypes: [Dtype::U8; 2], scales, zero_points, output };
-    let add = QaddPlan::new(isa, &params).expect("a valid shape");
+    let (op, dims, dtypes) = (QbinaryOp::Add, [1, 1, len], [Dtype::U8; 2]);
+    let params = QbinaryParams { op, dims, dtypes, scales, zero_points, output };
+    let add = QbinaryPlan::new(isa, &params).expect("a valid shape");
+    let params = QbinaryParams { op: QbinaryOp::Mul, dims: [1, len / 16, 16], ..params };
+    let scale = QbinaryPlan::new(isa, &params).expect("a valid shape");
     let one = QuantizeParams { outer: 1, axis: 1, inner: len, dtype: Dtype::U8 };
     let quantize = QuantizePlan::new(isa, &one).expect("a valid shape");
     let dequantize = DequantizePlan::new(isa, &one).expect("a valid shape");
@@ -283,6 +286,18 @@ fn qelements(isa: Isa, len: usize) -> [Case; 4] {
                 let add = add.clone();
                 move || {
                     add.compute(Bytes::U8(&a), Bytes::U8(&b), QuantResult::U8(&mut y))
+                        .expect("operands");
+                }
+            }),
+        ),
+        case(
+            scale.kernel_name(),
+            2,
+            Box::new({
+                let (a, gate, mut y) = (bytes(len), bytes(16), bytes(len));
+                move || {
+                    scale
+                        .compute(Bytes::U8(&a), Bytes::U8(&gate), QuantResult::U8(&mut y))
                         .expect("operands");
                 }
             }),
@@ -350,7 +365,10 @@ fn cases(isa: Isa) -> Vec<Case> {
         list.push(softmax(isa, outer, axis, inner));
     }
     for (c, size, stride) in [(32, 112, 1), (128, 56, 1), (512, 14, 1), (64, 112, 2)] {
-        list.push(qdepthwise(isa, c, size, stride));
+        list.push(qdepthwise(isa, c, size, 3, stride));
+    }
+    for (c, size, stride) in [(240, 14, 1), (576, 7, 1), (96, 28, 2)] {
+        list.push(qdepthwise(isa, c, size, 5, stride));
     }
     list.push(qpool(isa, PoolOp::Max, 64, 112, [2, 2, 0]));
     list.push(qpool(isa, PoolOp::Max, 64, 112, [3, 2, 1]));

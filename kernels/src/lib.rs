@@ -110,11 +110,13 @@ pub use template::matmul::{MatmulParams, MatmulPlan};
 pub use template::norm::{NormAffine, NormOp, NormParams, NormPlan};
 #[cfg(any(feature = "alloc", test))]
 pub use template::pool::{PoolOp, PoolParams, PoolPlan};
+#[cfg(any(feature = "alloc", test))]
+pub use template::qbinary::{QbinaryOp, QbinaryParams, QbinaryPlan};
 pub use template::qconv::{QconvParams, QconvPlan};
 #[cfg(any(feature = "alloc", test))]
 pub use template::qdepthwise::{QdepthwiseParams, QdepthwisePlan};
 #[cfg(any(feature = "alloc", test))]
-pub use template::qelement::{DequantizePlan, QaddParams, QaddPlan, QuantizeParams, QuantizePlan};
+pub use template::qelement::{DequantizePlan, QuantizeParams, QuantizePlan};
 pub use template::qmatmul::{QmatmulParams, QmatmulPlan};
 #[cfg(any(feature = "alloc", test))]
 pub use template::qpool::{QpoolParams, QpoolPlan};

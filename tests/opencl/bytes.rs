@@ -4,12 +4,13 @@ use tilewright::graph::ops::conv::Conv;
 use tilewright::graph::ops::dequantize::Dequantize;
 use tilewright::graph::ops::matmul::MatMul;
 use tilewright::graph::ops::pool::{Pool, PoolKind};
-use tilewright::graph::ops::qadd::QAdd;
+use tilewright::graph::ops::qbinary::QBinary;
 use tilewright::graph::ops::qconv::QConv;
 use tilewright::graph::ops::qmatmul::QMatMul;
 use tilewright::graph::ops::qpool::QPool;
 use tilewright::graph::ops::quantize::Quantize;
 use tilewright::graph::ops::requantize::Requantize;
+use tilewright_kernels::QbinaryOp;
 
 use super::grid::{check, full, op, some};
 use super::*;
@@ -107,9 +108,22 @@ fn bytes_are_added_pooled_and_converted() {
                 ] {
                     let zeros = [zero(dtype), zero(other) + 2, zero(to) - 1];
                     let src = [bytes(dtype, &[n], 1), bytes(other, &[n], 77)];
-                    let sum = QAdd { scales, zeros, to, bounds };
-                    check(&device, &format!("{dtype} {other} {n} {sum:?}"), 0.0, &src, &op(sum));
+                    for op in [QbinaryOp::Add, QbinaryOp::Mul] {
+                        let sum = QBinary { op, scales, zeros, to, bounds };
+                        let what = format!("{dtype} {other} {n} {sum:?}");
+                        check(&device, &what, 0.0, &src, &self::op(sum));
+                    }
                 }
+            }
+        }
+        for narrow in [&[2, 5, 1, 1][..], &[3, 4], &[2, 1, 3, 4], &[1, 1, 1, 1], &[2, 5, 1, 4]] {
+            for op in [QbinaryOp::Add, QbinaryOp::Mul] {
+                let (scales, zeros) = ([0.02, 0.03, 0.01], [zero(dtype); 3]);
+                let bounds = if dtype == DType::I8 { [-100, 127] } else { [0, 255] };
+                let gate = QBinary { op, scales, zeros, to: dtype, bounds };
+                let src = [bytes(dtype, &[2, 5, 3, 4], 1), bytes(dtype, narrow, 77)];
+                let what = format!("{dtype} {narrow:?} {gate:?}");
+                check(&device, &what, 0.0, &src, &self::op(gate));
             }
         }
         let kinds = [

@@ -110,6 +110,10 @@ pub mod pointwise;
 mod pointwise_tests;
 #[cfg(any(feature = "alloc", test))]
 pub mod pool;
+#[cfg(any(feature = "alloc", test))]
+pub mod qbinary;
+#[cfg(test)]
+mod qbinary_tests;
 pub mod qconv;
 mod qconv_direct;
 mod qconv_params;

@@ -1,12 +1,8 @@
-//! Bytes from floats, floats from bytes, and sums of bytes: element by element, exact.
+//! Bytes from floats and floats from bytes: element by element, exact.
 //!
 //! * [`QuantizePlan`] (ONNX `QuantizeLinear`): `clamp(round(x / scale) + zero_point)`, the quotient in
 //!   `f32`, ties to even. A NaN becomes the least number of the type.
 //! * [`DequantizePlan`] (ONNX `DequantizeLinear`): `(x - zero_point) as f32 * scale`.
-//! * [`QaddPlan`] (ONNX Runtime's `QLinearAdd`): `clamp(round((a - a_zero_point) * (a_scale / y_scale) +
-//!   (b - b_zero_point) * (b_scale / y_scale)) + y_zero_point)`, quotients, products and sum each rounded
-//!   to `f32`, ties to even. Other runtimes fold the zero points into a constant, which may differ by
-//!   one step where the sum is near the middle of two.
 
 use super::qmatmul::{check_type, check_zero_points};
 use super::window::ByteWindow;
@@ -30,7 +26,7 @@ pub struct QuantizeParams {
 }
 
 /// Elements of a unit, about.
-const UNIT: usize = 8192;
+pub(super) const UNIT: usize = 8192;
 
 /// What both conversions share: rows, and how they are cut into units.
 #[derive(Clone, Copy, Debug)]
@@ -106,7 +102,11 @@ impl Rows {
 }
 
 /// How bytes of a type are read and written.
-fn byte_window(op: &'static str, dtype: Dtype, zero: i32) -> Result<ByteWindow, KernelError> {
+pub(super) fn byte_window(
+    op: &'static str,
+    dtype: Dtype,
+    zero: i32,
+) -> Result<ByteWindow, KernelError> {
     let output = match dtype {
         Dtype::I8 => QuantOutput::i8(0),
         Dtype::U8 => QuantOutput::u8(0),
@@ -116,7 +116,7 @@ fn byte_window(op: &'static str, dtype: Dtype, zero: i32) -> Result<ByteWindow, 
     Ok(ByteWindow::new(dtype, zero, 1.0, output).unwrap_or_default())
 }
 
-fn check_scale(op: &'static str, scale: f32) -> Result<(), KernelError> {
+pub(super) fn check_scale(op: &'static str, scale: f32) -> Result<(), KernelError> {
     if scale.is_finite() && scale > 0.0 {
         return Ok(());
     }
@@ -313,144 +313,12 @@ impl DequantizePlan {
     }
 }
 
-/// A sum of two tensors of bytes.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct QaddParams {
-    /// Elements. Of blocked tensors, all of them: what is past the channels does no harm.
-    pub len: usize,
-    /// Types of the operands: [`Dtype::I8`] or [`Dtype::U8`].
-    pub dtypes: [Dtype; 2],
-    /// Scales of the operands and of the result, finite and greater than 0.
-    pub scales: [f32; 3],
-    /// Zero points of the operands.
-    pub zero_points: [i32; 2],
-    /// The result: bytes.
-    pub output: QuantOutput,
-}
-
-/// A sum of two tensors of bytes, of fixed sizes.
-#[derive(Clone, Debug)]
-pub struct QaddPlan {
-    isa: Isa,
-    len: usize,
-    dtypes: [Dtype; 3],
-    kernel: QaddFn,
-    name: &'static str,
-    sum: Sum,
-}
-
-const QADD: &str = "qadd";
-
-impl QaddPlan {
-    /// Plans a sum.
-    ///
-    /// # Errors
-    ///
-    /// [`KernelError::InvalidParam`] for what is not as said, and scales whose ratio `f32` does not
-    /// hold; [`KernelError::TooLarge`], [`KernelError::IsaUnavailable`].
-    pub fn new(isa: Isa, p: &QaddParams) -> Result<Self, KernelError> {
-        isa.require()?;
-        let len = checked_len(QADD, &[p.len])?;
-        p.scales.iter().try_for_each(|s| check_scale(QADD, *s))?;
-        let [a, b, y] = p.scales;
-        let factors = [a / y, b / y];
-        factors.iter().try_for_each(|s| check_scale(QADD, *s))?;
-        let ([a_type, b_type], [a, b]) = (p.dtypes, p.zero_points);
-        let (a, b) = (byte_window(QADD, a_type, a)?, byte_window(QADD, b_type, b)?);
-        p.output.check(QADD)?;
-        let (param, expected) = ("output", "i8 or u8");
-        let y = ByteWindow::new(p.output.dtype(), 0, 1.0, p.output)
-            .ok_or(KernelError::InvalidParam { op: QADD, param, expected })?;
-        let sum = Sum { a: a.read, b: b.read, factors, bounds: y.bounds, zero: y.zero };
-        let (kernel, name) = kernels(isa).qadd;
-        Ok(Self { isa, len, dtypes: [a_type, b_type, p.output.dtype()], kernel, name, sum })
-    }
-
-    /// Elements of each operand and of the result.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// Whether there is nothing to do.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// Independent units of work.
-    pub fn units(&self) -> usize {
-        self.len.div_ceil(UNIT)
-    }
-
-    /// The instruction set.
-    pub fn isa(&self) -> Isa {
-        self.isa
-    }
-
-    /// The kernel that does the work.
-    pub fn kernel_name(&self) -> &'static str {
-        self.name
-    }
-
-    /// Computes units `units`.
-    ///
-    /// # Safety
-    ///
-    /// * `a` and `b` have [`len`](Self::len) readable bytes, `y` as many writable ones; `y` may be one of
-    ///   them, else they do not overlap it.
-    /// * `units` lies in `0..self.units()`, and no other thread runs any of them now.
-    pub unsafe fn run(&self, a: *const u8, b: *const u8, y: *mut u8, units: Range<usize>) {
-        debug_assert!(units.end <= self.units());
-        let at = units.start * UNIT;
-        let len = (units.end * UNIT).min(self.len).saturating_sub(at);
-        let (a, b, y) = (a.wrapping_add(at), b.wrapping_add(at), y.wrapping_add(at));
-        // SAFETY: the ISA is available; the run lies in the operands, which the caller owns.
-        unsafe { (self.kernel)(a, b, y, len, &self.sum) };
-    }
-
-    /// Computes `y` on this thread.
-    ///
-    /// # Errors
-    ///
-    /// [`KernelError::InvalidLength`] if an operand is too short, [`KernelError::InvalidParam`] if it
-    /// has another type than the plan was made for.
-    pub fn compute(
-        &self,
-        a: Bytes<'_>,
-        b: Bytes<'_>,
-        mut y: QuantResult<'_>,
-    ) -> Result<(), KernelError> {
-        let (dtype, y, y_len) = y.parts();
-        let found = [("type of a", a.dtype()), ("type of b", b.dtype()), ("type of y", dtype)];
-        for (dtype, (param, found)) in self.dtypes.into_iter().zip(found) {
-            check_type(QADD, param, dtype, found)?;
-        }
-        for (operand, found) in [("a", a.len()), ("b", b.len()), ("y", y_len)] {
-            check_len(QADD, operand, self.len, found)?;
-        }
-        // SAFETY: types and lengths were checked; slices do not overlap; this thread runs all units.
-        unsafe { self.run(a.as_ptr(), b.as_ptr(), y, 0..self.units()) };
-        Ok(())
-    }
-}
-
 /// The parameters of a run of elements: one scale and zero point for all, or one per element.
 struct Piece<'a> {
     scale: *const f32,
     zero: *const f32,
     len: usize,
     bytes: &'a ByteWindow,
-}
-
-/// How two bytes become one.
-#[derive(Clone, Copy, Debug)]
-struct Sum {
-    /// How the operands are read: what `VLOAD8` takes.
-    a: [f32; 2],
-    b: [f32; 2],
-    factors: [f32; 2],
-    /// Of the sum before the zero point is added.
-    bounds: [f32; 2],
-    zero: f32,
 }
 
 /// # Safety
@@ -464,18 +332,11 @@ type QuantizeFn = unsafe fn(*const f32, *mut u8, &Piece<'_>);
 /// As for [`QuantizeFn`].
 type DequantizeFn = unsafe fn(*const u8, *mut f32, &Piece<'_>);
 
-/// # Safety
-///
-/// The CPU has the instructions; so many bytes are readable at the first two pointers and writable at the
-/// third, which may be one of them.
-type QaddFn = unsafe fn(*const u8, *const u8, *mut u8, usize, &Sum);
-
 /// The kernels of one instruction set, the first of two for one scale and zero point.
 #[derive(Clone, Copy)]
 struct Kernels {
     quantize: ([QuantizeFn; 2], &'static str),
     dequantize: ([DequantizeFn; 2], &'static str),
-    qadd: (QaddFn, &'static str),
 }
 
 macro_rules! qelement_row {
@@ -493,7 +354,6 @@ macro_rules! qelement_row {
                     [dequantize::<false>, dequantize::<true>],
                     concat!("dequantize_i8_", $l, "_", stringify!($isa_name)),
                 ),
-                qadd: (qadd, concat!("qadd_i8_", $l, "_", stringify!($isa_name))),
             };
 
             $(#[target_feature(enable = $f)])*
@@ -532,24 +392,6 @@ macro_rules! qelement_row {
                     if n == L { tile!(VSTORE y, 0, v); } else { tile!(VSTORE_TAIL y, n, v); }
                 });
             }
-
-            $(#[target_feature(enable = $f)])*
-            unsafe fn qadd(a: *const u8, b: *const u8, y: *mut u8, len: usize, p: &Sum) {
-                let (a_mask, a_zero) = (tile!(VSET p.a[0]), tile!(VSET p.a[1]));
-                let (b_mask, b_zero) = (tile!(VSET p.b[0]), tile!(VSET p.b[1]));
-                let (a_factor, b_factor) = (tile!(VSET p.factors[0]), tile!(VSET p.factors[1]));
-                let (least, most) = (tile!(VSET p.bounds[0]), tile!(VSET p.bounds[1]));
-                let zero = tile!(VSET p.zero);
-                qelement_pass!($l len, |i, n| {
-                    let at = i * L;
-                    let (a, b, y) = (a.wrapping_add(at), b.wrapping_add(at), y.wrapping_add(at));
-                    let a = tile!(VMUL qelement_bytes!($l a, n, a_mask, a_zero), a_factor);
-                    let b = tile!(VMUL qelement_bytes!($l b, n, b_mask, b_zero), b_factor);
-                    let q = tile!(VMIN tile!(VMAX tile!(VADD a, b), least), most);
-                    let q = tile!(VADD tile!(VROUND q), zero);
-                    if n == L { tile!(VSTORE8 y, q); } else { tile!(VSTORE8_TAIL y, n, q); }
-                });
-            }
         }
     };
 }
@@ -582,6 +424,8 @@ macro_rules! qelement_bytes {
         if $n == $l { tile!(VLOAD8 $p, $mask, $zero) } else { tile!(VLOAD8_TAIL $p, $n, $mask, $zero) }
     };
 }
+
+pub(super) use {qelement_bytes, qelement_pass};
 
 tilewright_intrinsics::for_each_tile!(qelement_row);
 

@@ -42,7 +42,7 @@ impl Binary {
 
 /// Whether `dims` holds one pixel for each channel of `full`, as the factors of a
 /// squeeze-and-excitation block do.
-fn pixel_wide(dims: &[usize], full: &[usize]) -> bool {
+pub(super) fn pixel_wide(dims: &[usize], full: &[usize]) -> bool {
     let broadcasts = dims.len() == full.len() && (dims[0] == 1 || dims[0] == full[0]);
     broadcasts && dims[1] == full[1] && dims[2..].iter().all(|&d| d == 1)
 }

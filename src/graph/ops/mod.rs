@@ -211,7 +211,7 @@ ops! {
         dequantize::Dequantize,
         fake_quantize::FakeQuantize,
         lookup::Lookup,
-        qadd::QAdd,
+        qbinary::QBinary,
         qconv::QConv,
         qmatmul::QMatMul,
         qpool::QPool,

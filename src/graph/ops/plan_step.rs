@@ -9,7 +9,7 @@ use tilewright_kernels::template::layout_bytes::ByteLayoutPlan;
 use tilewright_kernels::template::lookup::LookupPlan;
 use tilewright_kernels::template::norm::NormPlan;
 use tilewright_kernels::template::pool::PoolPlan;
-use tilewright_kernels::template::qelement::QaddPlan;
+use tilewright_kernels::template::qbinary::QbinaryPlan;
 use tilewright_kernels::template::qpool::QpoolPlan;
 use tilewright_kernels::template::reduce::ReducePlan;
 use tilewright_kernels::template::rope::RopePlan;
@@ -68,7 +68,7 @@ steps! {
     LookupPlan: 0; over 0,
     NormPlan: 0, 1, 2; over 0,
     PoolPlan: 0,
-    QaddPlan: 0, 1; over 0 | 1,
+    QbinaryPlan: 0, 1; over 0 | 1,
     QpoolPlan: 0,
     ReducePlan: 0,
     RopePlan: 0, 1; over 0,

@@ -7,14 +7,14 @@
 use std::collections::HashSet;
 
 use tilewright_kernels::template::binary::BinaryOp;
-use tilewright_kernels::{Activation, C_BLOCK};
+use tilewright_kernels::{Activation, C_BLOCK, QbinaryOp};
 
 use super::super::ops::binary::Binary;
 use super::super::ops::conv::Conv;
 use super::super::ops::fake_quantize::FakeQuantize;
 use super::super::ops::matmul::MatMul;
 use super::super::ops::pool::{Pool, PoolKind};
-use super::super::ops::qadd::QAdd;
+use super::super::ops::qbinary::{QBinary, repeated};
 use super::super::ops::qconv::QConv;
 use super::super::ops::qmatmul::QMatMul;
 use super::super::ops::qpool::QPool;
@@ -60,11 +60,13 @@ pub fn use_integers(cx: &mut Context, outputs: &[TensorId]) -> Result<(), GraphE
             cx.rewrite_as_view(id, "reshape", x);
             continue;
         }
+        if let Some((table, x)) = lookup::table(cx, id)? {
+            cx.rewrite(id, table.into(), vec![x])?;
+            continue;
+        }
         let mut pass = Pass { cx, uses: &uses, result };
         if let Some((op, src)) = pass.replacement(id)? {
             cx.rewrite(id, op, src)?;
-        } else if let Some((table, x)) = lookup::table(cx, id)? {
-            cx.rewrite(id, table.into(), vec![x])?;
         }
     }
     // What is left computes numbers that are not quantised as they are. Last ones first, as a sum with a bias
@@ -263,11 +265,9 @@ impl Pass<'_> {
         match self.cx.record(y).op().clone() {
             Op::Conv(conv) => self.conv(&conv, &src, bounds),
             Op::MatMul(product) => self.matmul(&product, &src, None, bounds),
-            Op::Binary(Binary { op: BinaryOp::Add, activation: Activation::None }) => {
-                match self.biased(&src, bounds)? {
-                    None => Ok(self.add(&src, bounds)),
-                    found => Ok(found),
-                }
+            Op::Binary(Binary { op, activation: Activation::None }) => {
+                let biased = if op == BinaryOp::Add { self.biased(&src, bounds)? } else { None };
+                Ok(biased.or_else(|| self.pair(op, [src[0], src[1]], bounds)))
             }
             Op::Pool(pool) if plain => self.pool(&pool, &src),
             Op::Concat(op) if plain => Ok(self.joined(&src)?.map(|src| (op.into(), src))),
@@ -485,17 +485,27 @@ impl Pass<'_> {
         Ok(None)
     }
 
-    fn add(&self, src: &[TensorId], bounds: [i32; 2]) -> Replacement {
+    /// A sum, difference or product of two tensors of bytes, the one of the result's shape first.
+    fn pair(&self, op: BinaryOp, src: [TensorId; 2], bounds: [i32; 2]) -> Replacement {
+        let (op, sign) = match op {
+            BinaryOp::Add => (QbinaryOp::Add, 1.0),
+            BinaryOp::Sub => (QbinaryOp::Add, -1.0),
+            BinaryOp::Mul => (QbinaryOp::Mul, 1.0),
+            _ => return None,
+        };
         let (a, b) = (dequantized(self.cx, src[0])?, dequantized(self.cx, src[1])?);
         let ((a_scale, a_zero), (b_scale, b_zero)) = (a.single()?, b.single()?);
-        let constant = |id: TensorId| self.cx.record(id).is_constant();
-        let fits = self.bytes(&[a.x, b.x]) && self.cx.dims(a.x) == self.cx.dims(b.x);
-        let Target { to, scale, zero } = self.result;
-        let ratios = [a_scale / scale, b_scale / scale];
-        let sound = ratios.iter().all(|r| r.is_finite() && *r > 0.0);
-        let (scales, zeros) = ([a_scale, b_scale, scale], [a_zero, b_zero, zero]);
-        let op = QAdd { scales, zeros, to, bounds };
-        (fits && sound && !constant(a.x) && !constant(b.x)).then(|| (op.into(), vec![a.x, b.x]))
+        let mut operands = [(a.x, a_scale, a_zero), (b.x, sign * b_scale, b_zero)];
+        let fits = |[a, b]: [TensorId; 2]| repeated(&self.cx.dims(a), &self.cx.dims(b)).is_some();
+        if !fits([a.x, b.x]) {
+            operands.swap(0, 1);
+        }
+        let ([(a, a_scale, a_zero), (b, b_scale, b_zero)], result) = (operands, self.result);
+        let (scales, zeros) = ([a_scale, b_scale, result.scale], [a_zero, b_zero, result.zero]);
+        let op = QBinary { op, scales, zeros, to: result.to, bounds };
+        let constant = [a, b].iter().all(|&x| self.cx.record(x).is_constant());
+        (self.bytes(&[a, b]) && fits([a, b]) && op.is_sound() && !constant)
+            .then(|| (op.into(), vec![a, b]))
     }
 
     fn pool(&mut self, pool: &Pool, src: &[TensorId]) -> Result<Replacement, GraphError> {

@@ -96,7 +96,7 @@ pub(super) fn clipped(
             op.quant.bounds = within(op.quant.bounds);
             Some(op.into())
         }
-        Op::QAdd(mut op) => {
+        Op::QBinary(mut op) => {
             op.bounds = within(op.bounds);
             Some(op.into())
         }

@@ -66,8 +66,9 @@ __kernel void qmatmul(IN(X, a), IN(W, b), IN(int, bias), IN(int, zeros), IN(floa
     y[(long)row * n + column] = FINISH(sum, scales[column * scale_step], to, low, high, zero);
 }
 
-__kernel void qadd(IN(X, a), IN(W, b), OUT(Y, y), int n, float a_scale, float b_scale, int a_zero, int b_zero,
-    int zero, int low, int high)
+// Of `a` [outer, repeats, inner] and `b` [outer, inner]; a product has the first scale.
+__kernel void qbinary(IN(X, a), IN(W, b), OUT(Y, y), int n, int repeats, int inner, int multiply, float a_scale,
+    float b_scale, int a_zero, int b_zero, int zero, int low, int high)
 {
     OPEN_IN(X, a);
     OPEN_IN(W, b);
@@ -75,8 +76,9 @@ __kernel void qadd(IN(X, a), IN(W, b), OUT(Y, y), int n, float a_scale, float b_
     int i = get_global_id(0);
     if (i >= n)
         return;
-    float left = (float)((int)a[i] - a_zero) * a_scale, right = (float)((int)b[i] - b_zero) * b_scale;
-    y[i] = (Y)clamp(convert_int_sat_rte(left + right) + zero, low, high);
+    int left = (int)a[i] - a_zero, right = (int)b[i / inner / repeats * inner + i % inner] - b_zero;
+    float result = multiply ? (float)(left * right) * a_scale : (float)left * a_scale + (float)right * b_scale;
+    y[i] = (Y)clamp(convert_int_sat_rte(result) + zero, low, high);
 }
 
 // kind as in conv.cl; a mean is round(sum * (scale / cells)) + zero.

@@ -5,13 +5,14 @@ use crate::backend::opencl::programs::BYTES;
 use crate::graph::GraphError;
 use crate::graph::ops::dequantize::Dequantize;
 use crate::graph::ops::pool::PoolKind;
-use crate::graph::ops::qadd::QAdd;
+use crate::graph::ops::qbinary::{QBinary, repeated};
 use crate::graph::ops::qconv::QConv;
 use crate::graph::ops::qmatmul::QMatMul;
 use crate::graph::ops::qpool::QPool;
 use crate::graph::ops::quantize::Quantize;
 use crate::graph::ops::requantize::Requantize;
 use crate::tensor::{DType, Tensor};
+use tilewright_kernels::QbinaryOp;
 
 /// Work-items of a group.
 const GROUP: usize = 16;
@@ -117,25 +118,28 @@ pub(super) fn matmul(op: &QMatMul, cx: &Lower<'_>) -> Result {
     Ok(Some(Call { family: BYTES, definitions, kernel: "qmatmul", args, global, local }.into()))
 }
 
-pub(super) fn add(op: &QAdd, cx: &Lower<'_>) -> Result {
+pub(super) fn binary(op: &QBinary, cx: &Lower<'_>) -> Result {
     let definitions = types(cx.src[0].dtype, cx.src[1].dtype, cx.dst.dtype);
-    let (Some(definitions), Some(n)) = (definitions, ints([cx.dst.elements()])) else {
+    let dims = repeated(&cx.src[0].dims, &cx.src[1].dims);
+    let (Some(definitions), Some([_, repeats, inner])) = (definitions, dims) else {
         return Ok(None);
     };
-    let [a, b, y] = op.scales;
+    let Some(sizes) = ints([cx.dst.elements(), repeats, inner]) else { return Ok(None) };
+    let [a, b] = op.factors();
     let [low, high] = op.bounds;
     let numbers = [
-        Arg::Float(a / y),
-        Arg::Float(b / y),
+        Arg::Int((op.op == QbinaryOp::Mul).into()),
+        Arg::Float(a),
+        Arg::Float(b),
         Arg::Int(op.zeros[0]),
         Arg::Int(op.zeros[1]),
         Arg::Int(op.zeros[2]),
         Arg::Int(low),
         Arg::Int(high),
     ];
-    let args = args![[Arg::Src(0), Arg::Src(1), Arg::Dst], n, numbers];
+    let args = args![[Arg::Src(0), Arg::Src(1), Arg::Dst], sizes, numbers];
     let (global, local) = cx.spread([cx.dst.elements(), 1, 1], GROUP);
-    Ok(Some(Call { family: BYTES, definitions, kernel: "qadd", args, global, local }.into()))
+    Ok(Some(Call { family: BYTES, definitions, kernel: "qbinary", args, global, local }.into()))
 }
 
 pub(super) fn pool(op: &QPool, cx: &Lower<'_>) -> Result {

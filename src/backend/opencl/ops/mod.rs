@@ -223,7 +223,7 @@ pub(super) fn lower(op: &Op, cx: &Lower<'_>) -> Result {
         Op::KvAttention(op) => attention::cached(op, cx),
         Op::QConv(op) => bytes::conv(op, cx),
         Op::QMatMul(op) => bytes::matmul(op, cx),
-        Op::QAdd(op) => bytes::add(op, cx),
+        Op::QBinary(op) => bytes::binary(op, cx),
         Op::QPool(op) => bytes::pool(op, cx),
         Op::Quantize(op) => bytes::quantize(op, cx),
         Op::Dequantize(op) => bytes::dequantize(op, cx),
