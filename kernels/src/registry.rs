@@ -51,7 +51,8 @@ pub fn kernels() -> Vec<KernelInfo> {
         let windows = sets.flat_map(|set| set.iter().map(|k| k.info));
         let qpool = qpool::kernels(isa);
         let bytes = qdepthwise::kernels(isa).iter().chain(qpool.max).chain(qpool.average);
-        let bytes = bytes.chain(qdepthwise_dot::kernels(isa)).chain(qdepthwise_pairs::kernels(isa));
+        let bytes = bytes.chain(qdepthwise_dot::kernels(isa));
+        let bytes = bytes.chain(qdepthwise_pairs::all(isa).into_iter().flatten());
         let bytes = bytes.flat_map(|set| set.iter().map(|k| k.info));
         let globals = [pool.global_max.info, pool.global_average.info];
         let whole = globals.into_iter().chain([qpool.global_average.info]).chain(bytes);

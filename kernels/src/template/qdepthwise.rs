@@ -106,10 +106,10 @@ impl QdepthwisePlan {
             });
         }
         let sizes = WindowSizes::from(&p.conv);
-        let usual = sizes.kernel == [3, 3] && sizes.dilation[1] == 1 && sizes.stride[1] <= 2;
+        let usual = sizes.dilation[1] == 1 && sizes.stride[1] <= 2;
         let ways = [
-            (Way::Dots, p.terms == 1, qdepthwise_dot::kernels(isa)),
-            (Way::Pairs, true, qdepthwise_pairs::kernels(isa)),
+            (Way::Dots, p.terms == 1 && sizes.kernel == [3, 3], qdepthwise_dot::kernels(isa)),
+            (Way::Pairs, true, qdepthwise_pairs::kernels(isa, &sizes)),
         ];
         for (way, fits, kernels) in ways {
             if usual && fits && !kernels.is_empty() {
@@ -146,11 +146,11 @@ impl QdepthwisePlan {
 
     /// Elements of the packed weights of a block of channels.
     fn block_words(&self) -> usize {
-        let [f_h, f_w] = self.window.sizes.kernel;
+        let kernel = self.window.sizes.kernel;
         match self.way {
-            Way::Floats => f_h * f_w * C_BLOCK,
+            Way::Floats => kernel[0] * kernel[1] * C_BLOCK,
             Way::Dots => qdepthwise_dot::BLOCK_WORDS,
-            Way::Pairs => qdepthwise_pairs::BLOCK_WORDS,
+            Way::Pairs => qdepthwise_pairs::block_words(kernel),
         }
     }
 
@@ -225,13 +225,15 @@ impl QdepthwisePlan {
 
     /// Row `row` of the packed weights of a channel for the kernels of integers.
     fn word(&self, row: usize, weight: impl Fn(usize) -> i32) -> i32 {
+        let kernel = self.window.sizes.kernel;
         if (row + 1) * C_BLOCK == self.block_words() {
             // The kernels multiply unsigned bytes.
             let flip = if self.params.x == Dtype::I8 { 128 } else { 0 };
-            return -(self.params.x_zero_point + flip) * (0..9).map(weight).sum::<i32>();
+            return -(self.params.x_zero_point + flip)
+                * (0..kernel[0] * kernel[1]).map(weight).sum::<i32>();
         }
         if self.way == Way::Pairs {
-            return qdepthwise_pairs::word(weight, row);
+            return qdepthwise_pairs::word(kernel, weight, row);
         }
         let (filter_row, place) = (row / PLACES, row % PLACES);
         qdepthwise_dot::word([0, 1, 2].map(|s| weight(filter_row * 3 + s) as i8), place)

@@ -1,27 +1,38 @@
-//! Depthwise convolution of bytes by filters of 3 x 3 with products of pairs of 16 bits, on 16 channels at a time.
+//! Depthwise convolution of bytes by filters of 3 x 3 and of 5 columns with products of pairs of 16 bits, on 16
+//! channels at a time.
 //!
-//! Of a column of the image the upper two pixels of a window are one pair, and of its lowest row neighbours: five pairs
-//! in all, each of which has half of the channels in either of two vectors. What lies outside the image is read from
-//! a row of zero points.
+//! Pixels of a column of the image that lie in two neighbouring rows of a window are a pair, of which either of two
+//! vectors has half of the channels. In the lowest row of 3 x 3 neighbours are pairs: five in all, where two rows at
+//! a time would be six. Windows of 5 columns go down two rows at a time, the last one alone where their number is
+//! odd. What lies outside the image is read from zero points.
 
-use super::window::WindowKernel;
+use super::window::{WindowKernel, WindowSizes};
 use crate::{C_BLOCK, Isa};
 
-/// Words of a block of channels: the weights of five pairs, and what the zero point of the input adds to the sums,
-/// less.
-pub(super) const BLOCK_WORDS: usize = 6 * C_BLOCK;
+/// Columns of the filters that take two rows at a time.
+const TAPS: usize = 5;
+
+/// Words of a block of channels for a filter: the weights of its pairs, and what the zero point of the input adds to
+/// the sums, less.
+pub(super) const fn block_words([f_h, f_w]: [usize; 2]) -> usize {
+    let pairs = if f_w == 3 { 5 } else { f_h.div_ceil(2) * f_w };
+    (pairs + 1) * C_BLOCK
+}
 
 /// The channel of a lane: vectors are paired quad by quad.
 pub(super) fn channel(lane: usize) -> usize {
     lane % 4 + lane / 4 % 2 * 8 + lane / 8 * 4
 }
 
-/// The weights of a pair: of the upper rows of column 0, 1 or 2, of the first and of the last columns of the lowest row.
-pub(super) fn word(taps: impl Fn(usize) -> i32, pair: usize) -> i32 {
+/// The weights of a pair of a filter: of 3 x 3 those of the upper rows of column 0, 1 or 2, of the first and of the last
+/// columns of the lowest row; else those of two rows, column by column.
+pub(super) fn word([f_h, f_w]: [usize; 2], taps: impl Fn(usize) -> i32, pair: usize) -> i32 {
+    let (row, column) = (pair / f_w * 2, pair % f_w);
     let [first, second] = match pair {
-        3 => [taps(6), taps(7)],
-        4 => [taps(8), 0],
-        column => [taps(column), taps(3 + column)],
+        3 if f_w == 3 => [taps(6), taps(7)],
+        4 if f_w == 3 => [taps(8), 0],
+        _ if row + 1 == f_h => [taps(row * f_w + column), 0],
+        _ => [row, row + 1].map(|row| taps(row * f_w + column)),
     };
     // As if little-endian: the first has the lower address.
     i32::from_le((first & 0xffff) | second << 16)
@@ -30,16 +41,18 @@ pub(super) fn word(taps: impl Fn(usize) -> i32, pair: usize) -> i32 {
 macro_rules! pairs_row {
     ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes 8, word S16x2, $($rest:tt)*) => {
         mod $id {
-            use super::BLOCK_WORDS;
+            use super::{TAPS, block_words};
             use crate::template::window::{ByteWindow, Window, WindowArgs, WindowKernel};
             use crate::{C_BLOCK, Dtype, Isa, KernelInfo};
 
-            pairs_row! { widths $tile $isa $isa_name $feat, [1 2 3 4] }
+            pairs_row! { widths SQUARE kernel $tile $isa $isa_name $feat, [1 2 3 4] }
+            pairs_row! { widths TALL tall $tile $isa $isa_name $feat, [1 2 3] }
         }
     };
-    (widths $tile:ident $isa:ident $isa_name:ident $feat:tt, [$($w:tt)*]) => {
-        pub(super) const KERNELS: &[&[WindowKernel<u8>]] =
-            &[$(&[pairs_row!(kernel $tile $isa $isa_name $feat, $w 1), pairs_row!(kernel $tile $isa $isa_name $feat, $w 2)]),*];
+    (widths $list:ident $kind:ident $tile:ident $isa:ident $isa_name:ident $feat:tt, [$($w:tt)*]) => {
+        pub(super) const $list: &[&[WindowKernel<u8>]] = &[$(&[
+            pairs_row!($kind $tile $isa $isa_name $feat, $w 1), pairs_row!($kind $tile $isa $isa_name $feat, $w 2),
+        ]),*];
     };
     (kernel $tile:ident $isa:ident $isa_name:ident [$($f:tt)*], $w:tt $d:tt) => {{
         $(#[target_feature(enable = $f)])*
@@ -50,23 +63,8 @@ macro_rules! pairs_row {
             let s = &g.sizes;
             let (x_row, y_row) = (s.input[1] * C_BLOCK, s.output[1] * C_BLOCK);
             let run = g.runs[args.run];
-            let ByteWindow { bounds: [lo, hi], zero, .. } = args.bytes;
-            let [flip, pad] = args.bytes.masks();
-            let (lo, hi, zero) = (tile!(VSET lo), tile!(VSET hi), tile!(VSET zero));
-            let (lo, zero) = (tile!(VZIPPED16 lo, lo), tile!(VZIPPED16 zero, zero));
-            let flip = tile!(VSET f32::from_bits(flip.to_bits() & 0x00ff_00ff));
-            let outside = [pad.to_bits() as u8; COLUMNS * C_BLOCK];
-            let (one, correction) = (tile!(VSET f32::from_bits(1)), args.weights.wrapping_add(BLOCK_WORDS - C_BLOCK));
-            // The halves of the channels as pairs have them.
-            let halves = |p: *const f32| {
-                let p = p.cast::<u8>();
-                [tile!(VQUADS p, 32), tile!(VQUADS p.wrapping_add(16), 32)]
-            };
-            let first = halves(args.bias);
-            let first = [
-                tile!(VIMLA one, first[0], tile!(VLOAD correction, 0)),
-                tile!(VIMLA one, first[1], tile!(VLOAD correction, 1)),
-            ];
+            let (first, flip, pad) = pairs_row!(begin $tile args, [3, 3]);
+            let outside = [pad; COLUMNS * C_BLOCK];
             let left = (run.first * $d) as isize - s.pads[1] as isize;
             for y in args.rows.clone() {
                 let top = (y * s.stride[0]) as isize - s.pads[0] as isize;
@@ -84,7 +82,7 @@ macro_rules! pairs_row {
                     tile!(DEF t [1 x $w x 2]);
                     each!(i in $w { t[i] = first; });
                     let pixel = |r: usize, column: usize| {
-                        // Of the tiles that these kernels get only the first and last columns may lie outside.
+                        // Of the tiles that these kernels get, others lie inside.
                         let inside = (1..COLUMNS - 1).contains(&column)
                             || (left.wrapping_add(column as isize) as usize) < s.input[1];
                         let row = if inside { rows[r] } else { outside.as_ptr() };
@@ -110,23 +108,108 @@ macro_rules! pairs_row {
                             });
                         } });
                     } });
-                    let (rest, scale) = (halves(args.bias.wrapping_add(C_BLOCK)), halves(args.bias.wrapping_add(2 * C_BLOCK)));
-                    each!(i in $w { each!(j in 2 {
-                        t[i][j] = tile!(VMUL tile!(VADD tile!(VITOF t[i][j]), rest[j]), scale[j]);
-                    }); });
-                    each!(i in $w {
-                        let x = tile!(VZIPPED16 tile!(VMIN hi, t[i][0]), tile!(VMIN hi, t[i][1]));
-                        tile!(VSTORE_ZIPPED8 o.wrapping_add(i * C_BLOCK), x, lo, zero);
-                    });
+                    pairs_row!(end $tile args, t [$w] -> o);
                     o = o.wrapping_add($w * C_BLOCK);
                     left += $w * $d;
                     each!(r in 3 { rows[r] = rows[r].wrapping_add(steps[r]); });
                 }
             }
         }
+        pairs_row!(row $isa $isa_name, $w $d, 3, kernel)
+    }};
+    (tall $tile:ident $isa:ident $isa_name:ident [$($f:tt)*], $w:tt $d:tt) => {{
+        $(#[target_feature(enable = $f)])*
+        unsafe fn kernel(g: &Window, args: &WindowArgs<u8>) {
+            use tilewright_intrinsics::{$tile as tile, each};
+            /// Columns of the image that a tile reads.
+            const COLUMNS: usize = ($w - 1) * $d + TAPS;
+            let s = &g.sizes;
+            let (x_row, y_row) = (s.input[1] * C_BLOCK, s.output[1] * C_BLOCK);
+            let run = g.runs[args.run];
+            let (first, flip, pad) = pairs_row!(begin $tile args, s.kernel);
+            let outside = [pad; COLUMNS * C_BLOCK];
+            for y in args.rows.clone() {
+                let top = (y * s.stride[0]) as isize - s.pads[0] as isize;
+                let mut left = (run.first * $d) as isize - s.pads[1] as isize;
+                let mut o = args.y.wrapping_add(y * y_row + run.first * C_BLOCK);
+                for _ in 0..run.count {
+                    tile!(DEF t [1 x $w x 2]);
+                    each!(i in $w { t[i] = first; });
+                    let mut b = args.weights;
+                    for upper in (0..s.kernel[0]).step_by(2) {
+                        let rows = [upper, upper + 1].map(|r| {
+                            let row = top + (r * s.dilation[0]) as isize;
+                            let inside = r < s.kernel[0] && (row as usize) < s.input[0];
+                            let at = args.x.wrapping_offset(row * x_row as isize + left * C_BLOCK as isize);
+                            if inside { at } else { outside.as_ptr() }
+                        });
+                        each!(k in 11 { if k < COLUMNS {
+                            // Weights are loaded for each column anew: there are no registers for all.
+                            b = tile!(VHIDDEN b);
+                            // Of the tiles that these kernels get, others lie inside.
+                            let inside = (TAPS / 2..COLUMNS - TAPS / 2).contains(&k)
+                                || (left.wrapping_add(k as isize) as usize) < s.input[1];
+                            let [a, c] = rows.map(|row| {
+                                let row = if inside { row } else { outside.as_ptr() };
+                                tile!(VWIDE8 row.wrapping_add(k * C_BLOCK), flip)
+                            });
+                            let pairs = [tile!(VZIP_LO a, c), tile!(VZIP_HI a, c)];
+                            each!(i in $w { if k >= i * $d && k < i * $d + TAPS {
+                                let tap = k - i * $d;
+                                each!(j in 2 {
+                                    t[i][j] = tile!(VFMA pairs[j], tile!(VLOAD b, tap * 2 + j), t[i][j]);
+                                });
+                            } });
+                        } });
+                        b = b.wrapping_add(TAPS * C_BLOCK);
+                    }
+                    pairs_row!(end $tile args, t [$w] -> o);
+                    o = o.wrapping_add($w * C_BLOCK);
+                    left += $w * $d;
+                }
+            }
+        }
+        pairs_row!(row $isa $isa_name, $w $d, 5, kernel)
+    }};
+    // What sums begin with, in halves of the channels as pairs have them; the bits of a pixel that are flipped, and the
+    // byte that is outside the image.
+    (begin $tile:ident $args:ident, $kernel:expr) => {{
+        use tilewright_intrinsics::$tile as tile;
+        let [flip, pad] = $args.bytes.masks();
+        let flip = tile!(VSET f32::from_bits(flip.to_bits() & 0x00ff_00ff));
+        let correction = $args.weights.wrapping_add(block_words($kernel) - C_BLOCK);
+        let (one, bias) = (tile!(VSET f32::from_bits(1)), pairs_row!(halves $tile $args.bias));
+        let first = [
+            tile!(VIMLA one, bias[0], tile!(VLOAD correction, 0)),
+            tile!(VIMLA one, bias[1], tile!(VLOAD correction, 1)),
+        ];
+        (first, flip, pad.to_bits() as u8)
+    }};
+    (halves $tile:ident $p:expr) => {{
+        use tilewright_intrinsics::$tile as tile;
+        let p: *const u8 = $p.cast();
+        [tile!(VQUADS p, 32), tile!(VQUADS p.wrapping_add(16), 32)]
+    }};
+    // Sums become bytes.
+    (end $tile:ident $args:ident, $t:ident [$w:tt] -> $o:ident) => {{
+        use tilewright_intrinsics::{$tile as tile, each};
+        let ByteWindow { bounds: [lo, hi], zero, .. } = $args.bytes;
+        let (lo, hi, zero) = (tile!(VSET lo), tile!(VSET hi), tile!(VSET zero));
+        let (lo, zero) = (tile!(VZIPPED16 lo, lo), tile!(VZIPPED16 zero, zero));
+        let rest = pairs_row!(halves $tile $args.bias.wrapping_add(C_BLOCK));
+        let scale = pairs_row!(halves $tile $args.bias.wrapping_add(2 * C_BLOCK));
+        each!(i in $w { each!(j in 2 {
+            $t[i][j] = tile!(VMUL tile!(VADD tile!(VITOF $t[i][j]), rest[j]), scale[j]);
+        }); });
+        each!(i in $w {
+            let x = tile!(VZIPPED16 tile!(VMIN hi, $t[i][0]), tile!(VMIN hi, $t[i][1]));
+            tile!(VSTORE_ZIPPED8 $o.wrapping_add(i * C_BLOCK), x, lo, zero);
+        });
+    }};
+    (row $isa:ident $isa_name:ident, $w:tt $d:tt, $taps:tt, $kernel:ident) => {
         WindowKernel {
             info: KernelInfo {
-                name: concat!("qdepthwise_i8_1x", $w, "x16_k3s", $d, "_pairs_", stringify!($isa_name)),
+                name: concat!("qdepthwise_i8_1x", $w, "x16_k", $taps, "s", $d, "_pairs_", stringify!($isa_name)),
                 op: "qdepthwise",
                 isa: Isa::$isa,
                 dtype: Dtype::I8,
@@ -134,28 +217,43 @@ macro_rules! pairs_row {
                 w_ob: $w,
                 c_vec: 2,
                 c_ob: 16,
-                unroll: 3,
+                unroll: $taps,
             },
-            made_for: Some([3, $d]),
-            run: kernel,
+            made_for: Some([$taps, $d]),
+            run: $kernel,
         }
-    }};
+    };
     ($($other:tt)*) => {};
 }
 
 tilewright_intrinsics::for_each_tile!(pairs_row, i8);
 
-/// The microkernels of an instruction set or of the nearest of its bases that has some, for column strides of 1 and 2
-/// per tile width.
-pub(crate) fn kernels(isa: Isa) -> &'static [&'static [WindowKernel<u8>]] {
+/// Microkernels for column strides of 1 and 2 per tile width.
+pub(crate) type Kernels = &'static [&'static [WindowKernel<u8>]];
+
+/// The microkernels of an instruction set or of the nearest of its bases that has some, for filters of 3 x 3 and for
+/// those of 5 columns.
+pub(crate) fn all(isa: Isa) -> [Kernels; 2] {
     macro_rules! row {
         ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes 8, word S16x2, $($rest:tt)*) => {
             if isa == Isa::$isa {
-                return $id::KERNELS;
+                return [$id::SQUARE, $id::TALL];
             }
         };
         ($($other:tt)*) => {};
     }
     tilewright_intrinsics::for_each_tile!(row, i8);
-    isa.base().map_or(&[], kernels)
+    isa.base().map_or([&[]; 2], all)
+}
+
+/// Those of [`all`] for a filter of neighbouring columns; none if it is another.
+pub(super) fn kernels(isa: Isa, s: &WindowSizes) -> Kernels {
+    let [square, tall] = all(isa);
+    match s.kernel {
+        // Of their tiles half of a filter at either side may lie outside the image.
+        [_, f_w] if s.pads[1].max(s.pads[3]) > f_w / 2 => &[],
+        [3, 3] => square,
+        [_, TAPS] => tall,
+        _ => &[],
+    }
 }
