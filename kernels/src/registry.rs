@@ -2,8 +2,8 @@
 
 #[cfg(any(feature = "alloc", test))]
 use crate::template::{
-    block, conv, depthwise, dot_kernels, matmul, plane_direct, plane_tile, pool, qdepthwise,
-    qdepthwise_dot, qdepthwise_pairs, qpool, qwinograd_tile, winograd_tile,
+    block, conv, depthwise, dot_kernels, matmul, plane_direct, plane_tile, pool, qdepthwise, qpool,
+    qwinograd_tile, winograd_tile,
 };
 use crate::{Dtype, Isa};
 #[cfg(any(feature = "alloc", test))]
@@ -51,8 +51,7 @@ pub fn kernels() -> Vec<KernelInfo> {
         let windows = sets.flat_map(|set| set.iter().map(|k| k.info));
         let qpool = qpool::kernels(isa);
         let bytes = qdepthwise::kernels(isa).iter().chain(qpool.max).chain(qpool.average);
-        let bytes = bytes.chain(qdepthwise_dot::kernels(isa));
-        let bytes = bytes.chain(qdepthwise_pairs::all(isa).into_iter().flatten());
+        let bytes = bytes.copied().chain(qdepthwise::integers(isa));
         let bytes = bytes.flat_map(|set| set.iter().map(|k| k.info));
         let globals = [pool.global_max.info, pool.global_average.info];
         let whole = globals.into_iter().chain([qpool.global_average.info]).chain(bytes);

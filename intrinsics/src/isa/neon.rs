@@ -158,6 +158,26 @@ macro_rules! tile_neon_i8 {
             inout(vreg) c, in(vreg) $b, in(vreg_low16) $a, lo = const 2 * $k, hi = const 2 * $k + 1,
             options(pure, nomem, nostack, preserves_flags)) };
         c }};
+    // SAFETY (2 memory arms): the verb's caller owns 16 bytes, 16 halves there.
+    (WIDE8 $p:expr, $flip:expr) => {{
+        let x = $crate::arch::veorq_u8(unsafe { $crate::arch::vld1q_u8($p) }, $flip);
+        [$crate::arch::vmovl_u8($crate::arch::vget_low_u8(x)), $crate::arch::vmovl_high_u8(x)] }};
+    (WIDE16 $p:expr) => { [0, 4].map(|at| unsafe { $crate::arch::vld1q_u16($p.wrapping_add(at).cast()) }) };
+    // By assembly, as above. SAFETY: works on registers only.
+    (WIDE_MLA $t:expr, $x:expr, $w:expr) => { $crate::each!(j in 2 { unsafe { core::arch::asm!(
+        "smlal {0:v}.4s, {2:v}.4h, {3:v}.4h", "smlal2 {1:v}.4s, {2:v}.8h, {3:v}.8h",
+        inout(vreg) $t[2 * j], inout(vreg) $t[2 * j + 1], in(vreg) $x[j], in(vreg) $w[j],
+        options(pure, nomem, nostack, preserves_flags)) }; }) };
+    // SAFETY: the verb's caller owns 16 bytes there.
+    (WIDE_STORE $p:expr, $t:expr, $bounds:expr, $zero:expr) => {{
+        let [lo, hi, zero] = [$bounds[0], $bounds[1], $zero].map(|v| $crate::arch::vdupq_n_s16(v as i16));
+        let half = |a, b| {
+            let [a, b] = [$crate::arch::vcvtnq_s32_f32(a), $crate::arch::vcvtnq_s32_f32(b)];
+            let x = $crate::arch::vqmovn_high_s32($crate::arch::vqmovn_s32(a), b);
+            $crate::arch::vaddq_s16($crate::arch::vminq_s16($crate::arch::vmaxq_s16(x, lo), hi), zero)
+        };
+        let x = $crate::arch::vmovn_high_s16($crate::arch::vmovn_s16(half($t[0], $t[1])), half($t[2], $t[3]));
+        unsafe { $crate::arch::vst1q_s8($p.cast(), x) } }};
     (COMPUTE $($verb:tt)*) => { $crate::tile_neon_f32!(COMPUTE_OF tile_neon_i8 $($verb)*) };
     ($($verb:tt)*) => { $crate::tile_neon_f32!($($verb)*) };
 }

@@ -129,6 +129,8 @@ pub(crate) mod qdepthwise_dot;
 #[cfg(any(feature = "alloc", test))]
 pub(crate) mod qdepthwise_pairs;
 #[cfg(any(feature = "alloc", test))]
+pub(crate) mod qdepthwise_wide;
+#[cfg(any(feature = "alloc", test))]
 pub mod qelement;
 #[cfg(test)]
 mod qelement_tests;

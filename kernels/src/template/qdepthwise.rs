@@ -5,15 +5,15 @@
 //! for which one may not be are refused. The bias is added in two parts, of which the second is a
 //! multiple of 256, so that sum and bias are rounded to `f32` once, as the definition does.
 //!
-//! Where the instruction set has products of bytes or of pairs of 16 bits that suit the filter, `qdepthwise_dot` and
-//! `qdepthwise_pairs` compute the same sums as integers.
+//! Where the instruction set has products of bytes, of pairs of 16 bits or of single ones that suit the filter,
+//! `qdepthwise_dot`, `qdepthwise_pairs` and `qdepthwise_wide` compute the same sums as integers.
 
 use super::depthwise::DepthwiseParams;
 use super::qdepthwise_dot::{self, PLACES};
-use super::qdepthwise_pairs;
 use super::qmatmul::{check_columns, check_type, check_zero_points, column};
 use super::window::{ByteWindow, Window, WindowArgs, WindowKernel, WindowSizes};
 use super::window_kernel::*;
+use super::{qdepthwise_pairs, qdepthwise_wide};
 use crate::error::{check_len, checked_len};
 use crate::quant::{Bytes, QuantColumns, QuantOutput, QuantResult};
 use crate::{Activation, C_BLOCK, Dtype, Isa, KernelError, KernelInfo};
@@ -60,8 +60,10 @@ enum Way {
     Floats,
     /// Words of four bytes.
     Dots,
-    /// Words of two integers of 16 bits.
+    /// Words of two integers of 16 bits, whose products are added up.
     Pairs,
+    /// Integers of 16 bits, whose products are not.
+    Wide,
 }
 
 /// Numbers per channel that follow the sums: the two parts of the bias, and the scale.
@@ -110,6 +112,7 @@ impl QdepthwisePlan {
         let ways = [
             (Way::Dots, p.terms == 1 && sizes.kernel == [3, 3], qdepthwise_dot::kernels(isa)),
             (Way::Pairs, true, qdepthwise_pairs::kernels(isa, &sizes)),
+            (Way::Wide, true, qdepthwise_wide::kernels(isa, &sizes)),
         ];
         for (way, fits, kernels) in ways {
             if usual && fits && !kernels.is_empty() {
@@ -151,6 +154,7 @@ impl QdepthwisePlan {
             Way::Floats => kernel[0] * kernel[1] * C_BLOCK,
             Way::Dots => qdepthwise_dot::BLOCK_WORDS,
             Way::Pairs => qdepthwise_pairs::block_words(kernel),
+            Way::Wide => qdepthwise_wide::block_words(kernel[0] * kernel[1]),
         }
     }
 
@@ -211,32 +215,32 @@ impl QdepthwisePlan {
             return Err(KernelError::InvalidParam { op: OP, param, expected });
         }
         let words = self.block_words();
+        // The kernels of integers multiply unsigned bytes.
+        let flip = if self.params.x == Dtype::I8 { 128 } else { 0 };
+        let zero = self.params.x_zero_point + flip;
         for (i, y) in dst[..self.weights_len()].iter_mut().enumerate() {
             let (block, row, lane) = (i / words, i % words / C_BLOCK, i % C_BLOCK);
-            let word = |c: usize| self.word(row, |tap| weight(block * C_BLOCK + c, tap));
-            *y = match self.way {
-                Way::Floats => weight(block * C_BLOCK + lane, row) as f32,
-                Way::Dots => f32::from_bits(word(lane) as u32),
-                Way::Pairs => f32::from_bits(word(qdepthwise_pairs::channel(lane)) as u32),
+            let of = |c: usize, tap: usize| weight(block * C_BLOCK + c, tap);
+            let channel =
+                if self.way == Way::Pairs { qdepthwise_pairs::channel(lane) } else { lane };
+            let word = match self.way {
+                Way::Floats => (of(lane, row) as f32).to_bits() as i32,
+                _ if (row + 1) * C_BLOCK == words => {
+                    -zero * (0..taps).map(|tap| of(channel, tap)).sum::<i32>()
+                }
+                Way::Dots => {
+                    let (filter_row, place) = (row / PLACES, row % PLACES);
+                    qdepthwise_dot::word(
+                        [0, 1, 2].map(|k| of(lane, filter_row * 3 + k) as i8),
+                        place,
+                    )
+                }
+                Way::Pairs => qdepthwise_pairs::word(s.kernel, |tap| of(channel, tap), row),
+                Way::Wide => qdepthwise_wide::word(taps, of, i % words),
             };
+            *y = f32::from_bits(word as u32);
         }
         Ok(())
-    }
-
-    /// Row `row` of the packed weights of a channel for the kernels of integers.
-    fn word(&self, row: usize, weight: impl Fn(usize) -> i32) -> i32 {
-        let kernel = self.window.sizes.kernel;
-        if (row + 1) * C_BLOCK == self.block_words() {
-            // The kernels multiply unsigned bytes.
-            let flip = if self.params.x == Dtype::I8 { 128 } else { 0 };
-            return -(self.params.x_zero_point + flip)
-                * (0..kernel[0] * kernel[1]).map(weight).sum::<i32>();
-        }
-        if self.way == Way::Pairs {
-            return qdepthwise_pairs::word(kernel, weight, row);
-        }
-        let (filter_row, place) = (row / PLACES, row % PLACES);
-        qdepthwise_dot::word([0, 1, 2].map(|s| weight(filter_row * 3 + s) as i8), place)
     }
 
     /// Prepares what follows the sums. The zero point of `columns` is that of the plan's parameters;
@@ -335,6 +339,12 @@ impl QdepthwisePlan {
         unsafe { self.run(x.as_ptr(), weights, columns, y, 0..self.units()) };
         Ok(())
     }
+}
+
+/// The microkernels of integers of an instruction set or of its bases, in lists per tile width.
+pub(crate) fn integers(isa: Isa) -> impl Iterator<Item = &'static [WindowKernel<u8>]> {
+    let sums = qdepthwise_pairs::all(isa).into_iter().chain(qdepthwise_wide::all(isa)).flatten();
+    qdepthwise_dot::kernels(isa).iter().chain(sums).copied()
 }
 
 macro_rules! qdepthwise_row {

@@ -143,7 +143,7 @@ macro_rules! pairs_row {
                             let at = args.x.wrapping_offset(row * x_row as isize + left * C_BLOCK as isize);
                             if inside { at } else { outside.as_ptr() }
                         });
-                        each!(k in 11 { if k < COLUMNS {
+                        each!(k in 9 { if k < COLUMNS {
                             // Weights are loaded for each column anew: there are no registers for all.
                             b = tile!(VHIDDEN b);
                             // Of the tiles that these kernels get, others lie inside.

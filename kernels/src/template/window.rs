@@ -294,7 +294,10 @@ impl ByteWindow {
     }
 
     /// [`flip`](Self::flip), and the zero point as it is read, in all four bytes of the bits of a number.
-    #[cfg(all(any(feature = "avx2", feature = "avx512vnni"), target_arch = "x86_64"))]
+    #[cfg(any(
+        all(any(feature = "avx2", feature = "avx512vnni"), target_arch = "x86_64"),
+        all(feature = "neon", target_arch = "aarch64")
+    ))]
     pub(crate) fn masks(&self) -> [f32; 2] {
         let flip = self.flip();
         let pad = (self.read[1] as i32 - UNIT.0) as u8 ^ flip;
