@@ -224,6 +224,25 @@ macro_rules! cells_row {
             /// Bytes that a vector becomes, of each form before nibbles are put together.
             const VECTOR: [usize; 3] = [2 * L, L, L];
 
+            /// What elements of each row are multiplied by; writes the scales. Meanwhile the first halves of as many
+            /// rows from `group` on are fetched.
+            $(#[target_feature(enable = $f)])*
+            #[inline(never)]
+            unsafe fn factors(a: &PackArgs, form: CellForm, group: *const f32) -> [f32; GROUP] {
+                let mut factors = [0.0f32; GROUP];
+                for (r, to) in factors.iter_mut().enumerate().take(a.rows) {
+                    let next = group.wrapping_add(r / 2 * a.stride + r % 2 * (a.k / 2));
+                    let x = a.x.wrapping_add(r * a.stride);
+                    // SAFETY: a row of the caller's.
+                    let most = unsafe { largest(x, a.k, next) };
+                    let (scale, factor) = if most.is_nan() { (most, 0.0) } else { scale(form, most) };
+                    *to = factor;
+                    // SAFETY: the caller has a place for each row.
+                    unsafe { *a.scales.add(r) = scale };
+                }
+                factors
+            }
+
             $(#[target_feature(enable = $f)])*
             unsafe fn pack<const CELL: usize, const FORM: u8>(a: &PackArgs) {
                 let form = match FORM {
@@ -234,22 +253,13 @@ macro_rules! cells_row {
                 let bytes = form.bytes(STEP);
                 // Whether each vector's elements are of one cell: smaller cells are cut out of a line.
                 let whole = FORM != I4 && CELL.is_multiple_of(VECTOR[FORM as usize]);
-                let mut factors = [0.0f32; GROUP];
                 // Rows are read twice, from memory and from the L2 cache. So that memory is never idle, half of the next
                 // rows is fetched while the largest elements of these are looked for, in ascending order, the other
                 // half while these are written. Where the machine does so by itself, that would cost bytes a fifth.
                 let ahead = if a.rows == GROUP && !follows_streams() { GROUP } else { 0 };
                 let group = a.x.wrapping_add(ahead * a.stride);
-                for r in 0..a.rows {
-                    let next = group.wrapping_add(r / 2 * a.stride + r % 2 * (a.k / 2));
-                    let x = a.x.wrapping_add(r * a.stride);
-                    // SAFETY: a row of the caller's.
-                    let most = unsafe { largest(x, a.k, next) };
-                    let (scale, factor) = if most.is_nan() { (most, 0.0) } else { scale(form, most) };
-                    factors[r] = factor;
-                    // SAFETY: the caller has a place for each row.
-                    unsafe { *a.scales.add(r) = scale };
-                }
+                // SAFETY: as the caller promises.
+                let factors = unsafe { factors(a, form, group) };
                 // Columns of two steps in turn: lines are sent off when the stores that made them are done.
                 let (mut line, mut columns) = (Lines([0; 2 * STEP]), Lines([0; 4 * STEP * GROUP]));
                 let (line, columns) = (line.0.as_mut_ptr(), columns.0.as_mut_ptr());
