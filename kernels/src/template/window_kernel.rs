@@ -48,6 +48,9 @@ macro_rules! window_widths {
         window_kernels! { widths qmax $op, $tile $isa $isa_name $lanes $feat, [[any any]], [1 2] }
     };
     (1 $($args:tt)*) => { window_kernels! { widths $($args)*, [1 2] } };
+    // The usual windows of these have kernels of integers.
+    (8 qdw $($args:tt)*) => { window_kernels! { widths qdw $($args)*, [1 2 3] } };
+    (16 qdw $($args:tt)*) => { window_kernels! { widths qdw $($args)*, [1 2 3] } };
     // Bytes become floats in registers, of which there must be enough for the columns of a tile.
     ($lanes:tt qdw $($args:tt)*) => { window_kernels! { widths qdw $($args)*, [1 2 3 4] } };
     ($lanes:tt qaccum $($args:tt)*) => { window_kernels! { widths qaccum $($args)*, [1 2 3 4] } };
