@@ -36,6 +36,7 @@ macro_rules! dot_row {
         mod $id {
             use super::{BLOCK_WORDS, PLACES, columns};
             use crate::template::window::{ByteWindow, Window, WindowArgs, WindowKernel};
+            use crate::template::window_kernel::integer_kernel;
             use crate::{C_BLOCK, Dtype, Isa, KernelInfo};
 
             dot_row! { widths $tile $isa $isa_name $feat, [1 2 3 4 5 6 7 8] }
@@ -111,21 +112,7 @@ macro_rules! dot_row {
                 left += $w * $d;
             }
         }
-        WindowKernel {
-            info: KernelInfo {
-                name: concat!("qdepthwise_i8_1x", $w, "x16_k3s", $d, "_dot_", stringify!($isa_name)),
-                op: "qdepthwise",
-                isa: Isa::$isa,
-                dtype: Dtype::I8,
-                rows: 1,
-                w_ob: $w,
-                c_vec: 1,
-                c_ob: 16,
-                unroll: 3,
-            },
-            made_for: Some([3, $d]),
-            run: kernel,
-        }
+        integer_kernel!($isa $isa_name, "dot", 3 $w $d, c_vec 1, kernel)
     }};
     ($($other:tt)*) => {};
 }

@@ -43,6 +43,7 @@ macro_rules! pairs_row {
         mod $id {
             use super::{TAPS, block_words};
             use crate::template::window::{ByteWindow, Window, WindowArgs, WindowKernel};
+            use crate::template::window_kernel::integer_kernel;
             use crate::{C_BLOCK, Dtype, Isa, KernelInfo};
 
             pairs_row! { widths SQUARE kernel $tile $isa $isa_name $feat, [1 2 3 4] }
@@ -115,7 +116,7 @@ macro_rules! pairs_row {
                 }
             }
         }
-        pairs_row!(row $isa $isa_name, $w $d, 3, kernel)
+        integer_kernel!($isa $isa_name, "pairs", 3 $w $d, c_vec 2, kernel)
     }};
     (tall $tile:ident $isa:ident $isa_name:ident [$($f:tt)*], $w:tt $d:tt) => {{
         $(#[target_feature(enable = $f)])*
@@ -169,7 +170,7 @@ macro_rules! pairs_row {
                 }
             }
         }
-        pairs_row!(row $isa $isa_name, $w $d, 5, kernel)
+        integer_kernel!($isa $isa_name, "pairs", 5 $w $d, c_vec 2, kernel)
     }};
     // What sums begin with, in halves of the channels as pairs have them; the bits of a pixel that are flipped, and the
     // byte that is outside the image.
@@ -206,23 +207,6 @@ macro_rules! pairs_row {
             tile!(VSTORE_ZIPPED8 $o.wrapping_add(i * C_BLOCK), x, lo, zero);
         });
     }};
-    (row $isa:ident $isa_name:ident, $w:tt $d:tt, $taps:tt, $kernel:ident) => {
-        WindowKernel {
-            info: KernelInfo {
-                name: concat!("qdepthwise_i8_1x", $w, "x16_k", $taps, "s", $d, "_pairs_", stringify!($isa_name)),
-                op: "qdepthwise",
-                isa: Isa::$isa,
-                dtype: Dtype::I8,
-                rows: 1,
-                w_ob: $w,
-                c_vec: 2,
-                c_ob: 16,
-                unroll: $taps,
-            },
-            made_for: Some([$taps, $d]),
-            run: $kernel,
-        }
-    };
     ($($other:tt)*) => {};
 }
 

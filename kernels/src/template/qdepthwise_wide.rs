@@ -27,6 +27,7 @@ macro_rules! wide_row {
         mod $id {
             use super::block_words;
             use crate::template::window::{ByteWindow, Window, WindowArgs, WindowKernel};
+            use crate::template::window_kernel::integer_kernel;
             use crate::{C_BLOCK, Dtype, Isa, KernelInfo};
 
             wide_row! { widths THREE 3 $tile $isa $isa_name $feat, [1 2 3 4] }
@@ -90,21 +91,7 @@ macro_rules! wide_row {
                 }
             }
         }
-        WindowKernel {
-            info: KernelInfo {
-                name: concat!("qdepthwise_i8_1x", $w, "x16_k", $taps, "s", $d, "_wide_", stringify!($isa_name)),
-                op: "qdepthwise",
-                isa: Isa::$isa,
-                dtype: Dtype::I8,
-                rows: 1,
-                w_ob: $w,
-                c_vec: 4,
-                c_ob: 16,
-                unroll: $taps,
-            },
-            made_for: Some([$taps, $d]),
-            run: kernel,
-        }
+        integer_kernel!($isa $isa_name, "wide", $taps $w $d, c_vec 4, kernel)
     }};
     ($($other:tt)*) => {};
 }

@@ -40,6 +40,39 @@ macro_rules! window_kernels {
 }
 pub(crate) use window_kernels;
 
+/// A depthwise microkernel of integers and what it is: its way, taps, width and column stride, and vectors of channels.
+macro_rules! integer_kernel {
+    ($isa:ident $isa_name:ident, $way:literal, $taps:tt $w:tt $d:tt, c_vec $vectors:literal, $run:ident) => {
+        WindowKernel {
+            info: KernelInfo {
+                name: concat!(
+                    "qdepthwise_i8_1x",
+                    $w,
+                    "x16_k",
+                    $taps,
+                    "s",
+                    $d,
+                    "_",
+                    $way,
+                    "_",
+                    stringify!($isa_name)
+                ),
+                op: "qdepthwise",
+                isa: Isa::$isa,
+                dtype: Dtype::I8,
+                rows: 1,
+                w_ob: $w,
+                c_vec: $vectors,
+                c_ob: 16,
+                unroll: $taps,
+            },
+            made_for: Some([$taps, $d]),
+            run: $run,
+        }
+    };
+}
+pub(crate) use integer_kernel;
+
 /// The widths of tiles: eight accumulators hide the latency of vector code; where a vector is one
 /// number, the compiler makes vectors of its own from fewer.
 macro_rules! window_widths {
