@@ -348,7 +348,7 @@ pub(crate) fn integers(isa: Isa) -> impl Iterator<Item = &'static [WindowKernel<
 }
 
 macro_rules! qdepthwise_row {
-    // Windows of 3 x 3 have kernels of integers there.
+    // The usual windows have kernels of integers there.
     ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes 8, $($rest:tt)*) => {
         qdepthwise_row! { @ $id $tile $isa $isa_name 8 $feat [] }
     };

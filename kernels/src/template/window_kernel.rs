@@ -41,6 +41,10 @@ macro_rules! window_kernels {
 pub(crate) use window_kernels;
 
 /// A depthwise microkernel of integers and what it is: its way, taps, width and column stride, and vectors of channels.
+#[cfg(any(
+    all(any(feature = "avx2", feature = "avx512vnni"), target_arch = "x86_64"),
+    all(feature = "neon", target_arch = "aarch64")
+))]
 macro_rules! integer_kernel {
     ($isa:ident $isa_name:ident, $way:literal, $taps:tt $w:tt $d:tt, c_vec $vectors:literal, $run:ident) => {
         WindowKernel {
@@ -71,6 +75,10 @@ macro_rules! integer_kernel {
         }
     };
 }
+#[cfg(any(
+    all(any(feature = "avx2", feature = "avx512vnni"), target_arch = "x86_64"),
+    all(feature = "neon", target_arch = "aarch64")
+))]
 pub(crate) use integer_kernel;
 
 /// The widths of tiles: eight accumulators hide the latency of vector code; where a vector is one
