@@ -42,6 +42,7 @@ LLAMA = ["llama_cpp"]
 NAMES = {
     "resnet8": "ResNet8 (MLPerf Tiny's shapes)", "ds_cnn": "DS-CNN", "mobilenetv1_025_96": "MobileNetV1 0.25 at 96",
     "autoencoder": "autoencoder", "mobilenetv1_224": "MobileNetV1 at 224", "mobilenetv2_224": "MobileNetV2 at 224",
+    "mobilenetv3_small_224": "MobileNetV3 small at 224", "efficientnet_b0_224": "EfficientNet-B0 at 224",
     "resnet18_224": "ResNet18 at 224", "squeezenet11_224": "SqueezeNet 1.1 at 224",
     "tinyyolov2_416": "Tiny YOLOv2 at 416",
 }

@@ -51,7 +51,13 @@ class Graph:
             return self.op("Clip", [x, self.constant(0), self.constant(6)], shape)
         if activation == "leaky":
             return self.op("LeakyRelu", [x], shape, alpha=0.1)
-        return x
+        if activation in ("sigmoid", "silu"):
+            y = self.op("Sigmoid", [x], shape)
+        elif activation in ("hard_sigmoid", "hard_swish"):
+            y = self.op("HardSigmoid", [x], shape, alpha=1 / 6)
+        else:
+            return x
+        return y if "sigmoid" in activation else self.op("Mul", [x, y], shape)
 
     def window(self, x, kernel, stride, pads):
         _, _, h, w = self.shape[x]
@@ -71,9 +77,17 @@ class Graph:
                     strides=[stride] * 2, pads=pads, group=groups)
         return self.activate(y, activation)
 
-    def depthwise(self, x, stride=1, activation="relu"):
+    def depthwise(self, x, stride=1, activation="relu", kernel=3):
         channels = self.shape[x][1]
-        return self.conv(x, channels, 3, stride, channels, activation)
+        return self.conv(x, channels, kernel, stride, channels, activation)
+
+    def excite(self, x, squeezed, activations):
+        """Channels times what two dense layers make of their means (squeeze and excitation)."""
+        channels = self.shape[x][1]
+        y = self.op("GlobalAveragePool", [x], (1, channels, 1, 1))
+        y = self.conv(y, squeezed, 1, activation=activations[0])
+        y = self.conv(y, channels, 1, activation=activations[1])
+        return self.op("Mul", [x, y], self.shape[x])
 
     def max_pool(self, x, kernel, stride, pads=(0, 0, 0, 0)):
         h, w = self.window(x, (kernel, kernel), stride, pads)
@@ -192,6 +206,43 @@ def mobilenet2(g):
     return g.dense(g.pool_all(g.conv(x, 1280, 1, activation="relu6")), 1000)
 
 
+def inverted(g, x, wide, channels, kernel, stride, activation, squeezed, gates):
+    """An inverted residual block, with squeeze and excitation where `squeezed` is not 0."""
+    c_in, y = g.shape[x][1], x
+    if wide > c_in:
+        y = g.conv(y, wide, 1, activation=activation)
+    y = g.depthwise(y, stride, activation, kernel)
+    y = g.excite(y, squeezed, gates) if squeezed else y
+    y = g.conv(y, channels, 1, activation=None)
+    return g.add(y, x) if stride == 1 and c_in == channels else y
+
+
+def mobilenet3_small(g):
+    x = g.conv("x", 16, 3, 2, activation="hard_swish")
+    gates = ("relu", "hard_sigmoid")
+    for kernel, wide, channels, squeezed, stride in (
+            (3, 16, 16, 8, 2), (3, 72, 24, 0, 2), (3, 88, 24, 0, 1), (5, 96, 40, 24, 2),
+            (5, 240, 40, 64, 1), (5, 240, 40, 64, 1), (5, 120, 48, 32, 1), (5, 144, 48, 40, 1),
+            (5, 288, 96, 72, 2), (5, 576, 96, 144, 1), (5, 576, 96, 144, 1)):
+        activation = "relu" if kernel == 3 else "hard_swish"
+        x = inverted(g, x, wide, channels, kernel, stride, activation, squeezed, gates)
+    x = g.pool_all(g.conv(x, 576, 1, activation="hard_swish"))
+    return g.dense(g.dense(x, 1024, "hard_swish"), 1000)
+
+
+def efficientnet_b0(g):
+    x = g.conv("x", 32, 3, 2, activation="silu")
+    for expand, channels, count, stride, kernel in ((1, 16, 1, 1, 3), (6, 24, 2, 2, 3),
+                                                    (6, 40, 2, 2, 5), (6, 80, 3, 2, 3),
+                                                    (6, 112, 3, 1, 5), (6, 192, 4, 2, 5),
+                                                    (6, 320, 1, 1, 3)):
+        for i in range(count):
+            c_in, step = g.shape[x][1], stride if i == 0 else 1
+            x = inverted(g, x, c_in * expand, channels, kernel, step, "silu", c_in // 4,
+                         ("silu", "sigmoid"))
+    return g.dense(g.pool_all(g.conv(x, 1280, 1, activation="silu")), 1000)
+
+
 def squeezenet(g):
     def fire(x, squeeze, expand):
         s = g.conv(x, squeeze, 1)
@@ -232,6 +283,8 @@ NETS = {
     "autoencoder": ((1, 640), autoencoder),
     "mobilenetv1_224": ((1, 3, 224, 224), mobilenet1),
     "mobilenetv2_224": ((1, 3, 224, 224), mobilenet2),
+    "mobilenetv3_small_224": ((1, 3, 224, 224), mobilenet3_small),
+    "efficientnet_b0_224": ((1, 3, 224, 224), efficientnet_b0),
     "resnet18_224": ((1, 3, 224, 224), resnet18),
     "squeezenet11_224": ((1, 3, 224, 224), squeezenet),
     "tinyyolov2_416": ((1, 3, 416, 416), tiny_yolo2),

@@ -44,6 +44,8 @@ PAUSE = 0.05
 # Largest difference of outputs, relative to the largest value; that of bytes is a few of 256 steps.
 TOLERANCE = {"int8": 0.05, "bits": 0.1}
 USUAL_TOLERANCE = 1e-3
+# Other runtimes' sums of products of bytes saturate on AVX2. That is what people run, so it counts.
+SATURATING = {"int8": 0.25}
 
 
 def measure(run, budget):
@@ -96,10 +98,20 @@ def off(output, reference, tolerance):
     return not error <= tolerance
 
 
+def definition(path, feed, threads):
+    """What the operators of a file give one by one; `None` where nothing computes that."""
+    try:
+        return np.array(RUNTIMES["onnxruntime"](path, feed, threads, optimized=False)(), np.float32)
+    except Exception as e:
+        print(f"  compared with the first runtime: {type(e).__name__}: {str(e)[:120]}", file=sys.stderr)
+        return None
+
+
 def compare_file(options, name, path, threads, folder):
     """Median microseconds by runtime, and the runtimes whose output is off."""
     feed = feed_of(path)
-    runs, wrong, reference = {}, set(), None
+    runs, wrong = {}, set()
+    reference = definition(path, feed, threads) if options.check else None
     tolerance = TOLERANCE.get(options.what, USUAL_TOLERANCE)
     for peer in options.peers:
         try:
@@ -112,7 +124,7 @@ def compare_file(options, name, path, threads, folder):
         if options.check:
             if reference is None:
                 reference = output
-            elif off(output, reference, tolerance):
+            elif off(output, reference, SATURATING.get(options.what, tolerance)):
                 wrong.add(peer)
     ours = our_output(options, path, feed, threads, folder) if reference is not None else None
     if ours is not None and off(ours, reference, tolerance):
