@@ -101,6 +101,34 @@ macro_rules! tile_avx2_f32 {
         let mut x = [0u8; 8];
         unsafe { $crate::arch::_mm_storel_epi64(x.as_mut_ptr().cast(), $crate::tile_avx2_f32!(VBYTES $x)) };
         unsafe { core::ptr::copy_nonoverlapping(x.as_ptr(), $p, $n) } }};
+    // Two pixels of 16 channels at a time. The upper bound is taken where a number may be beyond what the conversion
+    // holds, the lower one where bytes saturate: they are those less the lower bound.
+    (NARROW $t:ident [$w:tt x 2] $($rest:tt)*) => { $crate::tile_avx2_f32!(NARROW_PAIRS $t [$w x 1] $($rest)*) };
+    (NARROW $t:ident [$w:tt x 4] $($rest:tt)*) => { $crate::tile_avx2_f32!(NARROW_PAIRS $t [$w x 2] $($rest)*) };
+    (NARROW_PAIRS $t:ident [$w:tt x $v:tt] $lo:ident, $hi:ident, $zero:ident -> $o:ident[$step:expr, $plane:expr]) => {
+        let hi = $crate::arch::_mm256_set1_ps($hi);
+        let above = $crate::arch::_mm256_set1_epi16((-$lo) as i16);
+        let least = $crate::arch::_mm256_set1_epi8(($lo + $zero) as i32 as i8);
+        let order = $crate::arch::_mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+        $crate::each!(j in $v { $crate::each!(g in 4 { if g * 2 < $w {
+            let (i, next) = (g * 2, usize::min(g * 2 + 1, $w - 1));
+            let mut x = [above; 2];
+            $crate::each!(k in 2 {
+                let t = &$t[if k == 0 { i } else { next }];
+                x[k] = $crate::arch::_mm256_adds_epi16(above, $crate::arch::_mm256_packs_epi32(
+                    $crate::arch::_mm256_cvtps_epi32($crate::arch::_mm256_min_ps(hi, t[2 * j])),
+                    $crate::arch::_mm256_cvtps_epi32($crate::arch::_mm256_min_ps(hi, t[2 * j + 1]))));
+            });
+            let x = $crate::arch::_mm256_add_epi8($crate::arch::_mm256_packus_epi16(x[0], x[1]), least);
+            let x = $crate::arch::_mm256_permutevar8x32_epi32(x, order);
+            let (step, o): (usize, *mut u8) = ($step, $o.wrapping_add(j * $plane + i * $step));
+            // SAFETY: the verb's caller owns 16 bytes of each pixel of the tile.
+            unsafe {
+                $crate::arch::_mm_storeu_si128(o.cast(), $crate::arch::_mm256_castsi256_si128(x));
+                if next > i { $crate::arch::_mm_storeu_si128(o.wrapping_add(step).cast(),
+                    $crate::arch::_mm256_extracti128_si256::<1>(x)); }
+            }
+        } }); }); };
     // SAFETY (2 memory arms): as above, of the bytes of a pixel.
     (BYTES_LOAD $p:expr) => { unsafe { $crate::arch::_mm_loadu_si128($p.cast()) } };
     (BYTES_STORE $p:expr, $x:expr) => { unsafe { $crate::arch::_mm_storeu_si128($p.cast(), $x) } };
