@@ -9,7 +9,7 @@ use super::{LayoutRule, Operator, RuleCx, expect_operands};
 use crate::graph::{GraphError, Info, Layout, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
 
-/// Sum or product of two tensors of bytes, signed or not, of one shape or of a second one that [repeats](repeated)
+/// Sum or product of two tensors of bytes, signed or not, of one shape or of a second one that repeats
 /// over axes next to each other. Each operation is in f32, ties to even.
 ///
 /// * A sum (ONNX Runtime's `QLinearAdd`, within one step): `clamp(round((a - a_zero) * (a_scale / y_scale) +
