@@ -24,6 +24,16 @@ pub enum QbinaryOp {
     Mul,
 }
 
+impl QbinaryOp {
+    /// What each operand of a sum is multiplied by, or a product, and 1; of the scales of operands and result.
+    pub fn factors(self, [a, b, y]: [f32; 3]) -> [f32; 2] {
+        match self {
+            Self::Add => [a / y, b / y],
+            Self::Mul => [a * b / y, 1.0],
+        }
+    }
+}
+
 /// A sum or product of two tensors of bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QbinaryParams {
@@ -73,7 +83,7 @@ impl QbinaryPlan {
         let len = checked_len(OP, &p.dims)?;
         // Fewer than all, but where there are none.
         checked_len(OP, &[p.dims[0], p.dims[2]])?;
-        let factors = factors(p.op, p.scales);
+        let factors = p.op.factors(p.scales);
         check_scale(OP, p.scales[2])?;
         p.scales.iter().chain(&factors).try_for_each(|s| check_scale(OP, s.abs()))?;
         let ([a_type, b_type], [a, b]) = (p.dtypes, p.zero_points);
@@ -188,14 +198,6 @@ impl QbinaryPlan {
         // SAFETY: types and lengths were checked; slices do not overlap; this thread runs all units.
         unsafe { self.run(a.as_ptr(), b.as_ptr(), y, 0..self.units()) };
         Ok(())
-    }
-}
-
-/// What the operands of a sum are multiplied by, or a product.
-fn factors(op: QbinaryOp, [a, b, y]: [f32; 3]) -> [f32; 2] {
-    match op {
-        QbinaryOp::Add => [a / y, b / y],
-        QbinaryOp::Mul => [a * b / y, 1.0],
     }
 }
 

@@ -43,18 +43,10 @@ pub(crate) fn repeated(full: &[usize], narrow: &[usize]) -> Option<[usize; 3]> {
 }
 
 impl QBinary {
-    /// What operands are multiplied by, or a product.
-    pub(crate) fn factors(&self) -> [f32; 2] {
-        let [a, b, y] = self.scales;
-        match self.op {
-            QbinaryOp::Add => [a / y, b / y],
-            QbinaryOp::Mul => [a * b / y, 1.0],
-        }
-    }
-
     /// Whether scales are as kernels take them.
     pub(crate) fn is_sound(&self) -> bool {
-        let numbers = self.scales.iter().chain(&self.factors()).all(|s| s.is_finite() && *s != 0.0);
+        let factors = self.op.factors(self.scales);
+        let numbers = self.scales.iter().chain(&factors).all(|s| s.is_finite() && *s != 0.0);
         numbers && self.scales[2] > 0.0
     }
 }
@@ -97,7 +89,7 @@ impl Operator for QBinary {
     }
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
-        let [a_factor, b_factor] = self.factors();
+        let [a_factor, b_factor] = self.op.factors(self.scales);
         let [a_zero, b_zero, zero] = self.zeros.map(i64::from);
         let [low, high] = self.bounds.map(i64::from);
         let [_, repeats, inner] = repeated(src[0].dims, src[1].dims).unwrap_or([1; 3]);

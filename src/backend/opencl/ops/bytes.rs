@@ -125,7 +125,7 @@ pub(super) fn binary(op: &QBinary, cx: &Lower<'_>) -> Result {
         return Ok(None);
     };
     let Some(sizes) = ints([cx.dst.elements(), repeats, inner]) else { return Ok(None) };
-    let [a, b] = op.factors();
+    let [a, b] = op.op.factors(op.scales);
     let [low, high] = op.bounds;
     let numbers = [
         Arg::Int((op.op == QbinaryOp::Mul).into()),
