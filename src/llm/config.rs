@@ -3,6 +3,7 @@
 use super::LlmError;
 use super::keys::Keys;
 use crate::Error;
+use tilewright_kernels::DeltaRule;
 
 /// Most layers that are believed.
 const MAX_LAYERS: usize = 4096;
@@ -89,21 +90,33 @@ pub struct ExpertConfig {
     pub sigmoid: bool,
 }
 
-/// Layers that remember in a matrix per head, by the gated delta rule, in place of attending.
+/// Layers that remember in a matrix per head, in place of attending or beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeltaConfig {
+pub struct MemoryConfig {
+    /// What a token adds to the matrices.
+    pub rule: DeltaRule,
+    /// Whether layers that attend remember too.
+    pub beside: bool,
     /// `ssm.time_step_rank`: heads of values.
     pub heads: usize,
     /// `ssm.group_count`: heads of queries and keys.
     pub key_heads: usize,
-    /// `ssm.state_size`: elements of a query, key or value of one head.
-    pub size: usize,
+    /// `ssm.state_size`: elements of a query or key of one head.
+    pub key_size: usize,
+    /// `ssm.inner_size`, divided by the heads: elements of a value of one head.
+    pub value_size: usize,
 }
 
-impl DeltaConfig {
-    /// Elements of the queries, keys and values of a token, which are convolved along the positions.
+impl MemoryConfig {
+    /// Elements of the queries or keys of a token, and of its values.
+    pub(super) fn widths(&self) -> [usize; 2] {
+        [self.key_heads * self.key_size, self.heads * self.value_size]
+    }
+
+    /// Elements of queries, keys and values, which are convolved along the positions.
     pub(super) fn width(&self) -> usize {
-        (2 * self.key_heads + self.heads) * self.size
+        let [keys, values] = self.widths();
+        2 * keys + values
     }
 }
 
@@ -130,14 +143,14 @@ pub struct Config {
     /// `attention.shared_kv_layers`: how many layers at the end attend to what earlier ones have kept.
     pub sharing: usize,
     /// Which layers attend; all where it is empty. The others have 0 in `attention.head_count_kv`, or are those
-    /// that [`Config::delta`] is for.
+    /// that [`Config::memory`] is for.
     pub attending: Vec<bool>,
     /// `shortconv.l_cache` or `ssm.conv_kernel`: taps of the layers that convolve; 0 if there are none.
     pub taps: usize,
     /// Experts of the layers that have some.
     pub experts: Option<ExpertConfig>,
     /// What layers do that do not attend, if they do more than to convolve.
-    pub delta: Option<DeltaConfig>,
+    pub memory: Option<MemoryConfig>,
     /// Elements of a query or key of one head, and of a value.
     pub head_sizes: [usize; 2],
     /// The same in layers with a window.
@@ -189,8 +202,8 @@ impl Config {
         let heads_name = "attention.head_count";
         let heads = keys.uniform(heads_name, layers)?;
         let heads = heads.ok_or_else(|| LlmError::MissingKey(keys.key(heads_name)))?;
-        let delta = keys.delta()?;
-        let (kv_heads, attending) = keys.kv_heads(layers, heads, delta.is_some())?;
+        let memory = keys.memory()?;
+        let (kv_heads, attending) = keys.kv_heads(layers, heads, memory.is_some())?;
         let sharing = keys.sharing(layers, attending.is_empty())?;
         let [key_name, value_name] = ["attention.key_length", "attention.value_length"];
         let usual = embedding / heads;
@@ -218,7 +231,7 @@ impl Config {
             None => keys.positive(layer)?,
         };
         let window_pattern = keys.window_pattern(layers)?;
-        let taps_name = if delta.is_some() { "ssm.conv_kernel" } else { "shortconv.l_cache" };
+        let taps_name = if memory.is_some() { "ssm.conv_kernel" } else { "shortconv.l_cache" };
         let taps = if attending.is_empty() { 0 } else { keys.needed(taps_name)? };
         if taps > MAX_TAPS {
             return Err(keys.wrong(taps_name, taps, &format!("at most {MAX_TAPS}")));
@@ -237,7 +250,7 @@ impl Config {
             attending,
             taps,
             experts,
-            delta,
+            memory,
             head_sizes,
             head_sizes_window,
             vocabulary: keys.vocabulary()?.unwrap_or(rows),
@@ -301,6 +314,11 @@ impl Config {
     /// Whether a layer attends, and does not convolve instead.
     pub(super) fn attends(&self, layer: usize) -> bool {
         self.attending.get(layer).copied().unwrap_or(true)
+    }
+
+    /// Whether a layer has matrices that it remembers in.
+    pub(super) fn remembers(&self, layer: usize) -> bool {
+        self.memory.is_some_and(|memory| memory.beside || !self.attends(layer))
     }
 
     /// Heads of keys and values of a layer, which attends.

@@ -1,9 +1,10 @@
 //! The entries of one architecture in the metadata of a file, read and checked.
 
 use super::LlmError;
-use super::config::{DeltaConfig, ExpertConfig, RopeConfig, Scaling, WindowPattern};
+use super::config::{ExpertConfig, MemoryConfig, RopeConfig, Scaling, WindowPattern};
 use crate::Error;
 use crate::import::gguf::{Metadata, Value};
+use tilewright_kernels::DeltaRule;
 
 /// Most elements of a head that are believed.
 const MAX_HEAD: usize = 1 << 16;
@@ -75,17 +76,18 @@ impl<'a> Keys<'a> {
         Ok(Some(list[0]).filter(|&n| n > 0))
     }
 
-    /// Layers that remember by the delta rule, where a file has sizes of them.
-    pub(super) fn delta(&self) -> Result<Option<DeltaConfig>, Error> {
+    /// Layers that remember, by the gated delta rule and in place of attending as long as an architecture says
+    /// nothing else, where a file has sizes of them.
+    pub(super) fn memory(&self) -> Result<Option<MemoryConfig>, Error> {
         let size_name = "ssm.state_size";
         if self.metadata.get(&self.key(size_name)).is_none() {
             return Ok(None);
         }
         let [size, heads_name, group] = [size_name, "ssm.time_step_rank", "ssm.group_count"];
-        let (size, heads, key_heads) =
+        let (key_size, heads, key_heads) =
             (self.needed(size)?, self.needed(heads_name)?, self.needed(group)?);
-        if size > MAX_HEAD {
-            return Err(self.wrong(size_name, size, &format!("at most {MAX_HEAD}")));
+        if key_size > MAX_HEAD {
+            return Err(self.wrong(size_name, key_size, &format!("at most {MAX_HEAD}")));
         }
         if !heads.is_multiple_of(key_heads) {
             return Err(self.wrong(
@@ -96,11 +98,13 @@ impl<'a> Keys<'a> {
         }
         let inner_name = "ssm.inner_size";
         let inner = self.needed(inner_name)?;
-        if heads.checked_mul(size) != Some(inner) || inner > i32::MAX as usize / 8 {
-            let expected = format!("that of {heads} heads of {size} elements");
+        let value_size = inner / heads;
+        if value_size * heads != inner || value_size > MAX_HEAD || inner > i32::MAX as usize / 8 {
+            let expected = format!("that of {heads} heads of up to {MAX_HEAD} elements");
             return Err(self.wrong(inner_name, inner, &expected));
         }
-        Ok(Some(DeltaConfig { heads, key_heads, size }))
+        let rule = DeltaRule::Corrected;
+        Ok(Some(MemoryConfig { rule, beside: false, heads, key_heads, key_size, value_size }))
     }
 
     /// Heads of keys and values of each layer, and which layers attend: all where it is empty.
@@ -113,9 +117,9 @@ impl<'a> Keys<'a> {
         let name = "attention.head_count_kv";
         let mut kv_heads = self.of_layers(name, layers)?.unwrap_or_else(|| vec![heads; layers]);
         let most = kv_heads.iter().max().copied().unwrap_or(0);
-        let attending = match (remembers, kv_heads.contains(&0) && most > 0) {
-            (true, _) => self.attending(layers)?,
-            (false, true) => kv_heads.iter().map(|&n| n > 0).collect(),
+        let attending = match (kv_heads.contains(&0) && most > 0, remembers) {
+            (true, _) => kv_heads.iter().map(|&n| n > 0).collect(),
+            (false, true) => self.attending(layers)?,
             (false, false) => Vec::new(),
         };
         kv_heads.iter_mut().filter(|n| **n == 0).for_each(|n| *n = most);
@@ -170,7 +174,7 @@ impl<'a> Keys<'a> {
         }))
     }
 
-    /// Which layers attend, of a model whose others remember by the delta rule.
+    /// Which layers attend, of a model whose others remember.
     fn attending(&self, layers: usize) -> Result<Vec<bool>, Error> {
         let listed = self.of_each("attention.recurrent_layers", layers)?;
         if let Some(recurrent) = listed {

@@ -18,7 +18,7 @@ mod weights;
 
 pub use arch::names as architectures;
 pub use config::{
-    Config, DeltaConfig, ExpertConfig, HeadConfig, RopeConfig, Scaling, WindowPattern,
+    Config, ExpertConfig, HeadConfig, MemoryConfig, RopeConfig, Scaling, WindowPattern,
 };
 pub use error::LlmError;
 pub use generate::{Finish, GenerateOptions, Generation, Token};

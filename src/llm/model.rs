@@ -8,7 +8,7 @@ use super::arch::{Arch, Builder, Rows};
 use super::keys::Keys;
 use super::tokenizer::Tokenizer;
 use super::weights::Weights;
-use super::{Config, HeadConfig, LlmError, Session};
+use super::{Config, HeadConfig, LlmError, MemoryConfig, Session};
 use crate::Error;
 use crate::backend::cpu::{Executor, Plan};
 use crate::graph::kv_cache::{KvCache, KvShape};
@@ -293,7 +293,7 @@ impl Inner {
     /// Whether the caches have what positions from this one on need, if some up to `newest` were computed: those of
     /// layers that convolve keep the last rows only, and matrices what they are behind the last position.
     pub(super) fn can_go_on(&self, position: usize, newest: usize) -> bool {
-        if self.config.delta.is_some() {
+        if self.config.memory.is_some() {
             return position == newest;
         }
         let needed = position - position.min(self.config.taps.saturating_sub(1));
@@ -305,23 +305,24 @@ impl Inner {
     /// worth their memory.
     pub(super) fn is_saved(&self, cache: usize) -> bool {
         let of_layer = cache < self.config.layers;
-        self.config.delta.is_some() && !(of_layer && self.config.attends(cache))
+        self.config.memory.is_some() && !(of_layer && self.config.attends(cache))
     }
 
     /// Rows that a layer keeps which convolves, in a session of so many positions.
     fn kept_rows(&self, positions: usize) -> usize {
         // Matrices do not go back, so rows need not.
-        if self.config.delta.is_some() {
+        if self.config.memory.is_some() {
             return self.config.taps;
         }
         positions.min(ROWS).max(self.config.taps)
     }
 
-    /// Sizes of the caches of all layers that keep something, then those of the matrices of those that have some.
+    /// Sizes of the caches of all layers that keep something, then those of the matrices of those that have some, then
+    /// those of the rows that layers convolve which also attend.
     pub(super) fn cache_shapes(&self, capacity: usize) -> impl Iterator<Item = KvShape> {
-        let Config { embedding, layers, delta, .. } = self.config;
+        let Config { embedding, layers, memory, .. } = self.config;
         let dtype = self.options.cache_type;
-        let width = delta.map_or(embedding, |delta| delta.width());
+        let width = memory.map_or(embedding, |memory| memory.width());
         let rows = KvShape {
             heads: 1,
             key_size: width.saturating_add(1),
@@ -336,10 +337,11 @@ impl Inner {
             let HeadConfig { count, key_size, value_size } = self.config.heads_of(layer);
             KvShape { heads: count, key_size, value_size, capacity, dtype }
         };
-        let matrices = (0..layers).filter(|&i| !self.config.attends(i)).filter_map(move |_| {
-            delta.map(|delta| KvDelta::shape(delta.heads, delta.size, delta.size))
-        });
-        (0..self.config.keeping()).map(of_layer).chain(matrices)
+        let remembering = (0..layers).filter(|&i| self.config.remembers(i));
+        let matrix = |m: MemoryConfig| KvDelta::shape(m.heads, m.key_size, m.value_size);
+        let matrices = remembering.clone().filter_map(move |_| memory.map(matrix));
+        let beside = remembering.filter(|&i| self.config.attends(i)).map(move |_| rows);
+        (0..self.config.keeping()).map(of_layer).chain(matrices).chain(beside)
     }
 
     /// Caches of these sizes, with nothing in them.

@@ -253,7 +253,7 @@ impl Session {
             self.step(now, Want::Logits(Rows::None))?;
             rest = later;
         }
-        if self.model.config.delta.is_some() && rest.len() > 2 * TAIL {
+        if self.model.config.memory.is_some() && rest.len() > 2 * TAIL {
             let (now, later) = rest.split_at(rest.len() - TAIL);
             self.step(now, Want::Logits(Rows::None))?;
             self.save()?;

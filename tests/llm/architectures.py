@@ -9,8 +9,9 @@ import numpy
 WIDTH, HEADS, KV_HEADS, HEAD, HIDDEN, VOCAB, CONTEXT = 256, 4, 2, 64, 512, 331, 512
 # Elements inside an expert.
 EXPERT = 256
-# Elements of a key or value of the delta rule.
+# Elements of a key or value of the delta rule, and of a value of Mamba-2.
 DELTA = 64
+VALUE = 32
 
 
 @dataclasses.dataclass
@@ -83,8 +84,11 @@ class Architecture:
     # Layers that convolve along the positions, with so many taps, in place of attending.
     convolving: tuple = ()
     taps: int = 0
-    # Layers that remember by the gated delta rule, with so many heads of values and of keys.
+    # Layers that remember by the gated delta rule or by that of Mamba-2, with so many heads of values and of keys.
     remembering: tuple = ()
+    mamba: bool = False
+    # They attend as well, and their norm before the feed-forward network has a short name; results are not normalised.
+    both: bool = False
     delta_heads: int = 0
     delta_key_heads: int = 0
     # Queries have gates behind each head; the norm before the feed-forward network has another name.
@@ -99,6 +103,9 @@ class Architecture:
     attention_cap: float = 0.0
     final_cap: float = 0.0
     epsilon: float = 1e-5
+
+    def attends(self, layer):
+        return layer not in self.convolving and (self.both or layer not in self.remembering)
 
     def head(self, layer):
         return self.far_head if self.far_head and not self.windowed(layer) else HEAD
@@ -203,6 +210,14 @@ ARCHITECTURES = {
         Architecture("qwen35-memory-last", "qwen35", layers=3, neighbours=False, rotated=16, base=1e7, head_norms=True,
                      epsilon=1e-6, gated=True, ffn_norm="post_attention_norm", remembering=(0, 2), taps=4,
                      delta_heads=2, delta_key_heads=2),
+        Architecture("granitehybrid", "granitehybrid", layers=4, tied=True, embedding_scale=1.5, residual_scale=0.6,
+                     attention_scale=0.2, logit_scale=1.6, divides_logits=True, still=True, remembering=(0, 1, 3), mamba=True,
+                     taps=4, delta_heads=16, delta_key_heads=1),
+        Architecture("granitehybrid-experts", "granitehybrid", layers=3, tied=True, embedding_scale=1.5,
+                     residual_scale=0.6, attention_scale=0.2, logit_scale=1.6, divides_logits=True, remembering=(0, 1),
+                     mamba=True, taps=4, delta_heads=16, delta_key_heads=2, experts=8, shared=True),
+        Architecture("falcon-h1", "falcon-h1", neighbours=False, base=1e11, remembering=(0, 1), mamba=True, both=True,
+                     taps=4, delta_heads=16, delta_key_heads=2),
         Architecture("qwen2vl", "qwen2vl", neighbours=False, base=1e6, bias=True, epsilon=1e-6),
         Architecture("qwen3vl", "qwen3vl", neighbours=False, base=5e6, head_norms=True, epsilon=1e-6),
     )
@@ -258,7 +273,18 @@ def tensors(a, seed):
         q, kv = a.heads * head, a.kv_heads(i) * head
         if a.pre_norms:
             yield from norm(b + "attn_norm", WIDTH)
-        if i in a.remembering:
+        if i in a.remembering and a.mamba:
+            keys, values, heads = a.delta_key_heads * DELTA, a.delta_heads * VALUE, a.delta_heads
+            yield b + "ssm_in.weight", matrix(2 * values + 2 * keys + heads, WIDTH, 1.4)
+            yield b + "ssm_conv1d.weight", matrix(values + 2 * keys, a.taps, 1.0)
+            yield b + "ssm_conv1d.bias", vector(values + 2 * keys, 0.0)
+            yield b + "ssm_dt.bias", vector(heads, -1.0)
+            yield b + "ssm_a", -numpy.exp(vector(heads, -1.0, 1.0))[:, None]
+            yield b + "ssm_d", vector(heads)[:, None]
+            if not a.both:
+                yield b + "ssm_norm.weight", vector((a.delta_key_heads, values // a.delta_key_heads))
+            yield b + "ssm_out.weight", matrix(WIDTH, values, 0.4 * gain)
+        elif i in a.remembering:
             keys, values = a.delta_key_heads * DELTA, a.delta_heads * DELTA
             yield b + "attn_qkv.weight", matrix(2 * keys + values, WIDTH, 1.4)
             yield b + "attn_gate.weight", matrix(values, WIDTH)
@@ -273,17 +299,16 @@ def tensors(a, seed):
             yield b + "shortconv.in_proj.weight", matrix(3 * WIDTH, WIDTH, 1.4)
             yield b + "shortconv.conv.weight", matrix(WIDTH, a.taps, 1.0)
             yield b + "shortconv.out_proj.weight", matrix(WIDTH, WIDTH, gain)
-        elif a.fused:
+        if a.attends(i) and a.fused:
             yield b + "attn_qkv.weight", matrix(q + 2 * kv, WIDTH, 1.4)
-        else:
+        elif a.attends(i):
             for part, rows, sharp in (("q", q, 1.4), ("k", kv, 1.4), ("v", kv, 1.0)):
                 if part != "q" and a.shares(i) or part == "v" and a.far_keys_only and not a.windowed(i):
                     continue
                 yield f"{b}attn_{part}.weight", matrix(rows * 2 if a.gated and part == "q" else rows, WIDTH, sharp)
                 if a.bias:
                     yield f"{b}attn_{part}.bias", vector(rows, 0.0)
-        attends = i not in a.convolving and i not in a.remembering
-        if a.head_norms and attends:
+        if a.head_norms and a.attends(i):
             # StableLM has one LayerNorm weight a head, the others one RMS weight for all.
             shape = (lambda heads: (heads, head)) if a.layer_norm else (lambda heads: (head,))
             if a.joint_norms:
@@ -293,12 +318,14 @@ def tensors(a, seed):
             yield b + "attn_q_norm.weight", vector(shape(a.heads), sharp)
             if not a.shares(i):
                 yield b + "attn_k_norm.weight", vector(shape(a.kv_heads(i)), sharp)
-        if attends:
+        if a.attends(i):
             yield b + "attn_output.weight", matrix(WIDTH, q, gain)
         if a.post_norms:
             yield b + "post_attention_norm.weight", vector(WIDTH, gain)
             yield b + "post_ffw_norm.weight", vector(WIDTH, gain)
-        if not a.parallel and a.pre_norms:
+        if a.both:
+            yield b + a.ffn_norm, vector(WIDTH)
+        elif not a.parallel and a.pre_norms:
             yield from norm(b + a.ffn_norm, WIDTH)
         if a.has_experts(i):
             # Sharp, so that rounding seldom makes it choose others of more than a small share.
@@ -354,12 +381,14 @@ def _parameters(writer, a):
     writer.add_embedding_length(WIDTH)
     writer.add_block_count(a.layers)
     # These have no other number for it.
-    plain = EXPERT if a.name in ("mixtral", "olmoe", "granitemoe") else HIDDEN
+    plain = EXPERT if a.name in ("mixtral", "olmoe", "granitemoe", "granitehybrid-experts") else HIDDEN
     writer.add_feed_forward_length([a.hidden(i) for i in range(a.layers)] if a.sharing else plain)
     writer.add_head_count(a.heads)
     if a.convolving:
         writer.add_head_count_kv([0 if i in a.convolving else KV_HEADS for i in range(a.layers)])
         writer.add_shortconv_l_cache(a.taps)
+    elif a.mamba:
+        writer.add_head_count_kv([KV_HEADS if a.attends(i) else 0 for i in range(a.layers)])
     elif a.far_kv_heads:
         writer.add_head_count_kv([a.kv_heads(i) for i in range(a.layers)])
     else:
@@ -367,10 +396,11 @@ def _parameters(writer, a):
     if a.remembering:
         writer.add_ssm_conv_kernel(a.taps)
         writer.add_ssm_state_size(DELTA)
-        writer.add_ssm_inner_size(a.delta_heads * DELTA)
+        writer.add_ssm_inner_size(a.delta_heads * (VALUE if a.mamba else DELTA))
         writer.add_ssm_time_step_rank(a.delta_heads)
         writer.add_ssm_group_count(a.delta_key_heads)
-        writer.add_full_attention_interval(next(i + 1 for i in range(a.layers) if i not in a.remembering))
+        if not a.mamba:
+            writer.add_full_attention_interval(next(i + 1 for i in range(a.layers) if i not in a.remembering))
     if a.experts:
         writer.add_expert_count(a.experts)
         writer.add_expert_used_count(a.used)
@@ -418,7 +448,9 @@ def _parameters(writer, a):
                        (writer.add_residual_scale, a.residual_scale)):
         if scale != 1:
             add(scale)
-    if a.arch.endswith("vl") or a.remembering:
+    if a.arch == "granitehybrid":
+        writer.add_rope_scaling_finetuned(not a.still)
+    if a.arch.endswith("vl") or a.remembering and not a.mamba:
         writer.add_rope_dimension_sections([a.rotated // 4, a.rotated // 8, a.rotated // 8, 0])
 
 
@@ -431,7 +463,7 @@ def write(path, a, kind, quantise, seed=7):
     _vocabulary(writer)
     values = {}
     for name, value in tensors(a, seed):
-        if value.ndim == 1 or "norm" in name or "conv" in name and "proj" not in name or "gate_inp" in name or kind.name == "F32":
+        if min(value.shape[-1], value.ndim) == 1 or "norm" in name or "conv" in name and "proj" not in name or "gate_inp" in name or kind.name == "F32":
             writer.add_tensor(name, value)
         elif kind.name == "F16":
             value = value.astype(numpy.float16)

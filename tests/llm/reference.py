@@ -4,7 +4,7 @@ import math
 
 import numpy
 
-from architectures import DELTA, HIDDEN, frequency_factors
+from architectures import DELTA, HIDDEN, VALUE, frequency_factors
 
 
 def _rms(x, weight, epsilon):
@@ -151,6 +151,28 @@ def _memory(a, w, b, x):
     return (read * _silu(x @ w[b + "attn_gate.weight"].T)) @ w[b + "ssm_out.weight"].T
 
 
+def _added_memory(a, w, b, x):
+    """Mamba-2: a matrix [keys, values] per head decays, and each token adds to it."""
+    tokens, keys, values = len(x), a.delta_key_heads * DELTA, a.delta_heads * VALUE
+    ends = numpy.cumsum([values, values + 2 * keys])
+    gate, mixed, step = numpy.split(x @ w[b + "ssm_in.weight"].T, ends, -1)
+    mixed = _silu(_taps(a, mixed, w[b + "ssm_conv1d.weight"]) + w[b + "ssm_conv1d.bias"])
+    v, k, q = numpy.split(mixed, [values, values + keys], -1)
+    v = v.reshape(tokens, -1, VALUE)
+    q, k = (numpy.repeat(t.reshape(tokens, -1, DELTA), a.delta_heads // a.delta_key_heads, 1) for t in (q, k))
+    step = numpy.logaddexp(0, step + w[b + "ssm_dt.bias"])
+    decay = numpy.exp(step * w[b + "ssm_a"][:, 0])
+    memory, read = numpy.zeros((a.delta_heads, DELTA, VALUE)), numpy.zeros_like(v)
+    for t in range(tokens):
+        memory *= decay[t][:, None, None]
+        memory += numpy.einsum("hk,hv->hkv", k[t], step[t][:, None] * v[t])
+        read[t] = numpy.einsum("hkv,hk->hv", memory, q[t])
+    out = (read + w[b + "ssm_d"] * v).reshape(tokens, -1) * _silu(gate)
+    if b + "ssm_norm.weight" in w:
+        out = _rms(out.reshape(tokens, a.delta_key_heads, -1), w[b + "ssm_norm.weight"], a.epsilon).reshape(tokens, -1)
+    return out @ w[b + "ssm_out.weight"].T
+
+
 def _experts(a, w, b, x, routed=None):
     logits = (x if routed is None else routed) @ w[b + "ffn_gate_inp.weight"].T
     exp = numpy.exp(logits - logits.max(-1, keepdims=True))
@@ -191,6 +213,8 @@ def _feed_forward(a, w, b, x):
 def logits(a, w, ids, context=512):
     """[len(ids), vocabulary] for tokens at positions 0, 1, ..; `w` as `architectures.write` returns it."""
     def norm(x, name):
+        if name in w:
+            return _rms(x, w[name], a.epsilon)
         if a.layer_norm:
             return _layer_norm(x, w[name + ".weight"], w.get(name + ".bias", 0), a.epsilon)
         return _rms(x, w[name + ".weight"], a.epsilon)
@@ -207,12 +231,13 @@ def logits(a, w, ids, context=512):
     for i in range(a.layers):
         b = f"blk.{i}."
         normed = norm(x, b + "attn_norm") if a.pre_norms else x
+        mixed = 0
         if i in a.remembering:
-            mixed = _memory(a, w, b, normed)
+            mixed = (_added_memory if a.mamba else _memory)(a, w, b, normed)
         elif i in a.convolving:
             mixed = _convolution(a, w, b, normed)
-        else:
-            mixed = _attention(a, w, b, normed, i, context, kept)
+        if a.attends(i):
+            mixed = mixed + _attention(a, w, b, normed, i, context, kept)
         if a.post_norms:
             mixed = _rms(mixed, w[b + "post_attention_norm.weight"], a.epsilon)
         if a.parallel:

@@ -1,22 +1,35 @@
-//! Attention by a memory of fixed size, which forgets and is corrected: the gated delta rule (Yang et al.
-//! 2024, "Gated delta networks").
+//! Attention by a memory of fixed size, which forgets: the gated delta rule (Yang et al. 2024, "Gated delta
+//! networks"), by which it is corrected, and that of Mamba-2 (Dao and Gu 2024, "Transformers are SSMs"), by which
+//! it is only added to.
 //!
-//! A head remembers values by keys in a matrix. Each token scales it by a decay, reads what it holds for its
-//! key, adds a share of what differs from the token's value, and reads the result for its query. Elements of a
-//! value know nothing of each other: those of a panel of them stay in the nearest cache for all tokens.
+//! A head remembers values by keys in a matrix. Each token scales it by a decay, perhaps reads what it holds for its
+//! key, adds a share of the token's value, or of what differs from that, and reads the result for its query.
+//! Elements of a value know nothing of each other: those of a panel of them stay in the nearest cache for all tokens.
 
 use crate::error::{check_len, checked_len};
 use crate::{Dtype, Isa, KernelError};
 use core::ops::Range;
 
-/// Sizes of the rule over some tokens.
+/// What a token adds to the matrix of a head for its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeltaRule {
+    /// A share of how its value differs from what is remembered; head `h` has the queries and keys of head
+    /// `h % key_heads`.
+    Corrected,
+    /// A share of its value; neighbouring heads have the same queries and keys.
+    Added,
+}
+
+/// Sizes of a rule over some tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeltaParams {
+    /// What is added.
+    pub rule: DeltaRule,
     /// Tokens, one behind the other.
     pub tokens: usize,
     /// Heads of values, each with a matrix.
     pub heads: usize,
-    /// Heads of queries and keys; head `h` of the values has number `h % key_heads`.
+    /// Heads of queries and keys, which divide those of the values.
     pub key_heads: usize,
     /// Elements of a query or key.
     pub keys: usize,
@@ -32,6 +45,14 @@ impl DeltaParams {
     pub fn matrix(&self) -> usize {
         let values = self.values.checked_next_multiple_of(PANEL);
         values.unwrap_or(usize::MAX).saturating_mul(self.keys)
+    }
+
+    /// The head of queries and keys of a head of values.
+    fn key_head(&self, head: usize) -> usize {
+        match self.rule {
+            DeltaRule::Corrected => head % self.key_heads,
+            DeltaRule::Added => head / (self.heads / self.key_heads),
+        }
     }
 
     /// Where a matrix has what it remembers of an element of a value, for one of a key.
@@ -51,7 +72,7 @@ pub struct DeltaOperands {
     pub v: *const f32,
     /// Factors of the matrices `[tokens, heads]`.
     pub decay: *const f32,
-    /// Shares of what differs `[tokens, heads]`.
+    /// Shares of what is added `[tokens, heads]`.
     pub rate: *const f32,
     /// Matrices of all heads, `stride` apart: zeros before the first token, and behind the elements of a
     /// value always.
@@ -60,7 +81,7 @@ pub struct DeltaOperands {
     pub y: *mut f32,
 }
 
-/// The rule for fixed sizes.
+/// A rule for fixed sizes.
 #[derive(Clone, Debug)]
 pub struct DeltaPlan {
     isa: Isa,
@@ -75,7 +96,7 @@ const OP: &str = "delta";
 const PANEL: usize = 32;
 
 impl DeltaPlan {
-    /// Plans the rule.
+    /// Plans a rule.
     ///
     /// # Errors
     ///
@@ -215,12 +236,13 @@ macro_rules! delta_head {
     ([$u:tt $v:tt] [$($f:tt)*]) => {
         $(#[target_feature(enable = $f)])*
         unsafe fn head(p: &DeltaParams, o: &DeltaOperands, head: usize) {
+            let key_head = p.key_head(head);
             for first in (0..p.values).step_by($v * L) {
                 let panel = o.state.wrapping_add(head * p.stride + first / PANEL * PANEL * p.keys + first % PANEL);
                 // Elements of the values in vector `j`.
                 let inside = |j: usize| (p.values - first).saturating_sub(j * L).min(L);
                 for token in 0..p.tokens {
-                    let key = (token * p.key_heads + head % p.key_heads) * p.keys;
+                    let key = (token * p.key_heads + key_head) * p.keys;
                     let (q, k) = (o.q.wrapping_add(key), o.k.wrapping_add(key));
                     let at = token * p.heads + head;
                     let value = at * p.values + first;
@@ -229,9 +251,11 @@ macro_rules! delta_head {
                     let (decay, rate) = (tile!(VSPLAT decay, 0), tile!(VSPLAT o.rate.wrapping_add(at), 0));
                     // What the matrix holds for the key, before it decays.
                     let mut held = tile!(ZEROS [[tile!(VTYPE); $v]; $u]);
-                    delta_keys! { p.keys, [$u $v], panel, |i, u, j, s| {
-                        held[u][j] = tile!(VFMA tile!(VSPLAT k, i), tile!(VLOAD s, j), held[u][j]);
-                    } }
+                    if p.rule == DeltaRule::Corrected {
+                        delta_keys! { p.keys, [$u $v], panel, |i, u, j, s| {
+                            held[u][j] = tile!(VFMA tile!(VSPLAT k, i), tile!(VLOAD s, j), held[u][j]);
+                        } }
+                    }
                     let mut change = delta_sums!(held, [$u $v]);
                     each!(j in $v {
                         let (v, n) = (v.wrapping_add(j * L), inside(j));
@@ -327,7 +351,11 @@ mod tests {
         let mut y = vec![0.0; v.len()];
         for at in 0..p.tokens * p.heads {
             let (token, head) = (at / p.heads, at % p.heads);
-            let key = (token * p.key_heads + head % p.key_heads) * p.keys;
+            let key_head = match p.rule {
+                DeltaRule::Corrected => head % p.key_heads,
+                DeltaRule::Added => head * p.key_heads / p.heads,
+            };
+            let key = (token * p.key_heads + key_head) * p.keys;
             for value in 0..p.values {
                 let s = |i: usize| head * p.stride + p.at(i, value);
                 let read = |state: &[f64], x: &[f32]| -> f64 {
@@ -335,7 +363,8 @@ mod tests {
                 };
                 (0..p.keys).for_each(|i| state[s(i)] *= f64::from(decay[at]));
                 let v = f64::from(v[at * p.values + value]);
-                let change = f64::from(rate[at]) * (v - read(state, k));
+                let held = if p.rule == DeltaRule::Corrected { read(state, k) } else { 0.0 };
+                let change = f64::from(rate[at]) * (v - held);
                 (0..p.keys).for_each(|i| state[s(i)] += f64::from(k[key + i]) * change);
                 y[at * p.values + value] = read(state, q);
             }
@@ -399,8 +428,13 @@ mod tests {
                     (2, 16, 0),
                 ];
                 for (i, (tokens, keys, values)) in sizes.into_iter().enumerate() {
-                    for (heads, key_heads) in [(1, 1), (4, 2)] {
-                        let p = DeltaParams { tokens, heads, key_heads, keys, values, stride: 0 };
+                    for (rule, heads, key_heads) in [
+                        (DeltaRule::Corrected, 1, 1),
+                        (DeltaRule::Corrected, 4, 2),
+                        (DeltaRule::Added, 6, 2),
+                    ] {
+                        let p =
+                            DeltaParams { rule, tokens, heads, key_heads, keys, values, stride: 0 };
                         let stride = p.matrix() + 16;
                         check(Isa::$isa, DeltaParams { stride, ..p }, Place::ALL[i % 3]);
                     }
@@ -412,7 +446,9 @@ mod tests {
 
     #[test]
     fn sizes_that_do_not_fit_are_errors() {
-        let p = DeltaParams { tokens: 1, heads: 2, key_heads: 1, keys: 3, values: 2, stride: 96 };
+        let rule = DeltaRule::Corrected;
+        let p =
+            DeltaParams { rule, tokens: 1, heads: 2, key_heads: 1, keys: 3, values: 2, stride: 96 };
         let wrong = |p: DeltaParams| DeltaPlan::new(Isa::Scalar, &p).unwrap_err();
         let e = wrong(DeltaParams { key_heads: 0, ..p });
         assert!(matches!(e, KernelError::InvalidParam { param: "key_heads", .. }), "{e:?}");

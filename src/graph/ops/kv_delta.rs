@@ -1,11 +1,11 @@
-//! Attention by a matrix per head that each token corrects, kept from one run to the next.
+//! Attention by a matrix per head that each token corrects or adds to, kept from one run to the next.
 
 use core::ops::Range;
 use core::slice;
 use std::sync::Arc;
 
 use bytemuck::{cast_slice, cast_slice_mut};
-use tilewright_kernels::{DeltaOperands, DeltaParams, DeltaPlan, Isa};
+use tilewright_kernels::{DeltaOperands, DeltaParams, DeltaPlan, DeltaRule, Isa};
 
 use super::elements::expect_dtype;
 use super::kv_attention::check_run;
@@ -14,17 +14,20 @@ use crate::graph::kv_cache::{KvCache, KvShape};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
 
-/// The gated delta rule (Yang et al. 2024) over a state: each token scales the matrix of each head by a decay,
-/// adds to it a share of what differs from the token's value, and reads the result for its query.
+/// The gated delta rule (Yang et al. 2024) or that of Mamba-2 (Dao and Gu 2024) over a state: each token scales the
+/// matrix of each head by a decay, adds to it a share of what differs from the token's value, or of that, and reads
+/// the result for its query.
 ///
 /// Operands of f32: queries and keys `[m, key_heads * dk]`, values `[m, heads * dv]`, decay and rate `[m, heads]`;
-/// then positions `[m]` of `i32`, one behind the other. Head `h` of the values has the keys of head
-/// `h % key_heads`. Result: `[m, heads * dv]` of f32. Matrices are 0 before position 0.
+/// then positions `[m]` of `i32`, one behind the other. Which heads of values have which keys is part of the rule.
+/// Result: `[m, heads * dv]` of f32. Matrices are 0 before position 0.
 ///
 /// The state is that behind the last position that was computed. To go on from any other than position 0 is an
 /// error.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KvDelta {
+    /// What tokens add.
+    pub rule: DeltaRule,
     /// Heads of queries and keys.
     pub key_heads: usize,
     /// The matrices, as [`KvDelta::shape`] says.
@@ -40,6 +43,7 @@ impl KvDelta {
     /// The cache of so many heads with matrices for keys and values of these sizes.
     pub fn shape(heads: usize, key_size: usize, value_size: usize) -> KvShape {
         let sizes = DeltaParams {
+            rule: DeltaRule::Corrected,
             tokens: 0,
             heads,
             key_heads: 1,
@@ -54,7 +58,7 @@ impl KvDelta {
     fn params(&self, src: &[&[usize]]) -> Option<DeltaParams> {
         let (&[tokens, q], &[_, v]) = (src[0], src[2]) else { return None };
         let KvShape { heads, key_size: stride, .. } = *self.cache.shape();
-        let key_heads = self.key_heads;
+        let Self { rule, key_heads, .. } = *self;
         let whole = |n: usize, by: usize| if n.checked_rem(by)? == 0 { Some(n / by) } else { None };
         let (keys, values) = (whole(q, key_heads)?, whole(v, heads)?);
         let fits = *self.cache.shape() == Self::shape(heads, keys, values)
@@ -62,7 +66,7 @@ impl KvDelta {
             && src[1] == src[0]
             && [src[3], src[4]].iter().all(|dims| **dims == [tokens, heads])
             && (src[2][0], src[5]) == (tokens, &[tokens]);
-        fits.then_some(DeltaParams { tokens, heads, key_heads, keys, values, stride })
+        fits.then_some(DeltaParams { rule, tokens, heads, key_heads, keys, values, stride })
     }
 
     /// Brings the matrix of a head to what it is before the first of these positions, and says that it is behind
@@ -126,8 +130,9 @@ impl Operator for KvDelta {
 
     fn macs(&self, _src: &[Info], dst: &Info) -> u64 {
         let KvShape { heads, key_size: matrix, .. } = *self.cache.shape();
-        // Of each element of a matrix: what it holds, what it becomes, what is read.
-        (dst.dims[0] as u64).saturating_mul(heads as u64).saturating_mul(3 * matrix as u64)
+        // Of each element of a matrix: what it holds, if that matters, what it becomes, what is read.
+        let each = if self.rule == DeltaRule::Corrected { 3 } else { 2 };
+        (dst.dims[0] as u64).saturating_mul(heads as u64).saturating_mul(each * matrix as u64)
     }
 }
 
@@ -194,7 +199,7 @@ mod tests {
 
     fn op() -> KvDelta {
         let cache = Arc::new(KvCache::new(KvDelta::shape(HEADS, KEYS, VALUES)).unwrap());
-        KvDelta { key_heads: 2, cache }
+        KvDelta { rule: DeltaRule::Corrected, key_heads: 2, cache }
     }
 
     fn operands(first: usize, count: usize) -> Vec<Tensor> {
@@ -246,15 +251,16 @@ mod tests {
     #[test]
     fn what_is_remembered_decays_and_is_corrected() {
         let cache = Arc::new(KvCache::new(KvDelta::shape(1, 1, 1)).unwrap());
-        let step = |position: i32, [q, k, v, decay, rate]: [f32; 5]| {
+        let computed = |rule, position: i32, [q, k, v, decay, rate]: [f32; 5]| {
             let mut cx = Context::new();
             let mut x: Vec<_> = [q, k, v, decay, rate]
                 .map(|x| cx.constant(Tensor::from_slice(&[1, 1], &[x]).unwrap()).unwrap())
                 .into();
             x.push(cx.constant(Tensor::from_slice(&[1], &[position]).unwrap()).unwrap());
-            let y = cx.op(KvDelta { key_heads: 1, cache: cache.clone() }, &x)?;
+            let y = cx.op(KvDelta { rule, key_heads: 1, cache: cache.clone() }, &x)?;
             Ok::<_, GraphError>(cx.constant_value(y).unwrap().as_slice::<f32>()?[0])
         };
+        let step = |position, x| computed(DeltaRule::Corrected, position, x);
         // 0 + 2 * 0.5 * (3 - 0) = 3, read twice.
         assert_eq!(step(0, [2.0, 2.0, 3.0, 9.0, 0.5]).unwrap(), 6.0);
         // 1.5 + 1 * 1 * (2 - 1.5) = 2.
@@ -264,12 +270,16 @@ mod tests {
         assert!(step(-1, [1.0; 5]).is_err() && step(i32::MAX, [1.0; 5]).is_err());
         assert_eq!(step(2, [1.0, 0.0, 9.0, 1.0, 1.0]).unwrap(), 2.0);
         assert_eq!(step(0, [1.0, 1.0, 7.0, 1.0, 1.0]).unwrap(), 7.0);
+        // 7 * 0.5 + 2 * 0.5 * 3 = 6.5, read twice.
+        assert_eq!(computed(DeltaRule::Added, 1, [2.0, 2.0, 3.0, 0.5, 0.5]).unwrap(), 13.0);
     }
 
     #[test]
     fn kernels_agree_with_the_reference_however_a_text_is_cut() {
-        let whole = run(&op(), 0, 9, None).unwrap();
-        for isa in Isa::available() {
+        let rules = [DeltaRule::Corrected, DeltaRule::Added];
+        for (isa, rule) in Isa::available().flat_map(|isa| rules.map(|rule| (isa, rule))) {
+            let op = || KvDelta { rule, ..op() };
+            let whole = run(&op(), 0, 9, None).unwrap();
             for (threads, cuts) in [(1, &[9][..]), (3, &[9]), (2, &[1, 5, 3]), (1, &[4, 1, 1, 3])] {
                 let (op, mut first, mut all) = (op(), 0, Vec::new());
                 for &count in cuts {

@@ -150,13 +150,20 @@ impl Builder<'_> {
                 true => self.layer_norm(x, layer, "attn_norm", blocks.norm)?,
                 false => x,
             };
-            let (a, last) = match (self.config().attends(layer), self.config().delta) {
-                (true, _) => (self.attended_heads(h, layer, blocks, place(layer))?, "attn_output"),
-                (false, None) => (self.convolved(h, layer)?, "shortconv.out_proj"),
-                (false, Some(delta)) => (self.remembered(h, layer, delta)?, "ssm_out"),
+            let config = self.config();
+            let memory = config.memory.filter(|_| config.remembers(layer));
+            let a = match (config.attends(layer), memory) {
+                (true, None) => self.attended_heads(h, layer, blocks, place(layer))?,
+                (false, None) => self.convolved(h, layer)?,
+                (false, Some(memory)) => self.remembered(h, layer, memory)?,
+                (true, Some(memory)) => {
+                    let attended = self.attended_heads(h, layer, blocks, place(layer))?;
+                    let remembered = self.remembered(h, layer, memory)?;
+                    let both = self.sum("mixed", attended, remembered)?;
+                    self.mixed(layer, both)?
+                }
             };
             let rest = self.wanted(layer, x)?;
-            let a = self.layer_linear(a, layer, last)?;
             let normed =
                 self.norm_if(blocks.post_norms, a, layer, "post_attention_norm", blocks)?;
             x = self.add_scaled(rest, normed.unwrap_or(a), blocks.residual_scale)?;
@@ -191,7 +198,7 @@ impl Builder<'_> {
         expected && self.has(layer, "ffn_gate_inp.weight")
     }
 
-    /// Queries, keys and values of `h`, turned; what they attend to, of the tokens that are wanted.
+    /// What queries, keys and values of `h`, turned, make of it, of the tokens that are wanted.
     fn attended_heads(
         &mut self,
         h: TensorId,
@@ -236,10 +243,12 @@ impl Builder<'_> {
                 *x = self.head_norm(*x, &name, key_size, blocks.norm)?;
             }
         }
-        let a = self.attention(layer, q, kept, place.window)?;
-        let Some(gate) = gate else { return Ok(a) };
-        let gate = self.wanted(layer, gate)?;
-        self.opened(a, gate)
+        let mut a = self.attention(layer, q, kept, place.window)?;
+        if let Some(gate) = gate {
+            let gate = self.wanted(layer, gate)?;
+            a = self.opened(a, gate)?;
+        }
+        self.layer_linear(a, layer, "attn_output")
     }
 
     /// What a layer gives, and what it makes of the vector that the tokens have for it.

@@ -108,8 +108,19 @@ impl<'a> Builder<'a> {
 
     /// The matrices of a layer that remembers.
     pub(super) fn matrices(&self, layer: usize) -> Arc<KvCache> {
-        let before = (0..layer).filter(|&i| !self.config.attends(i)).count();
-        self.caches[self.config.layers + before].clone()
+        self.caches[self.config.layers + self.remembering(layer)].clone()
+    }
+
+    /// The rows of a layer that convolves, which are behind all matrices if it attends as well.
+    fn kept_rows(&self, layer: usize) -> Arc<KvCache> {
+        let layers = self.config.layers;
+        let beside = || layers + self.remembering(layers) + layer;
+        self.caches[if self.config.attends(layer) { beside() } else { layer }].clone()
+    }
+
+    /// How many layers before this one remember.
+    fn remembering(&self, layer: usize) -> usize {
+        (0..layer).filter(|&i| self.config.remembers(i)).count()
     }
 
     /// All tensors.
@@ -202,10 +213,13 @@ impl<'a> Builder<'a> {
         self.sum("residual", a, b)
     }
 
-    /// Normalises rows, with the scale of a tensor and its bias, if it has one.
+    /// Normalises rows, with the scale of a tensor, of whose name some files leave the end away, and its bias, if it
+    /// has one.
     pub(super) fn norm(&mut self, x: TensorId, name: &str, op: NormOp) -> Result<TensorId, Error> {
         let dims = [self.width(x)];
-        let mut src = vec![x, self.vector(&format!("{name}.weight"), &dims)?];
+        let weight = format!("{name}.weight");
+        let short = self.weights.has(name) && !self.weights.has(&weight);
+        let mut src = vec![x, self.vector(if short { name } else { &weight }, &dims)?];
         let bias = format!("{name}.bias");
         if self.weights.has(&bias) {
             src.push(self.vector(&bias, &dims)?);
@@ -259,7 +273,7 @@ impl<'a> Builder<'a> {
     }
 
     /// `[tokens, width]` as `[tokens, heads, size]`.
-    fn split_heads(&mut self, x: TensorId, size: usize) -> Result<TensorId, Error> {
+    pub(super) fn split_heads(&mut self, x: TensorId, size: usize) -> Result<TensorId, Error> {
         let (tokens, heads) = (self.cx.dims(x)[0], self.width(x) / size);
         Ok(self.cx.reshape(x, &[tokens, heads, size])?)
     }
@@ -277,7 +291,7 @@ impl<'a> Builder<'a> {
     }
 
     /// `[tokens, heads, size]` as `[tokens, width]`.
-    fn joined_heads(&mut self, x: TensorId) -> Result<TensorId, Error> {
+    pub(super) fn joined_heads(&mut self, x: TensorId) -> Result<TensorId, Error> {
         let dims = self.cx.dims(x).to_vec();
         Ok(self.cx.reshape(x, &[dims[0], dims[1..].iter().product()])?)
     }
@@ -312,7 +326,7 @@ impl<'a> Builder<'a> {
 
     /// As [`Builder::linear`] with one of several matrices that the file keeps in one tensor of `all`
     /// rows: `n` of them from `first` on.
-    fn linear_part(
+    pub(super) fn linear_part(
         &mut self,
         x: TensorId,
         name: &str,
@@ -484,7 +498,8 @@ impl<'a> Builder<'a> {
         Ok(self.cx.cont(part)?)
     }
 
-    /// A convolution of each column with taps of its own, over the positions up to each row's.
+    /// A convolution of each column with taps of its own, over the positions up to each row's; plus a bias, if the file
+    /// has one.
     pub(super) fn taps(
         &mut self,
         x: TensorId,
@@ -496,9 +511,15 @@ impl<'a> Builder<'a> {
         let weight = self.vector(&format!("{name}.weight"), &dims)?;
         let by_tap = self.cx.transpose(weight, &[1, 0])?;
         let weight = self.cx.cont(by_tap)?;
-        let op = KvConv { cache: self.caches[layer].clone() };
+        let op = KvConv { cache: self.kept_rows(layer) };
         let positions = self.positions;
-        self.op(&name, op, &[x, weight, positions])
+        let y = self.op(&name, op, &[x, weight, positions])?;
+        let bias = format!("{name}.bias");
+        if !self.weights.has(&bias) {
+            return Ok(y);
+        }
+        let bias = self.vector(&bias, &dims[..1])?;
+        self.sum(&name, y, bias)
     }
 
     /// What a layer without attention has in its place: a convolution along the positions of one part of
@@ -512,7 +533,8 @@ impl<'a> Builder<'a> {
         let x = self.product("gate", before, x)?;
         let y = self.taps(x, layer, "shortconv.conv")?;
         let y = self.product("gate", after, y)?;
-        self.mixed(layer, y)
+        let y = self.mixed(layer, y)?;
+        self.layer_linear(y, layer, "shortconv.out_proj")
     }
 
     /// The rows that are wanted of what a layer has attended to, or has in place of that; those of the last
