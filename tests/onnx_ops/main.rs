@@ -313,6 +313,25 @@ fn movement_in_blocked_layouts() {
     }
 }
 
+/// What looks like a picture in channels-last order by its extents alone.
+#[test]
+fn axes_in_any_order_before_a_convolution() {
+    let axes = [0, 1, 2, 3].iter();
+    let orders = axes.clone().flat_map(|a| axes.clone().map(move |b| (a, b)));
+    let orders = orders.flat_map(|(a, b)| axes.clone().map(move |c| [*a, *b, *c, 6 - a - b - c]));
+    for order in orders.filter(|o| (0..4).all(|axis| o.contains(&axis))) {
+        for dims in [[3, 3, 5, 3], [3, 3, 3, 3], [2, 2, 3, 5], [1, 3, 4, 3]] {
+            let channels = dims[order[1] as usize];
+            check(&format!("{dims:?} by {order:?}"), &dims, |net| {
+                let x = net.node("Relu", &["x"], &[]);
+                let x = net.node("Transpose", &[&x], &[("perm", A::Is(&order))]);
+                let w = net.weights(&[16, channels, 1, 1]);
+                net.node("Conv", &[&x, &w], &[]);
+            });
+        }
+    }
+}
+
 /// A session plans anew when the values of an input change that shapes depend on.
 #[test]
 fn plans_follow_values_that_decide_about_shapes() {

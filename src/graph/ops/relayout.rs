@@ -30,7 +30,7 @@ impl Operator for Relayout {
 
     fn infer(&self, src: &[Info]) -> Result<Info, GraphError> {
         expect_operands(self.name(), src, 1..=1, "1")?;
-        if !is_word(src[0].dtype) && !is_bytes(src[0].dtype) {
+        if !has_layouts(src[0].dtype) {
             return Err(GraphError::UnsupportedDType { op: self.name(), dtype: src[0].dtype });
         }
         Ok(Info { layout: self.to, ..src[0].clone() })
@@ -97,6 +97,11 @@ impl Step for Nothing {
 
 /// Whether this build has operators that take bytes in other layouts than the plain one.
 const BYTES: bool = cfg!(feature = "ops-int8");
+
+/// Whether tensors of a type may have another layout than the plain one.
+pub(in crate::graph) fn has_layouts(dtype: DType) -> bool {
+    is_word(dtype) || is_bytes(dtype)
+}
 
 /// Whether the kernel that moves f32 serves the type, whose bits it does not look at.
 fn is_word(dtype: DType) -> bool {

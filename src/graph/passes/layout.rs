@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::super::ops::relayout::Relayout;
-use super::super::ops::{LayoutRule, RuleCx};
+use super::super::ops::relayout::{Relayout, has_layouts};
+use super::super::ops::{LayoutRule, Operator, RuleCx};
 use super::super::{Context, GraphError, Info, Layout, Op, TensorId};
-use crate::tensor::DType;
 use tilewright_kernels::C_BLOCK;
 
 /// Chooses the layout of each tensor and inserts conversions where producer and consumer differ.
@@ -38,7 +37,7 @@ pub fn assign_layouts(cx: &mut Context, outputs: &[TensorId]) -> Result<Vec<Tens
         let constant: Vec<bool> = src.iter().map(|&s| cx.record(s).is_constant()).collect();
         let plain_result = &|| readers.want_plain(cx, id, READERS);
         let rule = RuleCx { src: &infos, dst: &record.info(), constant: &constant, plain_result };
-        let (wishes, result) = match operator.layout_rule(&rule) {
+        let (wishes, result) = match rule_of(operator, &rule) {
             LayoutRule::Plain => (Vec::new(), Layout::Plain),
             LayoutRule::Blocked(wishes) => (wishes, Layout::Blocked),
             LayoutRule::Follow(list) => {
@@ -57,6 +56,18 @@ pub fn assign_layouts(cx: &mut Context, outputs: &[TensorId]) -> Result<Vec<Tens
         cx.records[id.index()].layout = result;
     }
     outputs.iter().map(|&id| pass.convert(cx, id, Layout::Plain)).collect()
+}
+
+/// What an operator wishes; what is of a type that has no other layouts stays plain, whatever it would follow.
+fn rule_of(operator: &dyn Operator, cx: &RuleCx<'_>) -> LayoutRule {
+    match operator.layout_rule(cx) {
+        LayoutRule::Follow(list)
+            if !list.iter().map(|&i| &cx.src[i]).chain([cx.dst]).all(|t| has_layouts(t.dtype)) =>
+        {
+            LayoutRule::Plain
+        }
+        rule => rule,
+    }
 }
 
 /// Element-wise operators behind each other that are looked through for who reads a result.
@@ -95,7 +106,7 @@ impl Readers {
             record.src().iter().map(|&s| cx.record(s).is_constant()).collect();
         let dst = record.info();
         let rule = RuleCx { src: &infos, dst: &dst, constant: &constant, plain_result: &|| false };
-        match operator.layout_rule(&rule) {
+        match rule_of(operator, &rule) {
             LayoutRule::Plain => true,
             LayoutRule::Blocked(wishes) => {
                 wishes.iter().all(|&(i, layout)| i != operand || layout == Layout::Plain)
@@ -157,11 +168,18 @@ fn same_bytes(cx: &Context, id: TensorId, to: Layout) -> Option<TensorId> {
             let mut last = from.dims_of_plain()?;
             last.rotate_right(1);
             last.swap(0, 1);
+            let (strides, bytes) = (view.shape().strides(), from.dtype().block_bytes());
+            // As of a dense picture: all of an image for the first axis, whatever extents are the same.
+            let pixels = |first: usize| info.dims[first..].iter().product::<usize>() * c * bytes;
+            let stride = |axis: usize| match axis {
+                0 => pixels(2),
+                1 => bytes,
+                _ => pixels(axis + 1),
+            };
             let moved = matches!(view.op(), Op::View("transpose"))
                 && last == info.dims
                 && (3..=4).contains(&rank)
-                && view.shape().strides()[1] == from.dtype().block_bytes()
-                && view.shape().strides()[rank - 1] == from.dtype().block_bytes() * c;
+                && (0..rank).all(|axis| info.dims[axis] == 1 || strides[axis] == stride(axis));
             moved.then_some(source)
         }
         _ => None,
@@ -197,8 +215,9 @@ impl Context {
     /// A record that converts a tensor.
     fn relayout(&mut self, id: TensorId, to: Layout) -> Result<TensorId, GraphError> {
         let mut record = self.record(id).clone();
-        let known = matches!(record.dtype, DType::F32 | DType::I32 | DType::I8 | DType::U8);
-        debug_assert!(known, "only f32, i32 and bytes have layouts");
+        if !has_layouts(record.dtype) {
+            return Err(GraphError::UnsupportedDType { op: "relayout", dtype: record.dtype });
+        }
         record.op = Arc::new(Relayout { to }.into());
         (record.src, record.offset, record.layout) = (vec![id], 0, to);
         (record.value, record.constant) = (None, false);
