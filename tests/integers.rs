@@ -1,5 +1,7 @@
 //! Networks of quantised tensors: integers where integers can do it, and the same bits everywhere.
 
+#[path = "integers/edges.rs"]
+mod edges;
 #[path = "integers/pairs.rs"]
 mod pairs;
 

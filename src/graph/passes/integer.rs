@@ -22,7 +22,7 @@ use super::super::ops::quantize::Quantize;
 use super::super::ops::requantize::Requantize;
 use super::super::{Context, GraphError, Op, TensorId};
 use super::moves::move_bytes;
-use super::{lookup, order, use_counts};
+use super::{lookup, order, pattern, use_counts};
 use crate::tensor::{DType, Tensor};
 
 /// Replaces convolutions, products, poolings, sums and moves of dequantised tensors, whose results are
@@ -64,16 +64,17 @@ pub fn use_integers(cx: &mut Context, outputs: &[TensorId]) -> Result<(), GraphE
             cx.rewrite(id, table.into(), vec![x])?;
             continue;
         }
-        let mut pass = Pass { cx, uses: &uses, result };
+        let mut pass = Pass { cx, uses: &uses, result, step: Some(result.scale) };
         if let Some((op, src)) = pass.replacement(id)? {
             cx.rewrite(id, op, src)?;
         }
     }
     // What is left computes numbers that are not quantised as they are. Last ones first, as a sum with a bias
     // takes in the product before it.
-    for id in cx.build_forward(outputs)?.into_iter().rev() {
-        let result = Target { to: DType::F32, scale: 1.0, zero: 0 };
-        let mut pass = Pass { cx, uses: &uses, result };
+    let order = cx.build_forward(outputs)?;
+    let steps = pattern::steps(cx, &order);
+    for id in order.into_iter().rev() {
+        let mut pass = Pass { cx, uses: &uses, result: NUMBERS, step: steps.get(&id).copied() };
         if let Some((op, src)) = pass.numbers(id)? {
             cx.rewrite(id, op, src)?;
         }
@@ -101,8 +102,7 @@ pub fn use_integer_products(cx: &mut Context, outputs: &[TensorId]) -> Result<()
         if !pairs || a[a.len() - 1] > MOST_TERMS {
             continue;
         }
-        let result = Target { to: DType::F32, scale: 1.0, zero: 0 };
-        let mut pass = Pass { cx, uses: &[], result };
+        let mut pass = Pass { cx, uses: &[], result: NUMBERS, step: None };
         if let Some((op, src)) = pass.matmul(&product, &src, None, [i32::MIN, i32::MAX])? {
             cx.rewrite(id, op, src)?;
         }
@@ -184,8 +184,11 @@ struct Target {
     zero: i32,
 }
 
+/// Sums that become numbers.
+const NUMBERS: Target = Target { to: DType::F32, scale: 1.0, zero: 0 };
+
 /// The constants behind the first operand of a conversion: scales and zero points.
-fn parameters(cx: &Context, id: TensorId) -> Option<(Vec<f32>, Vec<i32>)> {
+pub(super) fn parameters(cx: &Context, id: TensorId) -> Option<(Vec<f32>, Vec<i32>)> {
     let src = cx.record(id).src();
     let scales = cx.constant_value(*src.get(1)?)?.as_slice::<f32>().ok()?.to_vec();
     let zeros = match src.get(2) {
@@ -240,6 +243,8 @@ struct Pass<'a> {
     cx: &'a mut Context,
     uses: &'a [usize],
     result: Target,
+    /// The step that the result is quantised with, there or later.
+    step: Option<f32>,
 }
 
 /// An operator and its operands, in place of a record.
@@ -331,18 +336,21 @@ impl Pass<'_> {
         (steps as i32).saturating_add(self.result.zero)
     }
 
-    fn requantize(&self, x: (f32, i32), w: &Scaled, bounds: [i32; 2]) -> Requantize {
-        Requantize {
+    /// How sums become results; `None` if a factor of theirs is no number.
+    fn requantize(&self, x: (f32, i32), w: &Scaled, bounds: [i32; 2]) -> Option<Requantize> {
+        let quant = Requantize {
             x_zero: x.1,
             w_zeros: if w.zeros.iter().all(|z| *z == 0) { Vec::new() } else { w.zeros.clone() },
             scales: w.scales.iter().map(|s| x.0 * s / self.result.scale).collect(),
             to: self.result.to,
             zero: self.result.zero,
             bounds,
-        }
+        };
+        quant.scales.iter().all(|s| s.is_finite()).then_some(quant)
     }
 
-    /// A bias in units of the sums: constant integers of that scale, or numbers, quantised or not, that are rounded.
+    /// A bias in units of the sums: constant integers of that scale, or numbers, quantised or not, that are rounded
+    /// where that moves no result by much. `None` if it or the sums with it may not fit 32 bits.
     fn bias(
         &mut self,
         id: TensorId,
@@ -351,6 +359,11 @@ impl Pass<'_> {
         k: usize,
     ) -> Result<Option<TensorId>, GraphError> {
         let unit = |i: usize| x * if w.scales.len() == 1 { w.scales[0] } else { w.scales[i] };
+        // What a sum of products leaves of 32 bits.
+        let signed = self.cx.dtype(w.x) == DType::I8 && w.zeros.iter().all(|z| *z == 0);
+        let terms = self.cx.dims(w.x).iter().product::<usize>() / k.max(1);
+        let longest = terms as i64 * 255 * if signed { 128 } else { 255 };
+        let room = (i64::from(i32::MAX) - longest).max(0);
         let quantized = dequantized(self.cx, id);
         if let Some(found) = &quantized {
             let i32s = self.cx.constant_value(found.x).is_some_and(|t| t.dtype() == DType::I32);
@@ -361,7 +374,9 @@ impl Pass<'_> {
             };
             let fits = self.cx.dims(found.x) == [k] && i32s && zero;
             if fits && found.scales.len() <= k && (0..k).all(same) {
-                return Ok(Some(found.x));
+                let held = self.cx.constant_value(found.x).and_then(integers).unwrap_or_default();
+                let held = held.iter().all(|&b| i64::from(b).abs() <= room);
+                return Ok(held.then_some(found.x));
             }
         }
         let values = match &quantized {
@@ -375,8 +390,12 @@ impl Pass<'_> {
         let Some(values) = values else { return Ok(None) };
         let steps: Vec<f32> =
             values.iter().enumerate().map(|(i, v)| (v / unit(i)).round_ties_even()).collect();
-        // Numbers that the sums cannot hold stay numbers.
-        if !steps.iter().all(|s| s.abs() < 1e9) {
+        // Numbers that the sums cannot hold stay numbers, and such that would be off by a part of a result's step.
+        let near = |(i, (v, s)): (usize, (&f32, &f32))| {
+            self.step.is_none_or(|step| (v - s * unit(i)).abs() <= 0.25 * step)
+        };
+        let held = |s: &f32| f64::from(s.abs()) <= room as f64;
+        if !steps.iter().all(held) || !values.iter().zip(&steps).enumerate().all(near) {
             return Ok(None);
         }
         let steps: Vec<i32> = steps.into_iter().map(|s| s as i32).collect();
@@ -404,7 +423,7 @@ impl Pass<'_> {
             let Some(bias) = self.bias(src[2], single.0, &w, k)? else { return Ok(None) };
             operands.push(bias);
         }
-        let quant = self.requantize(single, &w, bounds);
+        let Some(quant) = self.requantize(single, &w, bounds) else { return Ok(None) };
         Ok(Some((QConv { conv: conv.clone(), quant }.into(), operands)))
     }
 
@@ -439,7 +458,7 @@ impl Pass<'_> {
             operands.push(bias);
         }
         product.bias = bias.is_some();
-        let quant = self.requantize(single, &b, bounds);
+        let Some(quant) = self.requantize(single, &b, bounds) else { return Ok(None) };
         Ok(Some((QMatMul { product, quant }.into(), operands)))
     }
 

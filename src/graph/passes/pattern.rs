@@ -1,9 +1,12 @@
 //! What passes ask when they look for a pattern of operators.
 
+use std::collections::HashMap;
+
 use tilewright_kernels::template::binary::BinaryOp;
 use tilewright_kernels::{Activation, template::unary::UnaryOp};
 
 use super::super::{Context, Op, TensorId};
+use super::integer::parameters;
 use crate::tensor::DType;
 
 /// The value of a constant of one f32 element.
@@ -51,4 +54,22 @@ pub(super) fn reshaped(cx: &Context, mut id: TensorId) -> TensorId {
         id = source;
     }
     id
+}
+
+/// Of results that are numbers, perhaps activated, and then quantised, the least step of that.
+pub(super) fn steps(cx: &Context, order: &[TensorId]) -> HashMap<TensorId, f32> {
+    let mut steps = HashMap::new();
+    for &id in order.iter().filter(|&&id| matches!(cx.record(id).op(), Op::Quantize(_))) {
+        let Some((scales, _)) = parameters(cx, id) else { continue };
+        let least = scales.into_iter().fold(f32::INFINITY, f32::min);
+        let mut y = cx.record(id).src()[0];
+        while let Op::Unary(op) = cx.record(y).op()
+            && op.op.activation().is_some()
+        {
+            y = cx.record(y).src()[0];
+        }
+        let step = steps.entry(y).or_insert(least);
+        *step = least.min(*step);
+    }
+    steps
 }
