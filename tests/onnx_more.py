@@ -55,6 +55,19 @@ def older():
     yield case("Pad", [floats(5, 4), ints([1, 0, 2, 1], np.int64)], mode="reflect", name="Pad by reflection")
     yield case("Range", [number(1.0), number(4.0)], inputs=0)
     yield case("Range", [ints(1), ints(9), ints(3)], inputs=0, name="Range of integers")
+    sums = ints([[1, 2, 3], [4, 5, 7]]), ints([1], np.int64)
+    yield case("ReduceLogSum", sums, domain="", name="ReduceLogSum of integers")
+    yield case("Hardmax", [floats(3, 0)], domain="", name="Hardmax of nothing")
+    rows = [floats(3, 8).astype(np.float64), floats(8).astype(np.float64)]
+    yield case("LayerNormalization", rows, outputs=3, domain="", name="LayerNormalization of doubles")
+    for size, sizes in ((7, (2, 8, 5)), (14, (19, 2, 4))):
+        for to in sizes:
+            line = np.arange(size, dtype=np.float32)[None, None]
+            for rounding in ("round_prefer_ceil", "round_prefer_floor"):
+                for mode in ("asymmetric", "half_pixel"):
+                    yield case("Resize", [line, ints([1, 1, to], np.int64)], order=[0, None, None, 1], domain="",
+                               nearest_mode=rounding, coordinate_transformation_mode=mode,
+                               name=f"Resize {size} to {to} {rounding} {mode}")
     for mode in ("bilinear", "nearest", "bicubic"):
         yield case("GridSample", [floats(2, 3, 5, 6), floats(2, 4, 3, 2) / 2], mode=mode, name=f"GridSample {mode}")
     for metric in ("euclidean", "sqeuclidean"):

@@ -78,6 +78,8 @@ def tables():
                        gather_axis=0, quantize_axis=1, name=f"GatherBlockQuantized {bits} {zeros}")
     yield case(op, [ints(4), octets(9, 3, 16), floats(9, 3, 2)], order=[1, 0, 2], bits=4, block_size=16, gather_axis=0,
                quantize_axis=2, name="GatherBlockQuantized of blocks of rows")
+    yield case(op, [at, octets(9, 8), floats(9, 1)], order=[1, 0, 2], bits=4, block_size=16, gather_axis=0, quantize_axis=1,
+               name="GatherBlockQuantized, a block for each row")
     for signed, kind in ((True, TensorProto.INT4), (False, TensorProto.UINT4)):
         low, high = (-8, 8) if signed else (0, 16)
         numbers = lambda *shape: RNG.integers(low, high, shape).astype(I8 if signed else U8)

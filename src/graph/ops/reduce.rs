@@ -130,6 +130,9 @@ fn ints(op: ReduceOp, v: &[i64], ends: [i64; 2]) -> Option<i64> {
     Some(match op {
         ReduceOp::Sum => v.iter().fold(0, |a: i64, &v| a.wrapping_add(v)),
         ReduceOp::Prod => v.iter().fold(1, |a: i64, &v| a.wrapping_mul(v)),
+        // What has no sign is its own size, however large.
+        ReduceOp::L1 if ends[0] == 0 => return ints(ReduceOp::Sum, v, ends),
+        ReduceOp::L1 => v.iter().fold(0, |a: i64, &v| a.wrapping_add(v.wrapping_abs())),
         ReduceOp::Max => v.iter().copied().max_by_key(key).unwrap_or(ends[0]),
         ReduceOp::Min => v.iter().copied().min_by_key(key).unwrap_or(ends[1]),
         ReduceOp::SumSquare => v.iter().fold(0, |a: i64, &v| a.wrapping_add(v.wrapping_mul(v))),
@@ -169,6 +172,17 @@ mod tests {
         let x = cx.constant(x).unwrap();
         let y = cx.op(Reduce { op, axis, count }, &[x]).unwrap();
         cx.constant_value(y).unwrap().clone()
+    }
+
+    #[test]
+    fn sums_of_sizes_of_integers_are_exact() {
+        let large = Tensor::from_slice(&[1, 2], &[1i64 << 53, -1]).unwrap();
+        let y = rows(ReduceOp::L1, large);
+        assert_eq!(y.as_slice::<i64>().unwrap()[..], [(1 << 53) + 1]);
+        let around = Tensor::from_slice(&[1, 2], &[u32::MAX, 6]).unwrap();
+        assert_eq!(rows(ReduceOp::L1, around).as_slice::<u32>().unwrap()[..], [5]);
+        let large = Tensor::from_slice(&[1, 2], &[u64::MAX, 0]).unwrap();
+        assert_eq!(rows(ReduceOp::L1, large).as_slice::<u64>().unwrap()[..], [u64::MAX]);
     }
 
     fn rows(op: ReduceOp, x: Tensor) -> Tensor {

@@ -127,12 +127,8 @@ fn gather_block_quantized(cx: &mut NodeCx<'_>) -> Outputs {
     let bytes = cx.dtype(data) == DType::U8 && !cx.has_few_bits(0);
     let packed = extent.checked_mul(8 / bits.clamp(1, 8)).filter(|_| bytes);
     let packed = packed.filter(|n| n.div_ceil(block) == blocks);
-    // Nibbles of a type of their own are bytes here. Which they are, scales tell where the type does not.
-    if bits < 8 && extent.div_ceil(block) == blocks {
-        if packed.is_some() {
-            let what = format!("rows of {extent} bytes in blocks of {block}, of {bits} or 8 bits");
-            return Err(NodeError::unsupported(what));
-        }
+    // Nibbles of a type of their own are bytes here; bytes are several nibbles wherever that fits the scales.
+    if bits < 8 && packed.is_none() && extent.div_ceil(block) == blocks {
         if axis == gather {
             return Err(NodeError::unsupported(format!(
                 "blocks along the axis {gather} of indices"

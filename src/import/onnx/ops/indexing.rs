@@ -96,6 +96,9 @@ fn hardmax(cx: &mut NodeCx<'_>) -> Outputs {
         a if old && usize::try_from(a) == Ok(dims.len()) => dims.len(),
         a => build::axis(a, dims.len())?,
     };
+    if dims.contains(&0) {
+        return Ok(vec![x]);
+    }
     let (x, axis) = if old {
         let (rows, row) = dims.split_at_checked(axis).unwrap_or((&dims, &[]));
         let shape = [rows.iter().product(), row.iter().product()];

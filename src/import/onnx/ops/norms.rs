@@ -14,6 +14,7 @@ use crate::import::NodeError;
 use crate::import::onnx::attr::Attr;
 use crate::import::onnx::build;
 use crate::order::sort;
+use crate::tensor::DType;
 
 /// Statistics are computed in f32 whatever the type of the input, so this asks for nothing else.
 const STASH: Attr = Attr::int("stash_type").only(&[1]);
@@ -104,7 +105,9 @@ fn layer_normalization(cx: &mut NodeCx<'_>, op: NormOp) -> Outputs {
         let epsilon = cx.scalar(dtype, f64::from(norm.epsilon))?;
         let variance = cx.binary(BinaryOp::Add, variance, epsilon)?;
         let deviation = cx.unary(UnaryOp::Sqrt, variance)?;
-        outputs.extend([mean, cx.unary(UnaryOp::Reciprocal, deviation)?]);
+        let deviation = cx.unary(UnaryOp::Reciprocal, deviation)?;
+        // Whatever the type of the data.
+        outputs.extend([cast::to(cx, mean, DType::F32)?, cast::to(cx, deviation, DType::F32)?]);
     }
     if op == NormOp::Rms && cx.output_count() > 1 {
         let axes: Vec<usize> = (axis..dims.len()).collect();

@@ -2,7 +2,7 @@
 
 use tilewright_kernels::template::unary::UnaryOp;
 
-use super::{NodeCx, OpRow, Outputs};
+use super::{NodeCx, OpRow, Outputs, cast};
 use crate::graph::TensorId;
 use crate::graph::ops::pool::{Pool, PoolKind};
 use crate::graph::ops::reduce::{Reduce, ReduceOp};
@@ -34,8 +34,14 @@ pub(super) const ROWS: &[OpRow] = {
         rows!("ReduceL1", 17, |cx| with(cx, ReduceOp::L1)),
         rows!("ReduceL2", 17, |cx| with(cx, ReduceOp::L2)),
         rows!("ReduceLogSum", 17, |cx| {
+            let dtype = cx.dtype(cx.input(0)?);
             let y = with(cx, ReduceOp::Sum)?;
-            y.into_iter().map(|y| cx.unary(UnaryOp::Log, y)).collect()
+            let log = |y| {
+                let y = if dtype.is_float() { y } else { cast::to(cx, y, DType::F64)? };
+                let y = cx.unary(UnaryOp::Log, y)?;
+                cast::to(cx, y, dtype)
+            };
+            y.into_iter().map(log).collect()
         }),
         rows!("ReduceLogSumExp", 17, |cx| with(cx, ReduceOp::LogSumExp)),
         rows!("ReduceMax", 17, |cx| with(cx, ReduceOp::Max)),

@@ -67,6 +67,8 @@ struct Axis {
     input: usize,
     output: usize,
     scale: f32,
+    /// Whether it is the ratio of the extents, which `scale` is rounded from.
+    fits: bool,
     /// Part of the input that `tf_crop_and_resize` takes.
     roi: (f32, f32),
 }
@@ -103,7 +105,7 @@ pub(super) fn old(cx: &mut NodeCx<'_>) -> Outputs {
     let mut axes = Vec::new();
     for (axis, (&input, &scale)) in dims.iter().zip(&scales).enumerate() {
         let output = scaled(input, scale)?;
-        axes.push(Axis { axis, input, output, scale, roi: (0.0, 1.0) });
+        axes.push(Axis { axis, input, output, scale, fits: false, roi: (0.0, 1.0) });
     }
     let nearest = cx.string("mode", "nearest") == "nearest";
     let mode = Mode {
@@ -136,7 +138,7 @@ fn resize(cx: &mut NodeCx<'_>) -> Outputs {
         _ => Vec::new(),
     };
     let extents: Vec<usize> = chosen.iter().filter_map(|&a| dims.get(a).copied()).collect();
-    let targets = targets(cx, &extents)?;
+    let (targets, fits) = targets(cx, &extents)?;
     let axes: Vec<Axis> = chosen
         .iter()
         .zip(&extents)
@@ -144,7 +146,7 @@ fn resize(cx: &mut NodeCx<'_>) -> Outputs {
         .enumerate()
         .map(|(i, ((&axis, &input), &(output, scale)))| {
             let at = |i: usize, default| roi.get(i).copied().unwrap_or(default);
-            Axis { axis, input, output, scale, roi: (at(i, 0.0), at(n + i, 1.0)) }
+            Axis { axis, input, output, scale, fits, roi: (at(i, 0.0), at(n + i, 1.0)) }
         })
         .collect();
     let mode = Mode {
@@ -159,21 +161,23 @@ fn resize(cx: &mut NodeCx<'_>) -> Outputs {
     build_axes(cx, x, &axes, &mode)
 }
 
-/// Extent and scale of each chosen axis, of which one is given for all.
-fn targets(cx: &NodeCx<'_>, extents: &[usize]) -> Result<Vec<(usize, f32)>, NodeError> {
+/// Extent and scale of each chosen axis, of which one is given for all; whether scales are the ratios of extents.
+fn targets(cx: &NodeCx<'_>, extents: &[usize]) -> Result<(Vec<(usize, f32)>, bool), NodeError> {
     // An empty list is an absent input.
     let scales = cx.floats_input(2)?.filter(|s| !s.is_empty());
     let sizes = cx.ints_input(3)?.filter(|s| !s.is_empty());
     match (scales, sizes) {
         (Some(scales), None) => {
             counted("scales", extents.len(), scales.len())?;
-            extents.iter().zip(&scales).map(|(&d, &s)| Ok((scaled(d, s)?, s))).collect()
+            let targets = extents.iter().zip(&scales).map(|(&d, &s)| Ok((scaled(d, s)?, s)));
+            Ok((targets.collect::<Result<_, NodeError>>()?, false))
         }
         (None, Some(sizes)) => {
             counted("sizes", extents.len(), sizes.len())?;
             let sizes = sizes.iter().map(|&s| build::extent(s, "size"));
             let sizes = sizes.collect::<Result<Vec<_>, _>>()?;
-            fitted(extents, &sizes, &cx.string("keep_aspect_ratio_policy", "stretch"))
+            let policy = cx.string("keep_aspect_ratio_policy", "stretch");
+            Ok((fitted(extents, &sizes, &policy)?, policy == "stretch"))
         }
         _ => Err(NodeError::invalid("one of scales and sizes must be given")),
     }
@@ -282,10 +286,16 @@ fn resized(a: &Axis) -> f32 {
 }
 
 /// Where position `i` of the result lies in the input.
-fn coordinate(a: &Axis, mode: &str, i: usize) -> f32 {
+fn coordinate(a: &Axis, mode: &str, i: usize) -> f64 {
     let (x, input, output) = (as_f32(i), as_f32(a.input), as_f32(a.output));
+    // Whole numbers of halves, over the extent: halfway between two elements is exactly that.
+    let exact = |halves: usize| (halves * a.input) as f64 / (2 * a.output) as f64;
     let half_pixel = (x + 0.5) / a.scale - 0.5;
-    match mode {
+    let y = match mode {
+        "half_pixel" | "half_pixel_symmetric" if a.fits => return exact(2 * i + 1) - 0.5,
+        "pytorch_half_pixel" if a.fits && a.output > 1 => return exact(2 * i + 1) - 0.5,
+        "asymmetric" if a.fits => return exact(2 * i),
+        "tf_half_pixel_for_nn" if a.fits => return exact(2 * i + 1),
         "pytorch_half_pixel" if a.output <= 1 => 0.0,
         "half_pixel_symmetric" => {
             // The result is a whole number of pixels; centre the rest.
@@ -301,7 +311,8 @@ fn coordinate(a: &Axis, mode: &str, i: usize) -> f32 {
             a.roi.0 * (input - 1.0) + x * (a.roi.1 - a.roi.0) * (input - 1.0) / (output - 1.0)
         }
         _ => half_pixel,
-    }
+    };
+    y.into()
 }
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "conversions saturate")]
@@ -342,7 +353,8 @@ impl Taps {
         let last = as_f32(a.input) - 1.0;
         let (mut index, mut weight) = (Vec::new(), Vec::new());
         for i in 0..a.output {
-            let x = coordinate(a, &mode.coordinates, i);
+            #[allow(clippy::cast_possible_truncation, reason = "weights are f32")]
+            let x = coordinate(a, &mode.coordinates, i) as f32;
             if crop && !(0.0..=last).contains(&x) {
                 index.resize(index.len() + count, u32::MAX);
                 weight.resize(weight.len() + count, 0.0);
@@ -398,5 +410,53 @@ fn filter(mode: &Mode, x: f32) -> f32 {
         _ if x <= 1.0 => ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0,
         _ if x < 2.0 => ((a * x - 5.0 * a) * x + 8.0 * a) * x - 4.0 * a,
         _ => 0.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Halfway between two elements is exactly that, whatever the extents.
+    #[test]
+    fn nearest_elements_are_those_of_exact_positions() {
+        for (input, output) in (1..50).flat_map(|input| (1..50).map(move |output| (input, output)))
+        {
+            let scale = as_f32(output) / as_f32(input);
+            let a = Axis { axis: 0, input, output, scale, fits: true, roi: (0.0, 1.0) };
+            for coordinates in ["asymmetric", "half_pixel"] {
+                for rounding in ["round_prefer_ceil", "round_prefer_floor", "floor", "ceil"] {
+                    let mode = Mode {
+                        filter: "nearest".into(),
+                        coordinates: coordinates.into(),
+                        rounding: rounding.into(),
+                        cubic_a: 0.0,
+                        exclude_outside: false,
+                        antialias: false,
+                        extrapolation: 0.0,
+                    };
+                    for i in 0..output {
+                        // In parts of twice the output's extent.
+                        let unit = 2 * output as i64;
+                        let at = match coordinates {
+                            "asymmetric" => (2 * i * input) as i64,
+                            _ => ((2 * i + 1) * input) as i64 - output as i64,
+                        };
+                        let at = match rounding {
+                            "round_prefer_ceil" => (at + unit / 2).div_euclid(unit),
+                            "round_prefer_floor" => -(unit / 2 - at).div_euclid(unit),
+                            "floor" => at.div_euclid(unit),
+                            _ => -(-at).div_euclid(unit),
+                        };
+                        let exact = at.clamp(0, input as i64 - 1) as usize;
+                        let found = nearest(&a, &mode, i);
+                        assert_eq!(
+                            found, exact,
+                            "{i} of {input} to {output} {coordinates} {rounding}"
+                        );
+                    }
+                }
+            }
+        }
     }
 }
