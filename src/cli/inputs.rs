@@ -332,21 +332,22 @@ fn usual_dims(info: &ValueInfo, named: &HashMap<&str, usize>) -> Vec<usize> {
 }
 
 fn random_tensor(info: &ValueInfo, dims: &[usize], seed: &mut u64) -> Result<Tensor, Failure> {
-    let zeros = Tensor::zeros(info.dtype, dims)?;
+    let mut zeros = Tensor::zeros(info.dtype, dims)?;
     let mut next = || {
         *seed =
             seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (*seed >> 40) as f32 / (1u32 << 23) as f32 - 1.0
     };
-    if info.dtype == DType::F32 {
-        let values: Vec<f32> = (0..zeros.shape().elements()).map(|_| next()).collect();
-        return Ok(Tensor::from_slice(dims, &values)?);
+    // Nobody shares what has just been made. Zero is a value that every other type and every use of it (an index, a
+    // flag) allows; but of zeros, transformers take no token for one, and some refuse such a text.
+    let bytes = zeros.bytes_mut().unwrap_or_default();
+    match info.dtype {
+        DType::F32 => bytemuck::cast_slice_mut(bytes).fill_with(&mut next),
+        DType::I64 if info.name == "attention_mask" => {
+            bytemuck::cast_slice_mut::<u8, i64>(bytes).fill(1);
+        }
+        _ => {}
     }
-    // Of zeros, transformers take no token for one, and some refuse such a text.
-    if info.dtype == DType::I64 && info.name == "attention_mask" {
-        return Ok(Tensor::from_slice(dims, &vec![1i64; zeros.shape().elements()])?);
-    }
-    // Zero is a value that every other type and every use of it (an index, a flag) allows.
     Ok(zeros)
 }
 

@@ -44,6 +44,7 @@ impl core::error::Error for WavError {}
 pub fn read(bytes: &[u8]) -> Result<Sound, WavError> {
     let Chunks { format, data } = Chunks::find(bytes)?;
     check_coding(format)?;
+    let format = &whole_containers(format)[..];
     let (format_size, data_size) = (size_field(format.len())?, size_field(data.len())?);
     let riff_size = size_field(bytes.len())?;
     // What decoders disagree about stays here; this one gets the simplest of files.
@@ -69,6 +70,18 @@ pub fn read(bytes: &[u8]) -> Result<Sound, WavError> {
         return Err(WavError::InvalidData(what));
     }
     Ok(Sound { rate: spec.sample_rate, channels, samples })
+}
+
+/// A format by which all bits of a sample count: of an extensible one the valid bits are the upper ones of their
+/// container, the others 0, where the decoder takes them for the lower ones.
+fn whole_containers(format: &[u8]) -> Vec<u8> {
+    let mut format = format.to_vec();
+    if let (0xfffe, Some(bits)) = (word(&format, 0), format.get(14..16).map(<[u8]>::to_vec))
+        && let Some(valid) = format.get_mut(18..20)
+    {
+        valid.copy_from_slice(&bits);
+    }
+    format
 }
 
 /// The two parts of a file that matter.
@@ -234,6 +247,28 @@ mod tests {
         }
         let file = wav(32, hound::SampleFormat::Float, |w| w.write_sample(0.25f32).unwrap());
         assert_eq!(read(&file).unwrap().samples, [0.25]);
+    }
+
+    /// Of an extensible format the valid bits are the upper ones of their container.
+    #[test]
+    fn valid_bits_lie_above_the_others() {
+        let (channels, rate, container) = (1u16, 16_000u32, 4u16);
+        for valid in [20u16, 24, 32] {
+            let guid = *b"\x01\0\0\0\0\0\x10\0\x80\0\0\xaa\0\x38\x9b\x71";
+            let mut format = 0xfffe_u16.to_le_bytes().to_vec();
+            format.extend(channels.to_le_bytes());
+            format.extend(rate.to_le_bytes());
+            format.extend((rate * u32::from(container)).to_le_bytes());
+            format.extend([container, 8 * container, 22, valid].map(u16::to_le_bytes).concat());
+            format.extend([[4, 0, 0, 0].as_slice(), &guid].concat());
+            let samples = [i32::MIN, 1 << 30, -(1 << 29)].map(i32::to_le_bytes).concat();
+            let size = |part: &[u8]| (part.len() as u32).to_le_bytes();
+            let parts =
+                [&b"WAVEfmt "[..], &size(&format), &format, b"data", &size(&samples), &samples];
+            let parts = parts.concat();
+            let file = [&b"RIFF"[..], &size(&parts), &parts].concat();
+            assert_eq!(read(&file).unwrap().samples, [-1.0, 0.5, -0.25], "{valid} bits");
+        }
     }
 
     #[test]

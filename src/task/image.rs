@@ -10,9 +10,9 @@
 use half::{bf16, f16};
 
 use super::TaskError;
-use super::resample::resize;
+use super::resample::resize_rows;
 use crate::io::Picture;
-use crate::tensor::{DType, Tensor, TensorError};
+use crate::tensor::{DType, Tensor, TensorError, available_memory};
 
 /// Most rows or columns of an input.
 const MAX_SIDE: usize = 1 << 15;
@@ -110,21 +110,30 @@ impl Quantization {
         dims: &[usize],
         values: &[f32],
     ) -> Option<Result<Tensor, TaskError>> {
-        let integer = |v: &f32, low: f32, high: f32| {
-            ((v / self.scale).round_ties_even() + self.zero_point as f32).clamp(low, high)
-        };
         let tensor = match dtype {
             DType::U8 => {
-                let v: Vec<u8> = values.iter().map(|v| integer(v, 0.0, 255.0) as u8).collect();
+                let v: Vec<u8> = values.iter().map(|&v| self.unsigned(v)).collect();
                 Tensor::from_slice(dims, &v)
             }
             DType::I8 => {
-                let v: Vec<i8> = values.iter().map(|v| integer(v, -128.0, 127.0) as i8).collect();
+                let v: Vec<i8> = values.iter().map(|&v| self.signed(v)).collect();
                 Tensor::from_slice(dims, &v)
             }
             _ => return None,
         };
         Some(tensor.map_err(TaskError::from))
+    }
+
+    fn unsigned(self, v: f32) -> u8 {
+        self.integer(v).clamp(0.0, 255.0) as u8
+    }
+
+    fn signed(self, v: f32) -> i8 {
+        self.integer(v).clamp(-128.0, 127.0) as i8
+    }
+
+    fn integer(self, v: f32) -> f32 {
+        (v / self.scale).round_ties_even() + self.zero_point as f32
     }
 }
 
@@ -153,7 +162,8 @@ pub struct Prepared {
 ///
 /// # Errors
 /// [`TaskError::UnsupportedInput`] if it is not clear how the picture fits, or the input is larger
-/// than 32768 pixels a side; [`TaskError::Tensor`] if there is no memory for it.
+/// than 32768 pixels a side; [`TaskError::Tensor`] if preparing it would take more than 80 % of the memory that is
+/// free.
 pub fn prepare(
     picture: &Picture,
     dtype: DType,
@@ -177,7 +187,6 @@ pub fn prepare(
             ));
         }
     };
-    let integer = matches!(dtype, DType::U8 | DType::I8);
     match (dtype, how.range, how.quantization) {
         (DType::F32 | DType::F16 | DType::BF16, Some(_), _) | (DType::U8, None, None) => {}
         (DType::F32 | DType::F16 | DType::BF16, None, _) => {
@@ -221,51 +230,53 @@ pub fn prepare(
         [1, channels, new_height, new_width]
     };
     let cut = Cut::new(how.fit, [height, width], [new_height, new_width]);
-    let planes: Vec<Vec<f32>> = (0..channels)
-        .map(|c| {
-            let colour = if how.order == Order::Bgr && channels == 3 { 2 - c } else { c };
-            cut.apply(&plane(picture, channels, colour), [height, width], [new_height, new_width])
-        })
-        .collect();
     let area = new_height * new_width;
-    let at =
-        |i: usize| if channels_last { (i % channels, i / channels) } else { (i / area, i % area) };
-    let tensor = if let (true, None) = (integer, how.quantization) {
-        let samples: Vec<u8> = (0..channels * area)
-            .map(|i| {
-                let (c, at) = at(i);
-                (planes[c][at] + 0.5) as u8
-            })
-            .collect();
-        Tensor::from_slice(&shape, &samples)?
-    } else {
-        let [low, high] = how.range.unwrap_or([0.0, 255.0]);
-        let values: Vec<f32> = (0..channels * area)
-            .map(|i| {
-                let (c, at) = at(i);
-                (low + planes[c][at] * (high - low) / 255.0 - how.mean[c]) / how.std[c]
-            })
-            .collect();
-        match how.quantization.and_then(|q| q.tensor(dtype, &shape, &values)) {
-            Some(tensor) => tensor?,
-            None => floats(dtype, &shape, &values)?,
+    let taken = (channels * area).saturating_mul(dtype.block_bytes()).saturating_add(
+        (area + height.saturating_mul(new_width)).saturating_mul(2 * size_of::<f32>()),
+    );
+    if available_memory().is_some_and(|free| taken > free / 5 * 4) {
+        return Err(TensorError::OutOfMemory(taken).into());
+    }
+    let mut tensor = Tensor::zeros(dtype, &shape)?;
+    let [low, high] = how.range.unwrap_or([0.0, 255.0]);
+    for c in 0..channels {
+        let colour = if how.order == Order::Bgr && channels == 3 { 2 - c } else { c };
+        let row = |y: usize, from: usize, line: &mut [f32]| {
+            row(picture, y, from, [channels, colour], line);
+        };
+        let plane = cut.apply(&row, [new_height, new_width])?;
+        let to = Channel {
+            first: if channels_last { c } else { c * area },
+            step: if channels_last { channels } else { 1 },
+        };
+        let value = |v: f32| (low + v * (high - low) / 255.0 - how.mean[c]) / how.std[c];
+        match (dtype, how.quantization) {
+            (DType::U8, None) => to.fill(&mut tensor, &plane, &|v| (v + 0.5) as u8),
+            (DType::U8, Some(q)) => to.fill(&mut tensor, &plane, &|v| q.unsigned(value(v))),
+            (DType::I8, Some(q)) => to.fill(&mut tensor, &plane, &|v| q.signed(value(v))),
+            (DType::F16, _) => to.fill(&mut tensor, &plane, &|v| f16::from_f32(value(v))),
+            (DType::BF16, _) => to.fill(&mut tensor, &plane, &|v| bf16::from_f32(value(v))),
+            _ => to.fill(&mut tensor, &plane, &value),
         }
-    };
+    }
     Ok(Prepared { tensor, placement: cut.placement([new_height, new_width]) })
 }
 
-/// A tensor of f32, or of halves.
-fn floats(dtype: DType, dims: &[usize], values: &[f32]) -> Result<Tensor, TensorError> {
-    match dtype {
-        DType::F16 => {
-            let values: Vec<f16> = values.iter().map(|v| f16::from_f32(*v)).collect();
-            Tensor::from_slice(dims, &values)
+/// Where the elements of a channel lie in a tensor.
+struct Channel {
+    first: usize,
+    step: usize,
+}
+
+impl Channel {
+    /// Writes what `value` makes of a plane.
+    fn fill<T: bytemuck::Pod>(&self, tensor: &mut Tensor, plane: &[f32], value: &dyn Fn(f32) -> T) {
+        // Nobody shares what has just been made.
+        let bytes = tensor.bytes_mut().unwrap_or_default();
+        let elements = bytemuck::cast_slice_mut::<u8, T>(bytes);
+        for (y, &v) in elements[self.first..].iter_mut().step_by(self.step).zip(plane) {
+            *y = value(v);
         }
-        DType::BF16 => {
-            let values: Vec<bf16> = values.iter().map(|v| bf16::from_f32(*v)).collect();
-            Tensor::from_slice(dims, &values)
-        }
-        _ => Tensor::from_slice(dims, values),
     }
 }
 
@@ -305,26 +316,24 @@ impl Cut {
         }
     }
 
+    /// A plane of the input. `row` writes a part of a row of the picture: which row, and its first column.
     fn apply(
         &self,
-        plane: &[f32],
-        [_, width]: [usize; 2],
+        row: &dyn Fn(usize, usize, &mut [f32]),
         [rows, columns]: [usize; 2],
-    ) -> Vec<f32> {
+    ) -> Result<Vec<f32>, TensorError> {
         let [[top, height], [left, part]] = self.from;
-        let cut: Vec<f32> = (top..top + height)
-            .flat_map(|y| plane[y * width + left..][..part].iter().copied())
-            .collect();
         let [[first_row, new_height], [first_column, new_width]] = self.to;
-        let scaled = resize(&cut, [height, part], [new_height, new_width]);
+        let row = |y: usize, line: &mut [f32]| row(top + y, left, line);
+        let scaled = resize_rows(&row, [height, part], [new_height, new_width])?;
         if [new_height, new_width] == [rows, columns] {
-            return scaled;
+            return Ok(scaled);
         }
         let mut out = vec![self.around; rows * columns];
         for (y, row) in scaled.chunks_exact(new_width).enumerate() {
             out[(first_row + y) * columns + first_column..][..new_width].copy_from_slice(row);
         }
-        out
+        Ok(out)
     }
 
     fn placement(&self, [rows, columns]: [usize; 2]) -> Placement {
@@ -336,27 +345,30 @@ impl Cut {
     }
 }
 
-/// One channel, composited over white; a colour picture is reduced to luma for one channel, a grey
-/// one repeated for three.
-fn plane(picture: &Picture, channels: usize, channel: usize) -> Vec<f32> {
-    picture
-        .samples
-        .chunks_exact(picture.channels)
-        .map(|pixel| {
-            let sample = |i: usize| {
-                let v = f32::from(pixel[i]);
-                match pixel.get(3) {
-                    Some(&alpha) => 255.0 + (v - 255.0) * f32::from(alpha) / 255.0,
-                    None => v,
-                }
-            };
-            match (pixel.len(), channels) {
-                (1, _) => sample(0),
-                (_, 1) => 0.299 * sample(0) + 0.587 * sample(1) + 0.114 * sample(2),
-                _ => sample(channel),
+/// Part of a row of one channel from column `from` on, composited over white; a colour picture is reduced to luma for
+/// one channel, a grey one repeated for three.
+fn row(
+    picture: &Picture,
+    y: usize,
+    from: usize,
+    [channels, channel]: [usize; 2],
+    line: &mut [f32],
+) {
+    let pixels = picture.samples.chunks_exact(picture.channels);
+    for (v, pixel) in line.iter_mut().zip(pixels.skip(y * picture.width + from)) {
+        let sample = |i: usize| {
+            let v = f32::from(pixel[i]);
+            match pixel.get(3) {
+                Some(&alpha) => 255.0 + (v - 255.0) * f32::from(alpha) / 255.0,
+                None => v,
             }
-        })
-        .collect()
+        };
+        *v = match (pixel.len(), channels) {
+            (1, _) => sample(0),
+            (_, 1) => 0.299 * sample(0) + 0.587 * sample(1) + 0.114 * sample(2),
+            _ => sample(channel),
+        };
+    }
 }
 
 fn shape_text(dims: &[Option<usize>]) -> String {

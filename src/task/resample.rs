@@ -4,6 +4,8 @@
 //! Networks trained on pictures that Pillow prepared see the same values here, to within the last
 //! bit: coefficients and sums are `f64`, and the plane between the two passes is `f32`.
 
+use crate::tensor::TensorError;
+
 /// Weights of one output pixel: first source index, and one factor per source pixel from there.
 struct Window {
     first: usize,
@@ -14,31 +16,60 @@ struct Window {
 ///
 /// # Panics
 /// If `plane` does not have `height * width` values or a size is zero.
-pub fn resize(
-    plane: &[f32],
+pub fn resize(plane: &[f32], from: [usize; 2], to: [usize; 2]) -> Vec<f32> {
+    let [height, width] = from;
+    assert_eq!(plane.len(), height * width, "one value per pixel");
+    let row = |y: usize, line: &mut [f32]| line.copy_from_slice(&plane[y * width..][..width]);
+    into([Vec::new(), Vec::new()], &row, from, to)
+}
+
+/// The same of a plane whose rows `row` writes where it is told to, so that only a plane as wide as the result is held
+/// beside that.
+///
+/// # Errors
+/// [`TensorError::OutOfMemory`].
+///
+/// # Panics
+/// If a size is zero.
+pub fn resize_rows(
+    row: &dyn Fn(usize, &mut [f32]),
+    from: [usize; 2],
+    to: [usize; 2],
+) -> Result<Vec<f32>, TensorError> {
+    let [narrowed, out] = [from[0].saturating_mul(to[1]), to[0].saturating_mul(to[1])];
+    let reserved = |count: usize| {
+        let mut plane = Vec::new();
+        let lacks = |_| TensorError::OutOfMemory(count.saturating_mul(size_of::<f32>()));
+        plane.try_reserve_exact(count).map_err(lacks)?;
+        Ok::<_, TensorError>(plane)
+    };
+    let planes = [reserved(narrowed)?, reserved(if from[0] == to[0] { 0 } else { out })?];
+    Ok(into(planes, row, from, to))
+}
+
+/// Both, into a plane of the new width and one of the new size.
+fn into(
+    [mut narrowed, mut out]: [Vec<f32>; 2],
+    row: &dyn Fn(usize, &mut [f32]),
     [height, width]: [usize; 2],
     [new_height, new_width]: [usize; 2],
 ) -> Vec<f32> {
-    assert_eq!(plane.len(), height * width, "one value per pixel");
-    assert!(height * width * new_height * new_width > 0, "a plane has at least one pixel");
-    let narrowed: Vec<f32>;
-    let rows = if new_width == width {
-        plane
-    } else {
-        let windows = windows(width, new_width);
-        narrowed = plane
-            .chunks_exact(width)
-            .flat_map(|row| windows.iter().map(|w| w.sum(|i| row[i])))
-            .collect();
-        &narrowed
-    };
-    if new_height == height {
-        return rows.to_vec();
+    assert!(height.min(width).min(new_height).min(new_width) > 0, "a plane has at least one pixel");
+    let mut line = vec![0.0; width];
+    let across = if new_width == width { Vec::new() } else { windows(width, new_width) };
+    for y in 0..height {
+        row(y, &mut line);
+        if new_width == width {
+            narrowed.extend_from_slice(&line);
+        } else {
+            narrowed.extend(across.iter().map(|w| w.sum(|i| line[i])));
+        }
     }
-    let windows = windows(height, new_height);
-    let mut out = Vec::with_capacity(new_height * new_width);
-    for window in &windows {
-        out.extend((0..new_width).map(|x| window.sum(|y| rows[y * new_width + x])));
+    if new_height == height {
+        return narrowed;
+    }
+    for window in &windows(height, new_height) {
+        out.extend((0..new_width).map(|x| window.sum(|y| narrowed[y * new_width + x])));
     }
     out
 }
