@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use tempfile::NamedTempFile;
 use tilewright::io::npy;
@@ -91,7 +92,7 @@ pub(super) struct Pending {
 /// Where the bytes of an output go.
 enum Place {
     /// Into a file beside `target`, which then gets its name.
-    Beside { file: NamedTempFile, target: PathBuf },
+    Beside { file: Unnamed, target: PathBuf },
     /// Into what is there already and is no regular file, such as a device or a pipe.
     Into(Vec<u8>),
 }
@@ -108,16 +109,14 @@ impl Pending {
         let folder = target.parent().filter(|p| !p.as_os_str().is_empty());
         let mut file = temporary(folder.unwrap_or(Path::new("."))).map_err(fail)?;
         // Errors of the temporary file itself would name it.
-        file.as_file_mut().write_all(bytes).map_err(fail)?;
+        file.0.as_file_mut().write_all(bytes).map_err(fail)?;
         Ok(Self { place: Place::Beside { file, target }, path: path_buf })
     }
 
     /// Gives the file its name; one that has it already is replaced.
     pub(super) fn finish(self) -> Result<PathBuf, Failure> {
         let done = match self.place {
-            Place::Beside { file, target } => {
-                file.persist(&target).map(|_| ()).map_err(|e| e.error)
-            }
+            Place::Beside { file, target } => file.persist(&target),
             Place::Into(bytes) => write_into(&self.path, &bytes),
         };
         done.map_err(|e| Failure::new(format!("cannot write {}", self.path.display()), e))?;
@@ -201,11 +200,44 @@ impl Drop for OutputDir {
 
 /// A temporary file in `folder`, with the permissions of a usual new file, so that it is for
 /// everybody whom the folder lets in once it has its name.
-fn temporary(folder: &Path) -> io::Result<NamedTempFile> {
+fn temporary(folder: &Path) -> io::Result<Unnamed> {
     let mut builder = tempfile::Builder::new();
     // Opened here: an error of the builder's own would name the temporary file.
     let open = |path: &Path| File::options().write(true).create_new(true).open(path);
-    builder.prefix(".tilewright-").make_in(folder, open)
+    // Fails where there is a handler already, which forgets them as well.
+    let _ = ctrlc::set_handler(|| {
+        forget();
+        std::process::exit(INTERRUPTED);
+    });
+    let mut unnamed = UNNAMED.lock().unwrap_or_else(PoisonError::into_inner);
+    let file = builder.prefix(".tilewright-").make_in(folder, open)?;
+    unnamed.push(file.path().to_path_buf());
+    Ok(Unnamed(file))
+}
+
+/// What a shell says of a program that Ctrl-C ended.
+const INTERRUPTED: i32 = 130;
+
+/// Temporary files that may be there.
+static UNNAMED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// Removes temporary files, of a program that ends at once.
+pub(super) fn forget() {
+    for path in UNNAMED.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        // There is nobody to tell.
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// A temporary file, which [`forget`] removes as long as it has no other name.
+struct Unnamed(NamedTempFile);
+
+impl Unnamed {
+    fn persist(self, target: &Path) -> io::Result<()> {
+        let mut unnamed = UNNAMED.lock().unwrap_or_else(PoisonError::into_inner);
+        unnamed.retain(|path| path != self.0.path());
+        self.0.persist(target).map(|_| ()).map_err(|e| e.error)
+    }
 }
 
 /// `NAME.npy` for each name, every character outside A-Z a-z 0-9 _ . - replaced by _. Names that

@@ -88,7 +88,8 @@ impl Session {
     /// ```
     ///
     /// # Errors
-    /// As [`Session::prompt`]; [`LlmError::Sampler`] for options that mean nothing.
+    /// As [`Session::prompt`]; [`LlmError::Sampler`] for options that mean nothing, [`LlmError::Token`] for a logit bias of
+    /// a token that there is not.
     pub fn generate<'a>(
         &'a mut self,
         tokenizer: &'a Tokenizer,
@@ -96,6 +97,10 @@ impl Session {
         options: GenerateOptions,
     ) -> Result<Generation<'a>, Error> {
         let mut sampler = Sampler::new(options.sampler.clone()).map_err(LlmError::from)?;
+        let biased: Vec<u32> = options.sampler.logit_bias.iter().map(|(id, _)| *id).collect();
+        if !biased.is_empty() {
+            self.model().0.check(&biased)?;
+        }
         prompt.iter().for_each(|id| sampler.accept(*id));
         let vocabulary = self.model().config().vocabulary;
         let decisive = sampler.decisive().filter(|k| *k <= vocabulary && self.finds_best());

@@ -101,6 +101,8 @@ fn generation_stops_where_it_should() {
     // A token with a bias of minus infinity never comes, one with a large one at once.
     let json = run(&["-n", "3", "--logit-bias", "432=-inf"]).json();
     assert_ne!(json["tokens"][0], 432);
+    let said = run(&["--logit-bias", "4294967295=1"]).error();
+    assert!(said.contains("4294967295"), "{said}");
     let json = run(&["--logit-bias", "2=1000"]).json();
     assert_eq!(
         (&json["stop"], &json["tokens"], &json["text"]),

@@ -238,7 +238,7 @@ pub(crate) struct TokenizeArgs {
 How well a model predicts a text: e to the mean of the negative logarithms of the probabilities that \
 it gives to each next token. A text of at least twice the context is cut into pieces of the context's \
 length, each with the token that begins a text at its beginning, and the second half of each piece \
-counts; of a shorter one all but the first token counts.
+counts. A shorter one is cut as it is, and all but the first token of each piece count.
 
 Example:
   tilewright perplexity model.gguf text.txt --ctx 256")]

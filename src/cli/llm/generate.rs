@@ -118,6 +118,8 @@ pub(super) struct Made {
     pub(super) tokens: Vec<u32>,
     pub(super) text: String,
     pub(super) finish: Finish,
+    /// Whether somebody reads what is shown.
+    read: bool,
     pub(super) prompt_time: Duration,
     /// From the first token to the last.
     pub(super) decode_time: Duration,
@@ -130,6 +132,7 @@ impl Made {
             tokens: Vec::new(),
             text: String::new(),
             finish: Finish::Length,
+            read: true,
             prompt_time,
             decode_time: Duration::ZERO,
             first: None,
@@ -144,21 +147,20 @@ impl Made {
     ) -> Result<Self, Failure> {
         let mut made = Self::nothing(prompt_time);
         let mut last = None;
-        let mut read = true;
         for token in generation.by_ref() {
             let token = token?;
             last = Some(Instant::now());
             made.first = made.first.or(last);
             made.tokens.push(token.id);
             made.text += &token.text;
-            read = !stream || show(&token.text)?;
-            if !read {
+            made.read = !stream || show(&token.text)?;
+            if !made.read {
                 break;
             }
         }
         let rest = generation.rest();
         made.text += &rest;
-        if stream && read {
+        if stream && made.read {
             // What follows on a terminal begins on a line of its own.
             let end = if made.text.ends_with('\n') { "" } else { "\n" };
             show(&(rest + end))?;
@@ -176,6 +178,7 @@ fn reason(made: &Made, wanted: usize) -> &'static str {
         Finish::Eos => "eos",
         Finish::Stop => "stop string",
         Finish::Cancelled => "interrupted",
+        _ if !made.read => "nobody reads on",
         _ if made.tokens.len() < wanted => "context full",
         _ => "length",
     }

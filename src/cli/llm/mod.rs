@@ -21,7 +21,7 @@ use tilewright::llm::tokenizer::Tokenizer;
 use tilewright::llm::{Llm, LlmOptions, Progress, SamplerOptions, Session};
 use tilewright::{DType, Error};
 
-use super::{Failure, chosen_isa, embedded, model, report};
+use super::{Failure, chosen_isa, embedded, model, output, report};
 use args::{CacheType, LlmArgs, SamplingArgs};
 
 /// A model that is ready to generate.
@@ -223,6 +223,7 @@ impl Interrupts {
                 if std::io::stderr().is_terminal() {
                     let _ = writeln!(std::io::stderr());
                 }
+                output::forget();
                 std::process::exit(1);
             }
         };
