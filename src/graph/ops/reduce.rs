@@ -243,7 +243,8 @@ mod tests {
         assert_eq!(rows(ReduceOp::Min, none()).as_slice::<u64>().unwrap()[..], [u64::MAX]);
         let x = Tensor::from_slice(&[2], &[i8::MIN, i8::MIN]).unwrap();
         assert_eq!(rows(ReduceOp::Sum, x.clone()).as_slice::<i8>().unwrap()[..], [0]);
-        assert_eq!(rows(ReduceOp::L1, x).as_slice::<i8>().unwrap()[..], [i8::MAX]);
+        // As sums wrap around.
+        assert_eq!(rows(ReduceOp::L1, x).as_slice::<i8>().unwrap()[..], [0]);
         let x = Tensor::from_slice(&[3], &[-5i32, 2, 1]).unwrap();
         assert_eq!(rows(ReduceOp::L1, x.clone()).as_slice::<i32>().unwrap()[..], [8]);
         assert_eq!(rows(ReduceOp::Mean, x).as_slice::<i32>().unwrap()[..], [0]);
