@@ -57,7 +57,6 @@ def older():
     yield case("Range", [ints(1), ints(9), ints(3)], inputs=0, name="Range of integers")
     sums = ints([[1, 2, 3], [4, 5, 7]]), ints([1], np.int64)
     yield case("ReduceLogSum", sums, domain="", name="ReduceLogSum of integers")
-    yield case("Hardmax", [floats(3, 0)], domain="", name="Hardmax of nothing")
     rows = [floats(3, 8).astype(np.float64), floats(8).astype(np.float64)]
     yield case("LayerNormalization", rows, outputs=3, domain="", name="LayerNormalization of doubles")
     for size, sizes in ((7, (2, 8, 5)), (14, (19, 2, 4))):

@@ -205,7 +205,7 @@ fn temporary(folder: &Path) -> io::Result<Unnamed> {
     // Opened here: an error of the builder's own would name the temporary file.
     let open = |path: &Path| File::options().write(true).create_new(true).open(path);
     // Fails where there is a handler already, which forgets them as well.
-    let _ = ctrlc::set_handler(|| {
+    let _ = on_interrupt(|| {
         forget();
         std::process::exit(INTERRUPTED);
     });
@@ -213,6 +213,11 @@ fn temporary(folder: &Path) -> io::Result<Unnamed> {
     let file = builder.prefix(".tilewright-").make_in(folder, open)?;
     unnamed.push(file.path().to_path_buf());
     Ok(Unnamed(file))
+}
+
+/// Sets what Ctrl-C does.
+pub(super) fn on_interrupt(handler: fn()) -> Result<(), ctrlc::Error> {
+    ctrlc::set_handler(handler)
 }
 
 /// What a shell says of a program that Ctrl-C ended.

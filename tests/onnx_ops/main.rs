@@ -66,6 +66,8 @@ fn products_and_normalisation() {
         one("Softmax", &[4, 19, 6], &[], &[("axis", A::I(axis))]);
         one("LogSoftmax", &[4, 19, 6], &[], &[("axis", A::I(axis))]);
     }
+    one("Hardmax", &[3, 5], &[], &[]);
+    one("Hardmax", &[3, 0], &[], &[]);
     check("BatchNormalization", &[2, 18, 4, 3], |net| {
         let stats: Vec<String> = (0..3).map(|_| net.weights(&[18])).collect();
         let var = net.floats(&[0.5; 18]);

@@ -215,19 +215,20 @@ pub(super) struct Interrupts;
 
 static RUNNING: Mutex<Option<Arc<AtomicBool>>> = Mutex::new(None);
 
+fn interrupted() {
+    let running = RUNNING.lock().map(|r| r.clone()).unwrap_or_default();
+    if running.is_none_or(|flag| flag.swap(true, Ordering::Relaxed)) {
+        if std::io::stderr().is_terminal() {
+            let _ = writeln!(std::io::stderr());
+        }
+        output::forget();
+        std::process::exit(1);
+    }
+}
+
 impl Interrupts {
     pub(super) fn handle() -> Result<Self, Failure> {
-        let handler = || {
-            let running = RUNNING.lock().map(|r| r.clone()).unwrap_or_default();
-            if running.is_none_or(|flag| flag.swap(true, Ordering::Relaxed)) {
-                if std::io::stderr().is_terminal() {
-                    let _ = writeln!(std::io::stderr());
-                }
-                output::forget();
-                std::process::exit(1);
-            }
-        };
-        ctrlc::set_handler(handler).map_err(|e| Failure::new("cannot handle Ctrl-C", e))?;
+        output::on_interrupt(interrupted).map_err(|e| Failure::new("cannot handle Ctrl-C", e))?;
         Ok(Self)
     }
 

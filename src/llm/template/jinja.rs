@@ -1,6 +1,7 @@
 //! What Jinja brings along: the filters, tests and functions of <https://jinja.palletsprojects.com> that templates of
 //! conversations may use. Those of the library alone are not there, nor filters whose results grow without bounds in
-//! chains (`batch`, `center`, `pprint`, `slice`, `urlencode`, `wordwrap`).
+//! chains (`batch`, `center`, `pprint`, `slice`, `urlencode`, `wordwrap`), nor what no such template has needed
+//! (`groupby`).
 
 use minijinja::value::ValueKind;
 use minijinja::{Environment, Value, filters, functions, tests};
@@ -23,7 +24,6 @@ pub(super) fn install(environment: &mut Environment<'_>) {
         "e" "escape" => filters::escape,
         "first" => filters::first,
         "float" => filters::float,
-        "groupby" => filters::groupby,
         "int" => filters::int,
         "items" => filters::items,
         "last" => filters::last,
