@@ -20,6 +20,7 @@ fn convolutions() {
         &[&[16, 1, 3, 3]],
         &[("group", A::I(16)), ("auto_pad", A::S("SAME_UPPER"))],
     );
+    one("Conv", &[2, 48, 27, 28], &[&[72, 48, 1, 1], &[72]], &[("strides", A::Is(&[2, 2]))]);
     one("Conv", &[1, 12, 9], &[&[8, 6, 3]], &[("group", A::I(2)), ("dilations", A::Is(&[2]))]);
     one("ConvTranspose", &[1, 6, 5, 4], &[&[6, 9, 3, 3], &[9]], &[("strides", A::Is(&[2, 2]))]);
     one(

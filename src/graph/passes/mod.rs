@@ -15,6 +15,7 @@ mod order;
 mod pattern;
 mod phases;
 mod scaled;
+mod strided;
 
 pub use attention::use_attention;
 pub use constants::fold_constants;
@@ -27,6 +28,7 @@ pub use neighbours::fuse_neighbours;
 pub use nibbles::use_nibbles;
 pub use phases::use_phases;
 pub use scaled::use_scaled_products;
+pub use strided::use_dense_pixels;
 
 use std::sync::Arc;
 
@@ -59,6 +61,7 @@ pub fn optimize(cx: &mut Context, outputs: &[TensorId], threads: usize) -> Resul
         use_integer_products(cx, outputs)?;
     }
     fuse(cx, outputs)?;
+    use_dense_pixels(cx, outputs)?;
     if !conv_pool::FEW {
         fuse_neighbours(cx, outputs, threads)?;
     }
