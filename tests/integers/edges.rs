@@ -80,6 +80,30 @@ fn factors_that_are_no_numbers_are_left_to_numbers() {
     });
 }
 
+/// A 1 x 1 convolution with a stride, large enough to be worth taking its pixels first.
+#[test]
+fn pixels_that_a_stride_leaves_are_taken_as_bytes() {
+    let network = |cx: &mut Context, to: DType, image: TensorId| {
+        let b = &mut Builder { cx, to, seed: 9 };
+        let (first, second, third) = (b.scale(0.02, 100), b.scale(0.04, 0), b.scale(0.02, 3));
+        let y = b.conv((image, first), &[96, 5, 1, 1], Conv::default(), second);
+        let apart = Conv { stride: [2, 2], ..Conv::default() };
+        b.conv((y, second), &[192, 96, 1, 1], apart, third)
+    };
+    for to in [DType::I8, DType::U8] {
+        let (in_numbers, expected) = defined(to, network);
+        let furthest = in_numbers.iter().zip(&expected).map(|(a, b)| (a - b).abs()).max();
+        assert!(furthest <= Some(1), "{furthest:?}");
+        assert!(expected.iter().max().unwrap() - expected.iter().min().unwrap() > 20);
+        for isa in Isa::ALL.into_iter().filter(|isa| isa.is_available()) {
+            let (kernels, found) = computed(isa, to, network);
+            let pools = kernels.iter().filter(|k| k.starts_with("qmax_pool")).count();
+            assert_eq!(pools, 1, "{isa}: {kernels:?}");
+            assert_eq!(found, expected, "{to} on {isa}");
+        }
+    }
+}
+
 /// Sixteen channels are a block, of numbers and of bytes, but not of 16 bits.
 #[test]
 fn sixteen_bits_have_no_blocks() {

@@ -64,7 +64,7 @@ pub fn use_integers(cx: &mut Context, outputs: &[TensorId]) -> Result<(), GraphE
             cx.rewrite(id, table.into(), vec![x])?;
             continue;
         }
-        let mut pass = Pass { cx, uses: &uses, result, step: Some(result.scale) };
+        let mut pass = Pass { cx, uses: &uses, result, step: result.scale };
         if let Some((op, src)) = pass.replacement(id)? {
             cx.rewrite(id, op, src)?;
         }
@@ -74,7 +74,7 @@ pub fn use_integers(cx: &mut Context, outputs: &[TensorId]) -> Result<(), GraphE
     let order = cx.build_forward(outputs)?;
     let steps = pattern::steps(cx, &order);
     for id in order.into_iter().rev() {
-        let mut pass = Pass { cx, uses: &uses, result: NUMBERS, step: steps.get(&id).copied() };
+        let mut pass = Pass { cx, uses: &uses, result: NUMBERS, step: steps[id.index()] };
         if let Some((op, src)) = pass.numbers(id)? {
             cx.rewrite(id, op, src)?;
         }
@@ -102,7 +102,7 @@ pub fn use_integer_products(cx: &mut Context, outputs: &[TensorId]) -> Result<()
         if !pairs || a[a.len() - 1] > MOST_TERMS {
             continue;
         }
-        let mut pass = Pass { cx, uses: &[], result: NUMBERS, step: None };
+        let mut pass = Pass { cx, uses: &[], result: NUMBERS, step: f32::INFINITY };
         if let Some((op, src)) = pass.matmul(&product, &src, None, [i32::MIN, i32::MAX])? {
             cx.rewrite(id, op, src)?;
         }
@@ -243,8 +243,8 @@ struct Pass<'a> {
     cx: &'a mut Context,
     uses: &'a [usize],
     result: Target,
-    /// The step that the result is quantised with, there or later.
-    step: Option<f32>,
+    /// The step that the result is quantised with, there or later; infinite if it is not.
+    step: f32,
 }
 
 /// An operator and its operands, in place of a record.
@@ -391,9 +391,7 @@ impl Pass<'_> {
         let steps: Vec<f32> =
             values.iter().enumerate().map(|(i, v)| (v / unit(i)).round_ties_even()).collect();
         // Numbers that the sums cannot hold stay numbers, and such that would be off by a part of a result's step.
-        let near = |(i, (v, s)): (usize, (&f32, &f32))| {
-            self.step.is_none_or(|step| (v - s * unit(i)).abs() <= 0.25 * step)
-        };
+        let near = |(i, (v, s)): (usize, (&f32, &f32))| (v - s * unit(i)).abs() <= 0.25 * self.step;
         let held = |s: &f32| f64::from(s.abs()) <= room as f64;
         if !steps.iter().all(held) || !values.iter().zip(&steps).enumerate().all(near) {
             return Ok(None);

@@ -1,7 +1,5 @@
 //! What passes ask when they look for a pattern of operators.
 
-use std::collections::HashMap;
-
 use tilewright_kernels::template::binary::BinaryOp;
 use tilewright_kernels::{Activation, template::unary::UnaryOp};
 
@@ -56,20 +54,20 @@ pub(super) fn reshaped(cx: &Context, mut id: TensorId) -> TensorId {
     id
 }
 
-/// Of results that are numbers, perhaps activated, and then quantised, the least step of that.
-pub(super) fn steps(cx: &Context, order: &[TensorId]) -> HashMap<TensorId, f32> {
-    let mut steps = HashMap::new();
+/// Of results that are numbers, perhaps activated, and then quantised, the least step of that, by record; infinite for
+/// others.
+pub(super) fn steps(cx: &Context, order: &[TensorId]) -> Vec<f32> {
+    let mut steps = vec![f32::INFINITY; cx.len()];
     for &id in order.iter().filter(|&&id| matches!(cx.record(id).op(), Op::Quantize(_))) {
         let Some((scales, _)) = parameters(cx, id) else { continue };
-        let least = scales.into_iter().fold(f32::INFINITY, f32::min);
         let mut y = cx.record(id).src()[0];
         while let Op::Unary(op) = cx.record(y).op()
             && op.op.activation().is_some()
         {
             y = cx.record(y).src()[0];
         }
-        let step = steps.entry(y).or_insert(least);
-        *step = least.min(*step);
+        let step = &mut steps[y.index()];
+        *step = scales.into_iter().fold(*step, f32::min);
     }
     steps
 }

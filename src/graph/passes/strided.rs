@@ -1,10 +1,10 @@
 //! Convolutions by filters of one pixel that leave pixels out, as ones of the pixels that are left.
 
-use std::collections::HashMap;
-
 use super::super::ops::conv::Conv;
 use super::super::ops::pool::{Pool, PoolKind};
+use super::super::ops::qconv::QConv;
 use super::super::{Context, GraphError, Op, TensorId};
+use super::order::maximum;
 use crate::tensor::DType;
 use tilewright_kernels::C_BLOCK;
 
@@ -20,25 +20,39 @@ const LEAST: usize = 1 << 20;
 /// # Errors
 /// What the operators refuse; an error here is a mistake of the pass.
 pub fn use_dense_pixels(cx: &mut Context, outputs: &[TensorId]) -> Result<(), GraphError> {
-    let mut dense = HashMap::new();
+    // What was taken: of which tensor, how far apart.
+    let mut dense: Vec<(TensorId, [usize; 2], TensorId)> = Vec::new();
     for id in cx.build_forward(outputs)? {
         let record = cx.record(id);
-        let (Op::Conv(conv), None) = (record.op(), record.value()) else { continue };
-        let (conv, mut src) = (conv.clone(), record.src().to_vec());
-        if record.dtype() != DType::F32 || !leaves_out(cx, &conv, &src)? {
+        let (op, mut src) = (record.op().clone(), record.src().to_vec());
+        let conv = match (&op, record.value()) {
+            (Op::Conv(conv), None) if record.dtype() == DType::F32 => conv,
+            (Op::QConv(QConv { conv, .. }), None) => conv,
+            _ => continue,
+        };
+        if !leaves_out(cx, conv, &src)? {
             continue;
         }
-        let Conv { stride, .. } = conv;
-        let pixels = Pool { stride, ..Pool::global(PoolKind::Max, [1; 2]) };
-        src[0] = match dense.get(&(src[0], stride)) {
-            Some(&pixels) => pixels,
+        let (stride, near) = (conv.stride, Conv { stride: [1; 2], ..conv.clone() });
+        let found = dense.iter().find(|(x, apart, _)| (*x, *apart) == (src[0], stride));
+        src[0] = match found {
+            Some(&(.., pixels)) => pixels,
             None => {
+                let pixels = Pool { stride, ..Pool::global(PoolKind::Max, [1; 2]) };
+                let pixels: Op = match cx.dtype(src[0]) {
+                    DType::F32 => pixels.into(),
+                    _ => maximum(&pixels).into(),
+                };
                 let made = cx.op(pixels, &src[..1])?;
-                dense.insert((src[0], stride), made);
+                dense.push((src[0], stride, made));
                 made
             }
         };
-        cx.rewrite(id, Conv { stride: [1; 2], ..conv }.into(), src)?;
+        let op: Op = match op {
+            Op::QConv(op) => QConv { conv: near, ..op }.into(),
+            _ => near.into(),
+        };
+        cx.rewrite(id, op, src)?;
     }
     Ok(())
 }
