@@ -109,7 +109,7 @@ impl Pending {
         let folder = target.parent().filter(|p| !p.as_os_str().is_empty());
         let mut file = temporary(folder.unwrap_or(Path::new("."))).map_err(fail)?;
         // Errors of the temporary file itself would name it.
-        file.0.as_file_mut().write_all(bytes).map_err(fail)?;
+        file.file.as_file_mut().write_all(bytes).map_err(fail)?;
         Ok(Self { place: Place::Beside { file, target }, path: path_buf })
     }
 
@@ -211,8 +211,9 @@ fn temporary(folder: &Path) -> io::Result<Unnamed> {
     });
     let mut unnamed = UNNAMED.lock().unwrap_or_else(PoisonError::into_inner);
     let file = builder.prefix(".tilewright-").make_in(folder, open)?;
-    unnamed.push(file.path().to_path_buf());
-    Ok(Unnamed(file))
+    let known = Known(file.path().to_path_buf());
+    unnamed.push(known.0.clone());
+    Ok(Unnamed { file, known })
 }
 
 /// Sets what Ctrl-C does.
@@ -223,7 +224,7 @@ pub(super) fn on_interrupt(handler: fn()) -> Result<(), ctrlc::Error> {
 /// What a shell says of a program that Ctrl-C ended.
 const INTERRUPTED: i32 = 130;
 
-/// Temporary files that may be there.
+/// Temporary files that are there.
 static UNNAMED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// Removes temporary files, of a program that ends at once.
@@ -235,13 +236,26 @@ pub(super) fn forget() {
 }
 
 /// A temporary file, which [`forget`] removes as long as it has no other name.
-struct Unnamed(NamedTempFile);
+struct Unnamed {
+    file: NamedTempFile,
+    known: Known,
+}
 
 impl Unnamed {
     fn persist(self, target: &Path) -> io::Result<()> {
-        let mut unnamed = UNNAMED.lock().unwrap_or_else(PoisonError::into_inner);
-        unnamed.retain(|path| path != self.0.path());
-        self.0.persist(target).map(|_| ()).map_err(|e| e.error)
+        let Self { file, known } = self;
+        let done = file.persist(target).map(|_| ()).map_err(|e| e.error);
+        drop(known);
+        done
+    }
+}
+
+/// The place of a temporary file among those that are there.
+struct Known(PathBuf);
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        UNNAMED.lock().unwrap_or_else(PoisonError::into_inner).retain(|path| *path != self.0);
     }
 }
 

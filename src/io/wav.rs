@@ -3,6 +3,9 @@
 use core::fmt;
 use std::io::Read;
 
+/// The tag of formats that say more (WAVE_FORMAT_EXTENSIBLE).
+const EXTENSIBLE: u16 = 0xfffe;
+
 /// A decoded sound.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sound {
@@ -76,10 +79,8 @@ pub fn read(bytes: &[u8]) -> Result<Sound, WavError> {
 /// container, the others 0, where the decoder takes them for the lower ones.
 fn whole_containers(format: &[u8]) -> Vec<u8> {
     let mut format = format.to_vec();
-    if let (0xfffe, Some(bits)) = (word(&format, 0), format.get(14..16).map(<[u8]>::to_vec))
-        && let Some(valid) = format.get_mut(18..20)
-    {
-        valid.copy_from_slice(&bits);
+    if word(&format, 0) == EXTENSIBLE && format.len() >= 20 {
+        format.copy_within(14..16, 18);
     }
     format
 }
@@ -177,7 +178,6 @@ fn size_field(size: usize) -> Result<[u8; 4], WavError> {
 /// Refuses floats that are not f32, which the decoder calls damaged.
 fn check_coding(format: &[u8]) -> Result<(), WavError> {
     const FLOAT: u16 = 3;
-    const EXTENSIBLE: u16 = 0xfffe;
     let tag = match word(format, 0) {
         EXTENSIBLE if format.len() >= 26 => word(format, 24),
         tag => tag,

@@ -10,7 +10,7 @@
 use half::{bf16, f16};
 
 use super::TaskError;
-use super::resample::resize_rows;
+use super::resample::{reserved, resize_rows};
 use crate::io::Picture;
 use crate::tensor::{DType, Tensor, TensorError, available_memory};
 
@@ -329,7 +329,8 @@ impl Cut {
         if [new_height, new_width] == [rows, columns] {
             return Ok(scaled);
         }
-        let mut out = vec![self.around; rows * columns];
+        let mut out = reserved(rows * columns)?;
+        out.resize(rows * columns, self.around);
         for (y, row) in scaled.chunks_exact(new_width).enumerate() {
             out[(first_row + y) * columns + first_column..][..new_width].copy_from_slice(row);
         }

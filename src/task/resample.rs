@@ -37,14 +37,19 @@ pub fn resize_rows(
     to: [usize; 2],
 ) -> Result<Vec<f32>, TensorError> {
     let [narrowed, out] = [from[0].saturating_mul(to[1]), to[0].saturating_mul(to[1])];
-    let reserved = |count: usize| {
-        let mut plane = Vec::new();
-        let lacks = |_| TensorError::OutOfMemory(count.saturating_mul(size_of::<f32>()));
-        plane.try_reserve_exact(count).map_err(lacks)?;
-        Ok::<_, TensorError>(plane)
-    };
     let planes = [reserved(narrowed)?, reserved(if from[0] == to[0] { 0 } else { out })?];
     Ok(into(planes, row, from, to))
+}
+
+/// An empty plane with room for so many values.
+///
+/// # Errors
+/// [`TensorError::OutOfMemory`].
+pub fn reserved(count: usize) -> Result<Vec<f32>, TensorError> {
+    let mut plane = Vec::new();
+    let lacks = |_| TensorError::OutOfMemory(count.saturating_mul(size_of::<f32>()));
+    plane.try_reserve_exact(count).map_err(lacks)?;
+    Ok(plane)
 }
 
 /// Both, into a plane of the new width and one of the new size.

@@ -24,16 +24,16 @@ pub fn use_dense_pixels(cx: &mut Context, outputs: &[TensorId]) -> Result<(), Gr
     let mut dense: Vec<(TensorId, [usize; 2], TensorId)> = Vec::new();
     for id in cx.build_forward(outputs)? {
         let record = cx.record(id);
-        let (op, mut src) = (record.op().clone(), record.src().to_vec());
-        let conv = match (&op, record.value()) {
+        let conv = match (record.op(), record.value()) {
             (Op::Conv(conv), None) if record.dtype() == DType::F32 => conv,
             (Op::QConv(QConv { conv, .. }), None) => conv,
             _ => continue,
         };
-        if !leaves_out(cx, conv, &src)? {
+        if !leaves_out(cx, conv, record.src())? {
             continue;
         }
         let (stride, near) = (conv.stride, Conv { stride: [1; 2], ..conv.clone() });
+        let (op, mut src) = (record.op().clone(), record.src().to_vec());
         let found = dense.iter().find(|(x, apart, _)| (*x, *apart) == (src[0], stride));
         src[0] = match found {
             Some(&(.., pixels)) => pixels,

@@ -54,7 +54,7 @@ impl Builder<'_> {
             [self.heads_of_length(q, key_size, length)?, self.heads_of_length(k, key_size, 1.0)?];
         let rate = self.vector(&name("ssm_a"), &[heads])?;
         let step = self.linear(x, &name("ssm_alpha"), heads)?;
-        let [decay, _] = self.decay(step, layer, rate)?;
+        let [decay, _] = self.decay(step, layer, heads, rate)?;
         let share = self.linear(x, &name("ssm_beta"), heads)?;
         let share = self.unary("rate", UnaryOp::Sigmoid, share)?;
         let y = self.memory(layer, memory, [q, k, v, decay, share])?;
@@ -86,7 +86,7 @@ impl Builder<'_> {
         let rate = self.vector(&name("ssm_a"), &[heads, 1])?;
         let rate = self.as_rows(rate, heads)?;
         let step = self.linear_part(x, &inside, all, all - heads, heads)?;
-        let [decay, step] = self.decay(step, layer, rate)?;
+        let [decay, step] = self.decay(step, layer, heads, rate)?;
         let y = self.memory(layer, memory, [q, k, v, decay, step])?;
         let y = self.mixed(layer, y)?;
         let own = self.wanted(layer, v)?;
@@ -127,9 +127,9 @@ impl Builder<'_> {
         &mut self,
         step: TensorId,
         layer: usize,
+        heads: usize,
         rate: TensorId,
     ) -> Result<[TensorId; 2], Error> {
-        let heads = self.config().memory.map_or(0, |memory| memory.heads);
         let bias = self.vector(&format!("blk.{layer}.ssm_dt.bias"), &[heads])?;
         let step = self.sum("step", step, bias)?;
         let step = self.unary("step", UnaryOp::Softplus, step)?;

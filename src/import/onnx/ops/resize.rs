@@ -289,7 +289,7 @@ fn resized(a: &Axis) -> f32 {
 fn coordinate(a: &Axis, mode: &str, i: usize) -> f64 {
     let (x, input, output) = (as_f32(i), as_f32(a.input), as_f32(a.output));
     // Whole numbers of halves, over the extent: halfway between two elements is exactly that.
-    let exact = |halves: usize| (halves * a.input) as f64 / (2 * a.output) as f64;
+    let exact = |halves: usize| halves as f64 * a.input as f64 / (2.0 * a.output as f64);
     let half_pixel = (x + 0.5) / a.scale - 0.5;
     let y = match mode {
         "half_pixel" | "half_pixel_symmetric" if a.fits => return exact(2 * i + 1) - 0.5,
