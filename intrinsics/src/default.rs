@@ -399,6 +399,29 @@ macro_rules! tile_default {
     ($m:ident VXOR $a:expr, $b:expr) => { $crate::tile_default!($m BITS $a, $b, |a, b| a ^ b) };
     ($m:ident VSHL $x:expr, $n:expr) => {{ let x = $x; $crate::tile_default!($m BITS x, x, |a, _b| a << $n) }};
     ($m:ident VSHR $x:expr, $n:expr) => {{ let x = $x; $crate::tile_default!($m BITS x, x, |a, _b| a >> $n) }};
+    // Words of two 16-bit integers, and of one of 32 bits, modulo their size.
+    ($m:ident VADD16 $a:expr, $b:expr) => { $crate::tile_default!($m BITS $a, $b,
+        |a, b| ((a & 0x7fff_7fff) + (b & 0x7fff_7fff)) ^ ((a ^ b) & 0x8000_8000)) };
+    ($m:ident VSUB16 $a:expr, $b:expr) => { $crate::tile_default!($m BITS $a, $b,
+        |a, b| ((a | 0x8000_8000) - (b & 0x7fff_7fff)) ^ ((a ^ !b) & 0x8000_8000)) };
+    ($m:ident VIADD $a:expr, $b:expr) => { $crate::tile_default!($m BITS $a, $b, |a, b| a.wrapping_add(b)) };
+    ($m:ident VISUB $a:expr, $b:expr) => { $crate::tile_default!($m BITS $a, $b, |a, b| a.wrapping_sub(b)) };
+    ($m:ident VISHR $x:expr, $n:literal) => {{ let x = $x;
+        $crate::tile_default!($m BITS x, x, |a, _b| ((a as i32) >> $n) as u32) }};
+    ($m:ident VWIDE8 $p:expr, $flip:expr) => {{
+        let bytes: *const u8 = $p;
+        let mut lanes = $crate::$m!(LANES_OF $flip);
+        let mut i = 0;
+        while i < lanes.len() {
+            // SAFETY: the verb's caller owns two bytes for each lane there.
+            let pair = unsafe { [*bytes.wrapping_add(2 * i), *bytes.wrapping_add(2 * i + 1)] };
+            let words = pair.map(|x| u16::from(x).to_ne_bytes());
+            let words = u32::from_ne_bytes([words[0][0], words[0][1], words[1][0], words[1][1]]);
+            lanes[i] = f32::from_bits(f32::to_bits(lanes[i]) ^ words);
+            i += 1;
+        }
+        let p = lanes.as_ptr();
+        $crate::$m!(VLOAD p, 0) }};
     ($m:ident VSETU $n:expr) => { $crate::$m!(VSET f32::from_bits($n)) };
     ($m:ident BITS $a:expr, $b:expr, $f:expr) => {{
         let (a, b) = ($crate::$m!(LANES_OF $a), $crate::$m!(LANES_OF $b));

@@ -184,6 +184,12 @@ macro_rules! tile_avx512_i8 {
                 $crate::arch::_mm512_castps_si512($a), $crate::arch::_mm512_castps_si512($b)));
         unsafe { core::arch::asm!("/* {0} */", inout(zmm_reg) c, options(nomem, nostack, preserves_flags)) };
         $crate::arch::_mm512_castsi512_ps(c) }};
+    (VSUB16 $a:expr, $b:expr) => { $crate::arch::_mm512_castsi512_ps($crate::arch::_mm512_sub_epi16(
+        $crate::arch::_mm512_castps_si512($a), $crate::arch::_mm512_castps_si512($b))) };
+    // SAFETY: the verb's caller owns 32 bytes there.
+    (VWIDE8 $p:expr, $flip:expr) => { $crate::arch::_mm512_castsi512_ps($crate::arch::_mm512_xor_si512(
+        $crate::arch::_mm512_castps_si512($flip),
+        $crate::arch::_mm512_cvtepu8_epi16(unsafe { $crate::arch::_mm256_loadu_si256($p.cast()) }))) };
     (COMPUTE $($verb:tt)*) => { $crate::tile_default!(tile_avx512_i8 COMPUTE $($verb)*) };
     ($($verb:tt)*) => { $crate::tile_avx512_f32!($($verb)*) };
 }

@@ -178,6 +178,20 @@ macro_rules! tile_neon_i8 {
         };
         let x = $crate::arch::vmovn_high_s16($crate::arch::vmovn_s16(half($t[0], $t[1])), half($t[2], $t[3]));
         unsafe { $crate::arch::vst1q_s8($p.cast(), x) } }};
+    (VADD16 $a:expr, $b:expr) => { $crate::arch::vreinterpretq_f32_s16($crate::arch::vaddq_s16(
+        $crate::arch::vreinterpretq_s16_f32($a), $crate::arch::vreinterpretq_s16_f32($b))) };
+    (VSUB16 $a:expr, $b:expr) => { $crate::arch::vreinterpretq_f32_s16($crate::arch::vsubq_s16(
+        $crate::arch::vreinterpretq_s16_f32($a), $crate::arch::vreinterpretq_s16_f32($b))) };
+    (VIADD $a:expr, $b:expr) => { $crate::arch::vreinterpretq_f32_s32($crate::arch::vaddq_s32(
+        $crate::arch::vreinterpretq_s32_f32($a), $crate::arch::vreinterpretq_s32_f32($b))) };
+    (VISUB $a:expr, $b:expr) => { $crate::arch::vreinterpretq_f32_s32($crate::arch::vsubq_s32(
+        $crate::arch::vreinterpretq_s32_f32($a), $crate::arch::vreinterpretq_s32_f32($b))) };
+    (VISHR $x:expr, $n:literal) => { $crate::arch::vreinterpretq_f32_s32($crate::arch::vshrq_n_s32::<$n>(
+        $crate::arch::vreinterpretq_s32_f32($x))) };
+    // SAFETY: the verb's caller owns 8 bytes there.
+    (VWIDE8 $p:expr, $flip:expr) => { $crate::arch::vreinterpretq_f32_u16($crate::arch::veorq_u16(
+        $crate::arch::vreinterpretq_u16_f32($flip),
+        $crate::arch::vmovl_u8(unsafe { $crate::arch::vld1_u8($p) }))) };
     (COMPUTE $($verb:tt)*) => { $crate::tile_neon_f32!(COMPUTE_OF tile_neon_i8 $($verb)*) };
     ($($verb:tt)*) => { $crate::tile_neon_f32!($($verb)*) };
 }

@@ -99,6 +99,14 @@ macro_rules! tile_wasm_f32 {
 #[macro_export]
 macro_rules! tile_wasm_i8 {
     (VFMA $a:expr, $b:expr, $c:expr) => { $crate::arch::i32x4_add($crate::arch::i32x4_dot_i16x8($a, $b), $c) };
+    (VADD16 $a:expr, $b:expr) => { $crate::arch::i16x8_add($a, $b) };
+    (VSUB16 $a:expr, $b:expr) => { $crate::arch::i16x8_sub($a, $b) };
+    (VIADD $a:expr, $b:expr) => { $crate::arch::i32x4_add($a, $b) };
+    (VISUB $a:expr, $b:expr) => { $crate::arch::i32x4_sub($a, $b) };
+    (VISHR $x:expr, $n:literal) => { $crate::arch::i32x4_shr($x, $n) };
+    // SAFETY: the verb's caller owns 8 bytes there.
+    (VWIDE8 $p:expr, $flip:expr) => { $crate::arch::v128_xor($flip,
+        unsafe { $crate::arch::u16x8_load_extend_u8x8($p) }) };
     (COMPUTE $($verb:tt)*) => { $crate::tile_default!(tile_wasm_i8 COMPUTE $($verb)*) };
     ($($verb:tt)*) => { $crate::tile_wasm_f32!($($verb)*) };
 }

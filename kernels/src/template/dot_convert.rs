@@ -70,6 +70,8 @@ pub(crate) fn pack_words(
 ) {
     let bits = 32 / row.word.group();
     let mask = u32::MAX >> (32 - bits);
+    // Whether a word's elements lie in it and its group is two.
+    let plain = bits == 16 && !row.word.in_halves();
     let mut filled = 0;
     for (i, (first, parts)) in words.enumerate() {
         let dst = &mut dst[i / side * side * width..][..side * width];
@@ -83,6 +85,12 @@ pub(crate) fn pack_words(
                 let x = [0, 1, 2, 3].map(|part| element(at + part * part_step, n));
                 sum(n, x[0] + x[1] + x[2] + x[3]);
                 dst[n * side + i % side] = i32::from_ne_bytes(x.map(|x| x as u8));
+                continue;
+            }
+            if plain && parts == 2 {
+                let x = [0, 1].map(|part| element(at + part * part_step, n));
+                sum(n, x[0] + x[1]);
+                dst[n * side + i % side] = i32::from_le(x[0] & 0xffff | x[1] << 16);
                 continue;
             }
             for part in 0..parts {

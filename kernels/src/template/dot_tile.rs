@@ -134,7 +134,7 @@ macro_rules! dot_row {
                 use super::*;
                 $(dot_kernel! { [<tile_ $w x $v>], $tile, $feat, $word, $w, $v, $u })*
                 dot_rare! { $tile, $feat, $word }
-                dot_words! { $feat $word }
+                dot_words! { $tile $feat $word }
                 pub(super) const ROW: DotRow = DotRow {
                     lanes: $lanes,
                     word: Word::$word,
@@ -155,15 +155,35 @@ macro_rules! dot_row {
 }
 
 macro_rules! dot_words {
-    ([$($f:tt)*] $word:ident) => {
+    ($tile:ident [$($f:tt)*] $word:ident) => {
         $(#[target_feature(enable = $f)])*
         unsafe fn to_words(from: Dtype, src: *const u8, dst: *mut f32, n: usize, sum: bool) -> i32 {
-            // SAFETY: the caller's duties are those of this call.
-            unsafe { convert(from, Word::$word, src, dst, n) };
+            let done = dot_words!(@ $word $tile from, src, dst, n);
+            // SAFETY: the caller's duties are those of this call, and whole words are done.
+            unsafe {
+                let dst = dst.add(done / Word::$word.group());
+                convert(from, Word::$word, src.add(done), dst, n - done);
+            }
             // SAFETY: `src` is readable for `n` elements.
             if sum { unsafe { row_sum(from, Word::$word, src, n) } } else { 0 }
         }
     };
+    (@ S16x2 $($rest:tt)*) => { dot_words!(@ wide $($rest)*) };
+    (@ S16x2Halves $($rest:tt)*) => { dot_words!(@ wide $($rest)*) };
+    // Vector by vector, even where compilers are asked for small code and leave loops as they are. Bytes with a sign
+    // are those without one less 128 when their first bit is flipped.
+    (@ wide $tile:ident $from:ident, $src:ident, $dst:ident, $n:ident) => {{
+        use tilewright_intrinsics::$tile as tile;
+        const BYTES: usize = 2 * tile!(LANES);
+        let sign = tile!(VSET f32::from_bits(if $from == Dtype::I8 { 0x0080_0080 } else { 0 }));
+        let whole = $n / BYTES;
+        for i in 0..whole {
+            let words = tile!(VWIDE8 $src.wrapping_add(i * BYTES), sign);
+            tile!(VSTORE $dst, i, tile!(VSUB16 words, sign));
+        }
+        whole * BYTES
+    }};
+    (@ $word:ident $($rest:tt)*) => { 0 };
 }
 
 macro_rules! dot_kernel {

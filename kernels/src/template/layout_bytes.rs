@@ -7,11 +7,9 @@
 use crate::error::{check_len, checked_len};
 use crate::{C_BLOCK, KernelError};
 use core::ops::Range;
+use tilewright_intrinsics::each;
 
 const OP: &str = "layout of bytes";
-
-/// Pixels that are transposed at a time: their blocks stay in the first-level cache.
-const PIXELS: usize = 256;
 
 /// What becomes what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,65 +145,53 @@ fn interleave(x: &[u8], y: &mut [u8], c: usize, space: usize) {
     if space == 0 {
         return;
     }
-    for (lane, row) in x.chunks_exact(space).enumerate() {
-        for (v, pixel) in row.iter().zip(y.chunks_exact_mut(c)) {
-            pixel[lane] = *v;
-        }
-    }
+    transpose_bytes(c, x, space, y, c);
 }
 
 /// Up to 16 channels of `space` pixels to one block.
 fn block_channels(x: &[u8], y: &mut [u8], space: usize) {
-    for (at, y) in (0..space).step_by(PIXELS).zip(y.chunks_mut(PIXELS * C_BLOCK)) {
-        if x.len() < C_BLOCK * space {
-            y.fill(0);
-        }
-        for (lane, row) in x.chunks_exact(space).enumerate() {
-            let row = &row[at..(at + PIXELS).min(space)];
-            for (v, pixel) in row.iter().zip(y.chunks_exact_mut(C_BLOCK)) {
-                pixel[lane] = *v;
-            }
-        }
+    if x.is_empty() {
+        return;
     }
+    let channels = x.len() / space;
+    if channels < C_BLOCK {
+        y.fill(0);
+    }
+    transpose_bytes(channels, x, space, y, C_BLOCK);
 }
 
 /// One block to up to 16 channels of `space` pixels.
 fn unblock_channels(x: &[u8], y: &mut [u8], space: usize) {
-    for (at, x) in (0..space).step_by(PIXELS).zip(x.chunks(PIXELS * C_BLOCK)) {
-        for (lane, row) in y.chunks_exact_mut(space).enumerate() {
-            let row = &mut row[at..(at + PIXELS).min(space)];
-            for (v, pixel) in row.iter_mut().zip(x.chunks_exact(C_BLOCK)) {
-                *v = pixel[lane];
-            }
-        }
+    if !y.is_empty() {
+        transpose_bytes(space, x, C_BLOCK, y, space);
     }
 }
 
-/// Copies rows of `row` bytes, which in the source are columns: a row's bytes are `step` apart,
-/// rows are neighbours. Rows are whole in `dst`, and `src` reaches as far.
+/// Copies rows of `row` bytes, which in the source are columns: a row's bytes are `step` apart, rows are neighbours. In
+/// `dst`, which ends with the last of them or before the next, rows are `apart` bytes apart, and `src` reaches as far.
 ///
 /// # Panics
 ///
-/// For rows of no bytes, and where `src` ends before.
-pub fn transpose_bytes(row: usize, src: &[u8], step: usize, dst: &mut [u8]) {
-    let rows = dst.len() / row;
+/// Where `src` ends before.
+pub fn transpose_bytes(row: usize, src: &[u8], step: usize, dst: &mut [u8], apart: usize) {
+    let rows = dst.len().div_ceil(apart);
     let mut first = 0;
     for size in [8, 4, 1] {
         while rows - first >= size {
             let mut at = 0;
             while at < row {
-                let (src, dst) = (&src[first + at * step..], &mut dst[first * row + at..]);
+                let (src, dst) = (&src[first + at * step..], &mut dst[first * apart + at..]);
                 at += match (size, row - at) {
-                    (8, 8..) => turn_block(8, src, step, dst, row),
+                    (8, 8..) => turn_block(8, src, step, dst, apart),
                     (4.., 4..) => {
                         let second = if size == 8 { &[0, 4][..] } else { &[0] };
                         for &k in second {
-                            turn_block(4, &src[k..], step, &mut dst[k * row..], row);
+                            turn_block(4, &src[k..], step, &mut dst[k * apart..], apart);
                         }
                         4
                     }
                     _ => {
-                        (0..size).for_each(|k| dst[k * row] = src[k]);
+                        (0..size).for_each(|k| dst[k * apart] = src[k]);
                         1
                     }
                 };
@@ -215,42 +201,45 @@ pub fn transpose_bytes(row: usize, src: &[u8], step: usize, dst: &mut [u8]) {
     }
 }
 
-/// Transposes a block: `n` columns, 8 or 4, of as many bytes become as many rows. Gives `n`.
+/// Transposes a block: `n` columns, 8 or 4, of as many bytes become as many rows. Gives `n`. Inlined, as the number is a
+/// constant there.
+#[inline(always)]
 fn turn_block(n: usize, src: &[u8], step: usize, dst: &mut [u8], row: usize) -> usize {
     const INSIDE: &str = "columns have as many bytes";
     let mut words = [0u64; 8];
-    for (k, word) in words.iter_mut().enumerate().take(n) {
+    each!(k in 8 { if k < n {
         let src = &src[k * step..];
-        *word = match n {
+        words[k] = match n {
             8 => u64::from_le_bytes(*src.first_chunk().expect(INSIDE)),
             _ => u32::from_le_bytes(*src.first_chunk().expect(INSIDE)).into(),
         };
-    }
-    for (k, word) in transposed_words(words).into_iter().enumerate().take(n) {
-        let (dst, bytes) = (&mut dst[k * row..], word.to_le_bytes());
+    } });
+    transpose_words(&mut words);
+    each!(k in 8 { if k < n {
+        let (dst, bytes) = (&mut dst[k * row..], words[k].to_le_bytes());
         match n {
             8 => dst[..8].copy_from_slice(&bytes),
             _ => dst[..4].copy_from_slice(&bytes[..4]),
         }
-    }
+    } });
     n
 }
 
 /// Byte `k` of word `i` becomes byte `i` of word `k`, by exchanging halves of ever smaller squares.
 #[inline(always)]
-fn transposed_words(mut w: [u64; 8]) -> [u64; 8] {
-    for (apart, bits, low) in [
-        (4, 32, 0x0000_0000_ffff_ffffu64),
-        (2, 16, 0x0000_ffff_0000_ffff),
-        (1, 8, 0x00ff_00ff_00ff_00ff),
-    ] {
-        for i in (0..8).filter(|i| i & apart == 0) {
-            let differ = ((w[i] >> bits) ^ w[i + apart]) & low;
-            w[i + apart] ^= differ;
-            w[i] ^= differ << bits;
-        }
+fn transpose_words(w: &mut [u64; 8]) {
+    macro_rules! exchange {
+        ($apart:literal, $low:literal) => {
+            each!(i in 8 { if i & $apart == 0 {
+                let differ = ((w[i] >> (8 * $apart)) ^ w[i | $apart]) & $low;
+                w[i | $apart] ^= differ;
+                w[i] ^= differ << (8 * $apart);
+            } });
+        };
     }
-    w
+    exchange!(4, 0x0000_0000_ffff_ffff);
+    exchange!(2, 0x0000_ffff_0000_ffff);
+    exchange!(1, 0x00ff_00ff_00ff_00ff);
 }
 
 #[cfg(test)]

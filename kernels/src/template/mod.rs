@@ -156,6 +156,7 @@ mod rope_tests;
 #[cfg(any(feature = "alloc", test))]
 pub mod separable;
 pub mod softmax;
+pub mod strided;
 pub mod taps;
 pub mod unary;
 mod unary_list;

@@ -4,7 +4,7 @@
 //!
 //! A byte less its zero point has 9 bits with its sign, transformed 11; a weight transformed has 12 or 13.
 //! They fit the words of instruction sets that multiply pairs of `i16`, which so save five of nine
-//! products. Each is one loop over the lanes of a block, which the compiler turns into vectors.
+//! products.
 
 use super::dot_tile::row as dot_row;
 use crate::{C_BLOCK, Dtype, Isa, KernelInfo};
@@ -53,18 +53,24 @@ pub(crate) struct Transforms {
 /// `B' d` for four numbers.
 #[allow(unused_macros, reason = "there are builds without instruction sets that need it")]
 macro_rules! data {
-    ($d:expr) => {{
+    ($tile:ident $d:expr) => {{
         let [d0, d1, d2, d3] = $d;
-        [d0 - d2, d2 + d1, d2 - d1, d3 - d1]
+        [
+            $tile!(VSUB16 d0, d2), $tile!(VADD16 d2, d1),
+            $tile!(VSUB16 d2, d1), $tile!(VSUB16 d3, d1),
+        ]
     }};
 }
 
 /// `A' m` for four numbers, modulo 2^32: only the sums of all are known to have room.
 #[allow(unused_macros, reason = "there are builds without instruction sets that need it")]
 macro_rules! inverse {
-    ($m:expr) => {{
-        let [m0, m1, m2, m3]: [i32; 4] = $m;
-        [m0.wrapping_add(m1).wrapping_add(m2), m1.wrapping_sub(m2).wrapping_add(m3)]
+    ($tile:ident $m:expr) => {{
+        let [m0, m1, m2, m3] = $m;
+        [
+            $tile!(VIADD $tile!(VIADD m0, m1), m2),
+            $tile!(VIADD $tile!(VISUB m1, m2), m3),
+        ]
     }};
 }
 
@@ -87,13 +93,15 @@ macro_rules! transforms {
     // A block of halves is 32 bytes: those of the base, whose vectors are as long, do as well.
     ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes 16, $($rest:tt)*) => {};
     ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $lanes:tt, word S16x2,
-     $($rest:tt)*) => { transforms! { @ $id $isa $isa_name $feat $lanes } };
+     $($rest:tt)*) => { transforms! { @ $id $tile $isa $isa_name $feat $lanes } };
     ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $lanes:tt,
-     word S16x2Halves, $($rest:tt)*) => { transforms! { @ $id $isa $isa_name $feat $lanes } };
-    (@ $id:ident $isa:ident $isa_name:ident [$($f:tt)*] $lanes:tt) => {
+     word S16x2Halves, $($rest:tt)*) => { transforms! { @ $id $tile $isa $isa_name $feat $lanes } };
+    (@ $id:ident $tile:ident $isa:ident $isa_name:ident [$($f:tt)*] $lanes:tt) => {
         mod $id {
             use super::*;
-            use tilewright_intrinsics::each;
+            use tilewright_intrinsics::{$tile as tile, each};
+
+            const LANES: usize = tile!(LANES);
 
             pub(super) const TRANSFORMS: Transforms = Transforms {
                 info: KernelInfo {
@@ -106,24 +114,27 @@ macro_rules! transforms {
 
             $(#[target_feature(enable = $f)])*
             unsafe fn input(x: *const u8, row: usize, flip: u8, zero: i16, v: *mut i16, step: usize) {
-                // SAFETY: the caller's rows.
-                let x = [0, 1, 2, 3].map(|i| unsafe { &*x.add(i * row).cast::<[u8; EDGE * C_BLOCK]>() });
-                let mut out = [[0i16; C_BLOCK]; POSITIONS];
-                for lane in 0..C_BLOCK {
-                    let mut w = [[0i16; EDGE]; EDGE];
+                let both = |x: u16| tile!(VSET f32::from_bits(u32::from(x) << 16 | u32::from(x)));
+                let (flip, zero) = (both(flip.into()), both(zero as u16));
+                for part in 0..C_BLOCK / (2 * LANES) {
+                    let x = x.wrapping_add(part * 2 * LANES);
+                    let mut w = tile!(ZEROS [[tile!(VTYPE); EDGE]; EDGE]);
                     each!(j in 4 {
-                        let at = j * C_BLOCK + lane;
-                        let d = data!(x.map(|x| i16::from(x[at] ^ flip) - zero));
+                        let mut d = tile!(ZEROS [tile!(VTYPE); EDGE]);
+                        each!(i in 4 {
+                            let bytes = x.wrapping_add(i * row + j * C_BLOCK);
+                            d[i] = tile!(VSUB16 tile!(VWIDE8 bytes, flip), zero);
+                        });
+                        let d = data!(tile d);
                         each!(i in 4 { w[i][j] = d[i]; });
                     });
                     each!(i in 4 {
-                        let d = data!(w[i]);
-                        each!(j in 4 { out[i * EDGE + j][lane] = d[j]; });
+                        let d = data!(tile w[i]);
+                        each!(j in 4 {
+                            let v = v.wrapping_add((i * EDGE + j) * step).cast::<f32>();
+                            tile!(VSTORE v, part, d[j]);
+                        });
                     });
-                }
-                for (position, from) in out.iter().enumerate() {
-                    // SAFETY: the caller's elements of this position, which overlap no local array.
-                    unsafe { v.add(position * step).copy_from_nonoverlapping(from.as_ptr(), C_BLOCK) };
                 }
             }
 
@@ -131,19 +142,25 @@ macro_rules! transforms {
             unsafe fn output(
                 m: *const i32, step: usize, bias: &[i32; C_BLOCK], sums: &mut [[i32; C_BLOCK]; OUTPUTS],
             ) {
-                let mut all = [core::ptr::null::<[i32; C_BLOCK]>(); POSITIONS];
-                each!(i in 16 { all[i] = m.wrapping_add(i * step).cast(); });
-                // SAFETY: the caller's products of each position.
-                let m = all.map(|m| unsafe { &*m });
-                for lane in 0..C_BLOCK {
-                    let mut w = [[0i32; EDGE]; 2];
+                let (bias, sums) = (bias.as_ptr().cast::<f32>(), sums.as_mut_ptr().cast::<f32>());
+                for part in 0..C_BLOCK / LANES {
+                    let mut w = tile!(ZEROS [[tile!(VTYPE); EDGE]; 2]);
                     each!(j in 4 {
-                        let d = inverse!([0, 1, 2, 3].map(|i| m[i * EDGE + j][lane]));
+                        let mut d = tile!(ZEROS [tile!(VTYPE); EDGE]);
+                        each!(i in 4 {
+                            let m = m.wrapping_add((i * EDGE + j) * step).cast::<f32>();
+                            d[i] = tile!(VLOAD m, part);
+                        });
+                        let d = inverse!(tile d);
                         each!(i in 2 { w[i][j] = d[i]; });
                     });
                     each!(i in 2 {
-                        let d = inverse!(w[i]);
-                        each!(j in 2 { sums[i * 2 + j][lane] = (d[j] >> 2).wrapping_add(bias[lane]); });
+                        let d = inverse!(tile w[i]);
+                        each!(j in 2 {
+                            let sum = tile!(VIADD tile!(VISHR d[j], 2), tile!(VLOAD bias, part));
+                            let to = sums.wrapping_add((i * 2 + j) * C_BLOCK);
+                            tile!(VSTORE to, part, sum);
+                        });
                     });
                 }
             }

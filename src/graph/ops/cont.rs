@@ -3,7 +3,7 @@
 use core::ops::Range;
 
 use tilewright_kernels::template::layout::{LayoutOp, LayoutParams, LayoutPlan};
-use tilewright_kernels::template::layout_bytes::transpose_bytes;
+use tilewright_kernels::template::strided::copy_strided;
 
 use super::plan_step::PlanStep;
 use super::{Operator, expect_operands};
@@ -134,56 +134,7 @@ impl StridedCopy {
             element if element == self.step => (self.row * element, 1),
             element => (element, self.row),
         };
-        match size {
-            1 if MORE => gather(1, row, src, apart, dst),
-            2 if MORE => gather(2, row, src, apart, dst),
-            4 if MORE => gather(4, row, src, apart, dst),
-            8 if MORE => gather(8, row, src, apart, dst),
-            _ => gather(size, row, src, apart, dst),
-        }
-    }
-}
-
-/// Whether this build has loops of their own for elements of usual sizes.
-const MORE: bool = cfg!(feature = "ops-more");
-
-/// What is written of a block before its lines are gone through once more.
-const TILE_BYTES: usize = 16 << 10;
-
-/// Copies rows of `row` elements of `size` bytes: in the source rows are `across` bytes apart, and elements `step`.
-/// Inlined, as the size is a constant where it is called.
-#[inline(always)]
-fn gather(size: usize, row: usize, src: &[u8], [across, step]: [usize; 2], dst: &mut [u8]) {
-    let bytes = size * row;
-    if step == 0 && row > 1 {
-        for (j, line) in dst.chunks_exact_mut(bytes).enumerate() {
-            let element = &src[j * across..][..size];
-            line.chunks_exact_mut(size).for_each(|out| out.copy_from_slice(element));
-        }
-        return;
-    }
-    if MORE && size == 1 && across == 1 && row >= 4 && dst.len() >= 4 * row {
-        return transpose_bytes(row, src, step, dst);
-    }
-    // The longer loop inside, as rows of channels that become pixels have few elements; over lines that stay in the
-    // first-level cache.
-    let lines = if MORE { (TILE_BYTES / bytes).min(dst.len() / bytes) } else { 0 };
-    if (2..lines).contains(&row) {
-        for (tile, dst) in dst.chunks_mut(lines * bytes).enumerate() {
-            let src = &src[tile * lines * across..];
-            for i in 0..row {
-                for (j, line) in dst.chunks_exact_mut(bytes).enumerate() {
-                    let at = j * across + i * step;
-                    line[i * size..][..size].copy_from_slice(&src[at..][..size]);
-                }
-            }
-        }
-        return;
-    }
-    for (j, line) in dst.chunks_exact_mut(bytes).enumerate() {
-        for (i, out) in line.chunks_exact_mut(size).enumerate() {
-            out.copy_from_slice(&src[j * across + i * step..][..size]);
-        }
+        copy_strided(size, row, src, apart, dst);
     }
 }
 

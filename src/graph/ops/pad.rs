@@ -161,8 +161,11 @@ impl Step for Run {
                     core::slice::from_raw_parts(src[1], self.size),
                 )
             };
-            let fill = |part: &mut [u8]| {
-                part.chunks_exact_mut(self.size).for_each(|y| y.copy_from_slice(value));
+            let alike = value.windows(2).all(|pair| pair[0] == pair[1]);
+            let fill = |part: &mut [u8]| match value.first() {
+                // As zeros are, of any size.
+                Some(byte) if alike => part.fill(*byte),
+                _ => part.chunks_exact_mut(self.size).for_each(|y| y.copy_from_slice(value)),
             };
             let Some(from) = self.source(unit) else {
                 fill(to);
