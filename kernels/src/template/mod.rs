@@ -150,6 +150,7 @@ pub(crate) mod qwinograd_tile;
 pub mod reduce;
 #[cfg(test)]
 mod reduce_tests;
+pub mod resample;
 pub mod rope;
 #[cfg(test)]
 mod rope_tests;

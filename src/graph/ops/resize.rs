@@ -2,8 +2,10 @@
 
 use core::fmt;
 use core::hash::{Hash, Hasher};
-use core::ops::{AddAssign, Mul, Range};
+use core::ops::{Add, Mul, Range};
 use std::hash::DefaultHasher;
+
+use tilewright_kernels::template::resample::{Resample, Sums};
 
 use super::concat::stored_dims;
 use super::{LayoutRule, Operator, RuleCx, expect_operands};
@@ -33,32 +35,25 @@ impl Resize {
     /// One element of the result: a weighted sum of runs of `x` as long as `y`.
     fn sum<T>(&self, (index, weight): (&[u32], &[f32]), x: &[T], y: &mut [T])
     where
-        T: From<f32> + Copy + AddAssign + Mul<Output = T>,
+        T: From<f32> + Copy + Add<Output = T> + Mul<Output = T>,
     {
         if index[0] == u32::MAX {
             y.fill(self.fill.into());
             return;
         }
         let len = y.len();
-        let row = |i: u32| &x[i as usize * len..][..len];
-        // Two are what all networks but few have; one pass is as much faster as memory is slow.
-        if let (&[a, b], &[u, v]) = (index, weight) {
-            for ((y, &a), &b) in y.iter_mut().zip(row(a)).zip(row(b)) {
-                *y = T::from(u) * a;
-                *y += T::from(v) * b;
+        for (t, (&i, &w)) in index.iter().zip(weight).enumerate() {
+            for (y, &x) in y.iter_mut().zip(&x[i as usize * len..][..len]) {
+                let part = T::from(w) * x;
+                *y = if t == 0 { part } else { *y + part };
             }
-            return;
-        }
-        y.fill(0.0.into());
-        for (&i, &w) in index.iter().zip(weight) {
-            y.iter_mut().zip(row(i)).for_each(|(y, &x)| *y += T::from(w) * x);
         }
     }
 
     /// The reference on one type.
     fn eval_as<T>(&self, dims: &[usize], x: &[T], y: &mut [T])
     where
-        T: From<f32> + Copy + AddAssign + Mul<Output = T>,
+        T: From<f32> + Copy + Add<Output = T> + Mul<Output = T>,
     {
         let inner: usize = dims[self.axis + 1..].iter().product();
         let plane = dims[self.axis] * inner;
@@ -71,21 +66,6 @@ impl Resize {
             for (row, y) in self.rows().zip(y.chunks_exact_mut(inner)) {
                 self.sum(row, x, y);
             }
-        }
-    }
-
-    /// As [`Resize::sum`] for each element from `first` on, of single elements in place of runs: a call for
-    /// each takes longer than its sum. `N` are the taps if it is not 0.
-    fn sums<const N: usize>(&self, first: usize, x: &[f32], y: &mut [f32]) {
-        let taps = if N == 0 { self.taps } else { N };
-        let index = self.index[first * taps..].chunks_exact(taps);
-        let weight = self.weight[first * taps..].chunks_exact(taps);
-        for ((y, index), weight) in y.iter_mut().zip(index).zip(weight) {
-            *y = if index[0] == u32::MAX {
-                self.fill
-            } else {
-                index.iter().zip(weight).fold(0.0, |sum, (&i, w)| sum + w * x[i as usize])
-            };
         }
     }
 
@@ -165,6 +145,7 @@ impl Operator for Resize {
         let dims = stored_dims(&cx.src[0]);
         Ok(Some(Box::new(Run {
             op: self.clone(),
+            kernels: Resample::new(cx.isa)?,
             outer: dims[..self.axis].iter().product(),
             extent: dims[self.axis],
             inner: dims[self.axis + 1..].iter().product(),
@@ -184,6 +165,7 @@ impl Operator for Resize {
 /// A unit is one element of the resampled axis in one outer position.
 struct Run {
     op: Resize,
+    kernels: Resample,
     outer: usize,
     extent: usize,
     inner: usize,
@@ -191,7 +173,7 @@ struct Run {
 
 impl Step for Run {
     fn kernel(&self) -> String {
-        format!("resize_f32_{}", self.op.taps)
+        self.kernels.kernel_name(self.inner).to_owned()
     }
 
     fn units(&self) -> usize {
@@ -206,42 +188,25 @@ impl Step for Run {
         _scratch: *mut u8,
         units: Range<usize>,
     ) -> Result<(), GraphError> {
-        let (count, taps, inner) = (self.op.index.len() / self.op.taps, self.op.taps, self.inner);
-        let plane = self.extent * inner;
-        if inner == 1 {
-            let mut unit = units.start;
-            while unit < units.end {
-                let (outer, first) = (unit / count, unit % count);
-                let many = (count - first).min(units.end - unit);
-                // SAFETY: as below, of `many` units.
-                let (x, y) = unsafe {
-                    (
-                        core::slice::from_raw_parts(src[0].cast::<f32>().add(outer * plane), plane),
-                        core::slice::from_raw_parts_mut(dst.cast::<f32>().add(unit), many),
-                    )
-                };
-                match taps {
-                    1 => self.op.sums::<1>(first, x, y),
-                    2 => self.op.sums::<2>(first, x, y),
-                    4 => self.op.sums::<4>(first, x, y),
-                    _ => self.op.sums::<0>(first, x, y),
-                }
-                unit += many;
-            }
-            return Ok(());
-        }
-        for unit in units {
-            let (outer, at) = (unit / count, unit % count * taps);
+        let (taps, inner) = (self.op.taps, self.inner);
+        let (count, plane) = (self.op.index.len() / taps, self.extent * inner);
+        let mut unit = units.start;
+        while unit < units.end {
+            let (outer, first) = (unit / count, unit % count);
+            let many = (count - first).min(units.end - unit);
             // SAFETY: the operand has `outer` planes of f32; the result has one run of `inner` per
-            // unit, which is this call's alone; buffers are aligned for f32.
+            // unit, and these are this call's alone; buffers are aligned for f32.
             let (x, y) = unsafe {
+                let y = dst.cast::<f32>().add(unit * inner);
                 (
                     core::slice::from_raw_parts(src[0].cast::<f32>().add(outer * plane), plane),
-                    core::slice::from_raw_parts_mut(dst.cast::<f32>().add(unit * inner), inner),
+                    core::slice::from_raw_parts_mut(y, many * inner),
                 )
             };
-            let table = (&self.op.index[at..at + taps], &self.op.weight[at..at + taps]);
-            self.op.sum(table, x, y);
+            let (index, weight) = (&self.op.index[first * taps..], &self.op.weight[first * taps..]);
+            let fill = self.op.fill;
+            self.kernels.run(&Sums { x, run: inner, taps, index, weight, fill }, y);
+            unit += many;
         }
         Ok(())
     }
@@ -269,7 +234,11 @@ mod tests {
             };
             let x: Vec<f32> = (0..42).map(|i| (i * i % 13) as f32 - 5.5).collect();
             let x = Tensor::from_slice(&[2, 3, 7], &x).unwrap();
-            assert_eq!(as_defined(&op, &[x]), format!("resize_f32_{taps}"));
+            assert_eq!(as_defined(&op, &[x]), "resize_f32_1");
+            // Runs, and some for each of three threads.
+            let x: Vec<f32> = (0..7 * 37).map(|i| (i * i % 13) as f32 - 5.5).collect();
+            let x = Tensor::from_slice(&[1, 1, 7, 37], &x).unwrap();
+            assert!(as_defined(&op, &[x]).starts_with("resize_f32_"));
         }
     }
 
