@@ -185,9 +185,6 @@ macro_rules! tile_avx2_i8 {
                 $crate::arch::_mm256_castps_si256($a), $crate::arch::_mm256_castps_si256($b)));
         unsafe { core::arch::asm!("/* {0} */", inout(ymm_reg) c, options(nomem, nostack, preserves_flags)) };
         $crate::arch::_mm256_castsi256_ps(c) }};
-    // SAFETY (2 memory arms): the verb's caller owns 16 bytes there.
-    (VWIDE8 $p:expr, $flip:expr) => { $crate::arch::_mm256_xor_ps($flip, $crate::arch::_mm256_castsi256_ps(
-        $crate::arch::_mm256_cvtepu8_epi16(unsafe { $crate::arch::_mm_loadu_si128($p.cast()) }))) };
     (VADD16 $a:expr, $b:expr) => { $crate::arch::_mm256_castsi256_ps($crate::arch::_mm256_add_epi16(
         $crate::arch::_mm256_castps_si256($a), $crate::arch::_mm256_castps_si256($b))) };
     (VSUB16 $a:expr, $b:expr) => { $crate::arch::_mm256_castsi256_ps($crate::arch::_mm256_sub_epi16(
@@ -198,6 +195,9 @@ macro_rules! tile_avx2_i8 {
         $crate::arch::_mm256_castps_si256($a), $crate::arch::_mm256_castps_si256($b))) };
     (VISHR $x:expr, $n:literal) => { $crate::arch::_mm256_castsi256_ps($crate::arch::_mm256_srai_epi32::<$n>(
         $crate::arch::_mm256_castps_si256($x))) };
+    // SAFETY (2 memory arms): the verb's caller owns 16 bytes there.
+    (VWIDE8 $p:expr, $flip:expr) => { $crate::arch::_mm256_xor_ps($flip, $crate::arch::_mm256_castsi256_ps(
+        $crate::arch::_mm256_cvtepu8_epi16(unsafe { $crate::arch::_mm_loadu_si128($p.cast()) }))) };
     (VZIPPED16 $a:expr, $b:expr) => { $crate::arch::_mm256_castsi256_ps($crate::arch::_mm256_packs_epi32(
         $crate::arch::_mm256_cvtps_epi32($a), $crate::arch::_mm256_cvtps_epi32($b))) };
     (VSTORE_ZIPPED8 $p:expr, $x:expr, $lo:expr, $zero:expr) => {{
