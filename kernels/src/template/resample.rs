@@ -73,9 +73,8 @@ impl Resample {
             "a run for each element"
         );
         match (sums.run, sums.taps) {
-            (1, 1) => sums.each(1, y),
+            // As by linear interpolation.
             (1, 2) => sums.each(2, y),
-            (1, 4) => sums.each(4, y),
             (1, taps) => sums.each(taps, y),
             // SAFETY: the ISA is available.
             _ => unsafe { (self.kernel)(sums, y) },
@@ -102,7 +101,8 @@ macro_rules! resample_row {
             unsafe fn sum(sums: &Sums<'_>, y: &mut [f32]) {
                 const LANES: usize = tile!(LANES);
                 let (n, taps) = (sums.run, sums.taps);
-                let (whole, done, rest) = (n / LANES, n / LANES * LANES, n % LANES);
+                let whole = n / LANES;
+                let (done, rest) = (whole * LANES, n - whole * LANES);
                 let rows = sums.index.chunks_exact(taps).zip(sums.weight.chunks_exact(taps));
                 for ((index, weight), y) in rows.zip(y.chunks_exact_mut(n)) {
                     if index[0] == u32::MAX {
