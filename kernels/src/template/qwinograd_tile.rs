@@ -25,7 +25,7 @@ pub(super) const OUTPUTS: usize = 4;
 /// # Safety
 ///
 /// The CPU has the instructions of the row; the rows are readable, the 16 elements of each position
-/// writable, and they do not overlap.
+/// writable and aligned to words of two, and they do not overlap.
 pub(super) type InputFn =
     unsafe fn(x: *const u8, row: usize, flip: u8, zero: i16, v: *mut i16, step: usize);
 
