@@ -152,21 +152,17 @@ impl Step for Run {
         let last = self.output.len() - 1;
         let (row, len) = (self.output[last] * self.cell, self.input[last] * self.cell);
         let start = self.before[last] * self.cell;
+        // SAFETY: the value is one element.
+        let value = unsafe { core::slice::from_raw_parts(src[1], self.size) };
+        let alike = value.windows(2).all(|pair| pair[0] == pair[1]);
+        let fill = |part: &mut [u8]| match value.first() {
+            // As zeros are, of any size.
+            Some(byte) if alike => part.fill(*byte),
+            _ => part.chunks_exact_mut(self.size).for_each(|y| y.copy_from_slice(value)),
+        };
         for unit in units {
-            // SAFETY: the result has one row per unit, which is this call's alone; the value is
-            // one element.
-            let (to, value) = unsafe {
-                (
-                    core::slice::from_raw_parts_mut(dst.add(unit * row), row),
-                    core::slice::from_raw_parts(src[1], self.size),
-                )
-            };
-            let alike = value.windows(2).all(|pair| pair[0] == pair[1]);
-            let fill = |part: &mut [u8]| match value.first() {
-                // As zeros are, of any size.
-                Some(byte) if alike => part.fill(*byte),
-                _ => part.chunks_exact_mut(self.size).for_each(|y| y.copy_from_slice(value)),
-            };
+            // SAFETY: the result has one row per unit, which is this call's alone.
+            let to = unsafe { core::slice::from_raw_parts_mut(dst.add(unit * row), row) };
             let Some(from) = self.source(unit) else {
                 fill(to);
                 continue;
