@@ -39,8 +39,8 @@
 //! | `VWORDS8 p, m, z, f`, `VHALVES a, b` | rows of 16 words of four unsigned bytes only: lane `c` has bytes `c`, `16 + c`, `32 + c`, `48 + c` at `p`, those of `z` where the mask `m` has no bit for their 4 bytes, which are not touched then; all bits of `f` are flipped; the lower halves of the words of `b` and the upper ones of `a` |
 //! | `VWIDE8 p, f` | rows of words of two 16-bit integers: the `2 * LANES` bytes at `p`, unsigned, with the bits of `f` flipped |
 //! | `VADD16`, `VSUB16`; `VIADD`, `VISUB`, `VISHR x, n` | sums and differences of 16-bit integers; of 32-bit ones, modulo their size, and these divided by `2^n`, downwards |
-//! | `VZIP_LO a, b`, `VZIP_HI a, b` | rows of 8 words of two 16-bit integers only: words of their elements, of the lower and of the upper halves of both quads |
-//! | `VZIPPED16 a, b`, `VSTORE_ZIPPED8 p, x, l, z` | the same rows only: lanes in that order, rounded, as 16-bit integers, -32768 for smaller ones; these, but no less than `l`, plus `z`, as 16 bytes at `p` |
+//! | `VZIP_LO a, b`, `VZIP_HI a, b` | rows of 4 or 8 words of two 16-bit integers only: words of their elements, of the lower and of the upper halves of all quads |
+//! | `VZIPPED16 a, b`, `VSTORE_ZIPPED8 p, x, l, z` | the same rows only: lanes in that order, rounded, as 16-bit integers, -32768 for smaller ones; these, but no less than `l`, plus `z`, as `2 LANES` bytes at `p` |
 //! | `WIDE8 p, f`, `WIDE16 p` | rows of 4 words of two 16-bit integers in halves only: the 16 bytes at `p`, unsigned, with all bits of `f` flipped, as 16-bit integers; 16 of those at `p` |
 //! | `WIDE_MLA t, x, w`, `WIDE_STORE p, t, b, z` | the same rows only: adds the 16 products of those to the four vectors `t`; these, rounded and no less than `b[0]` nor more than `b[1]`, plus `z`, as 16 bytes at `p` |
 //! | `VHIDDEN p` | the pointer `p`, so that what was loaded there is loaded again |

@@ -105,8 +105,19 @@ macro_rules! instruction_sets {
             matmul [[2 4] [3 4] [2 1] [4 1]], row [[1 8] [2 4] [4 1]],
             rest [[1 4] [1 1] [2 1]];
         }
+        /// SSE4.1 with SSSE3.
+        Sse41 = sse41 over Scalar, if all(feature = "sse41", target_arch = "x86_64"), ["sse4.1" "ssse3"] {
+            sse41_f32: tile_sse41_f32, f32, lanes 4, c_vec 4, unroll 4,
+            conv [[1 1 4] [1 2 4] [2 1 4]],
+            matmul [[2 4] [2 1] [4 1]], row [[1 8] [2 4] [4 1]],
+            rest [[1 4] [1 1] [2 1]];
+            sse41_i8: tile_sse41_i8, i8, lanes 4, word S16x2, unroll 4, dot [[1 8] [1 4] [2 4] [1 1] [4 1]];
+            sse41_f16: tile_sse41_f32, f16, lanes 4, word F32x1, unroll 4, dot [[1 8] [1 4] [2 4] [1 1] [4 1]];
+            sse41_block: tile_sse41_block, block, lanes 4, tiles [[1 1] [1 4]], direct [[1 1] [1 4]],
+            floats [[1 1] [1 4] [2 4]], ahead [8192 8192 4096 4096];
+        }
         /// AVX2 with FMA and F16C.
-        Avx2 = avx2 over Scalar, if all(feature = "avx2", target_arch = "x86_64"), ["avx2" "fma" "f16c"] {
+        Avx2 = avx2 over Sse41, if all(feature = "avx2", target_arch = "x86_64"), ["avx2" "fma" "f16c"] {
             avx2_f32: tile_avx2_f32, f32, lanes 8, c_vec 2, unroll 4,
             conv [[1 1 2] [1 2 2] [1 3 2] [1 4 2] [1 5 2] [1 6 2] [4 1 2] [2 2 2] [3 2 2] [2 3 2]],
             matmul [[2 4] [2 2] [3 2] [4 2] [5 2] [6 2] [2 1] [3 1] [4 1] [5 1] [6 1]],

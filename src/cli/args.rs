@@ -21,7 +21,7 @@ Examples:
   tilewright doctor                                what this machine can do
 
 Environment:
-  TILEWRIGHT_ISA=scalar|avx2|avx512|neon|...       use no better instruction set than this one
+  TILEWRIGHT_ISA=scalar|sse41|avx2|avx512|neon|... use no better instruction set than this one
   TILEWRIGHT_TUNE_TABLE=FILE|off                   tuning table to use instead of the user's own
   TILEWRIGHT_OPENCL_DEVICE=NUMBER|NAME             the device, for --backend opencl
   TILEWRIGHT_RKNN_LIB=FILE                         the NPU's run-time library, for --backend rknn

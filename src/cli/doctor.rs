@@ -116,8 +116,8 @@ fn examine() -> Json {
 /// Why only portable code runs.
 fn no_vectors() -> String {
     if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
-        "this build or this processor has no vector kernels (AVX2 with FMA, AVX-512, NEON); only \
-         portable code runs"
+        "this build or this processor has no vector kernels (SSE4.1, AVX2 with FMA, AVX-512, NEON); \
+         only portable code runs"
             .into()
     } else {
         "there are no vector kernels for this architecture yet; only portable code runs".into()

@@ -9,7 +9,7 @@ use crate::legs::{self, LEGS};
 use crate::{asm, cargo, finish, tidy};
 
 /// Combinations of features that must build: package, features.
-const FEATURES: [(&str, &str); 22] = [
+const FEATURES: [(&str, &str); 23] = [
     ("tilewright-intrinsics", ""),
     ("tilewright-kernels", ""),
     ("tilewright-kernels", "alloc"),
@@ -17,6 +17,7 @@ const FEATURES: [(&str, &str); 22] = [
     ("tilewright-c-kernels", ""),
     ("tilewright-c-kernels", "alloc"),
     ("tilewright", ""),
+    ("tilewright", "sse41"),
     ("tilewright", "avx2"),
     ("tilewright", "avx512"),
     ("tilewright", "neon"),

@@ -12,6 +12,10 @@ use crate::{asm, cargo, finish, frames, target_dir};
 const FOLDER: &str = "target/dist";
 /// Has the linker keep one of several functions that are the same.
 const FOLD: &str = "-Clink-arg=-Wl,--icf=all";
+/// All that the program has but the kernels of SSE4.1: with half a megabyte of those it would have more than the 6 MiB
+/// that packages keep to.
+const FEATURES: [&str; 3] =
+    ["--no-default-features", "--features", "cli,capi,llm,opencl,rknn,avxvnni,avx512bf16,neonbf16"];
 /// How the program is built.
 const PROFILE: &str = "compact";
 
@@ -30,7 +34,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
     }
     fs::create_dir_all(folder).map_err(|e| format!("{FOLDER}: {e}"))?;
     // With the command that writes them, which packages leave out.
-    program(&["--features", "dist"])?;
+    program(&[&FEATURES[..], &["--features", "dist"]].concat())?;
     let built = target_dir().join(PROFILE).join("tilewright");
     finish(Command::new(&built).args(["dist", FOLDER]))?;
     for (kind, least) in [("man", 12), ("completions", 5)] {
@@ -53,7 +57,7 @@ pub(crate) fn run(args: &[String]) -> Result<(), String> {
         println!("!!! dist: SKIPPED: what the program is made of, for lack of: cargo-cyclonedx");
     }
     asm::run(&[asm::PACKAGED.into()])?;
-    program(&[])?;
+    program(&FEATURES)?;
     let size = fs::metadata(&built).map_err(|e| format!("{}: {e}", built.display()))?.len();
     println!("dist: {}: {:.1} MB", built.display(), size as f64 / 1e6);
     if has_program("cargo-deb", &[]) {

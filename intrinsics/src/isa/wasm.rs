@@ -107,6 +107,20 @@ macro_rules! tile_wasm_i8 {
     // SAFETY: the verb's caller owns 8 bytes there.
     (VWIDE8 $p:expr, $flip:expr) => { $crate::arch::v128_xor($flip,
         unsafe { $crate::arch::u16x8_load_extend_u8x8($p) }) };
+    (VZIPPED16 $a:expr, $b:expr) => { $crate::arch::i16x8_narrow_i32x4(
+        $crate::arch::i32x4_trunc_sat_f32x4($crate::arch::f32x4_nearest($a)),
+        $crate::arch::i32x4_trunc_sat_f32x4($crate::arch::f32x4_nearest($b))) };
+    // SAFETY: the verb's caller owns 8 bytes there.
+    (VSTORE_ZIPPED8 $p:expr, $x:expr, $lo:expr, $zero:expr) => {{
+        let x = $crate::arch::i16x8_add($crate::arch::i16x8_max($x, $lo), $zero);
+        let x = $crate::arch::v128_and(x, $crate::arch::i16x8_splat(0xff));
+        unsafe { $crate::arch::v128_store64_lane::<0>($crate::arch::u8x16_narrow_i16x8(x, x), $p.cast()) } }};
+    (VZIP_LO $a:expr, $b:expr) => { $crate::arch::i16x8_shuffle::<0, 8, 1, 9, 2, 10, 3, 11>($a, $b) };
+    (VZIP_HI $a:expr, $b:expr) => { $crate::arch::i16x8_shuffle::<4, 12, 5, 13, 6, 14, 7, 15>($a, $b) };
+    (VQUADS $p:expr, $far:expr) => {{
+        let (p, _): (*const u8, usize) = ($p, $far);
+        $crate::tile_wasm_f32!(VLOAD p.cast::<f32>(), 0) }};
+    (VHIDDEN $p:expr) => { <$crate::tile_wasm_f32!(STEPS)>::hold_pointer($p) };
     (COMPUTE $($verb:tt)*) => { $crate::tile_default!(tile_wasm_i8 COMPUTE $($verb)*) };
     ($($verb:tt)*) => { $crate::tile_wasm_f32!($($verb)*) };
 }

@@ -42,7 +42,8 @@ pub(crate) use window_kernels;
 
 /// A depthwise microkernel of integers and what it is: its way, taps, width and column stride, and vectors of channels.
 #[cfg(any(
-    all(any(feature = "avx2", feature = "avx512vnni"), target_arch = "x86_64"),
+    all(any(feature = "sse41", feature = "avx2", feature = "avx512vnni"), target_arch = "x86_64"),
+    all(feature = "wasm-simd", target_arch = "wasm32"),
     all(feature = "neon", target_arch = "aarch64")
 ))]
 macro_rules! integer_kernel {
@@ -76,7 +77,8 @@ macro_rules! integer_kernel {
     };
 }
 #[cfg(any(
-    all(any(feature = "avx2", feature = "avx512vnni"), target_arch = "x86_64"),
+    all(any(feature = "sse41", feature = "avx2", feature = "avx512vnni"), target_arch = "x86_64"),
+    all(feature = "wasm-simd", target_arch = "wasm32"),
     all(feature = "neon", target_arch = "aarch64")
 ))]
 pub(crate) use integer_kernel;

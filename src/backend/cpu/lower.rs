@@ -89,6 +89,7 @@ pub(super) fn estimate(isa: Isa, macs: u64, bytes: u64) -> u64 {
     let macs_per_ns = match isa {
         Isa::Scalar => 2,
         Isa::Neon => 12,
+        Isa::Sse41 => 20,
         Isa::Avx2 => 50,
         Isa::Avx512 => 100,
         // Those that add kernels of other types: as what they build on.
