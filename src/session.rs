@@ -163,6 +163,7 @@ impl Session {
             Some(isa) => isa,
             None => Isa::select()?,
         };
+        isa.require()?;
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let (choices, table_problem) = options.tuning.choices();
         let most = || available_memory().map_or(usize::MAX, |free| free / 5 * 4);

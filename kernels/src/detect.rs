@@ -66,6 +66,69 @@ fn detect_dozen() -> bool {
     ways >= 12
 }
 
+/// What the standard library finds out on x86-64.
+#[cfg(all(any(test, not(feature = "std")), target_arch = "x86_64"))]
+mod without_std {
+    use core::arch::x86_64::{__cpuid, __cpuid_count};
+
+    /// The feature, the leaf of `cpuid` and its number, the register (of `eax`, `ebx`, `ecx`) and the bit in it, and the
+    /// registers that the system must save (bits of XCR0). Intel's manual, volume 2, `CPUID`; volume 1, 13.
+    const FEATURES: [(&str, [u32; 4], u64); 10] = [
+        ("ssse3", [1, 0, 2, 9], 0),
+        ("sse4.1", [1, 0, 2, 19], 0),
+        ("fma", [1, 0, 2, 12], 0x6),
+        ("f16c", [1, 0, 2, 29], 0x6),
+        ("avx2", [7, 0, 1, 5], 0x6),
+        ("avxvnni", [7, 1, 0, 4], 0x6),
+        ("avx512f", [7, 0, 1, 16], 0xe6),
+        ("avx512bw", [7, 0, 1, 30], 0xe6),
+        ("avx512vnni", [7, 0, 2, 11], 0xe6),
+        ("avx512bf16", [7, 1, 0, 5], 0xe6),
+    ];
+
+    /// Whether a feature is one of these.
+    #[cfg(test)]
+    pub(super) fn knows(name: &str) -> bool {
+        FEATURES.iter().any(|f| f.0 == name)
+    }
+
+    /// Whether the processor has a feature, and the system lets programs use it. Those of a row of the table of
+    /// instruction sets that are not known here are what the target guarantees, as elsewhere.
+    pub(super) fn has(name: &str) -> bool {
+        let Some((_, [leaf, count, register, bit], saved)) = FEATURES.iter().find(|f| f.0 == name)
+        else {
+            return false;
+        };
+        if cfg!(miri)
+            || __cpuid(0).eax < *leaf
+            || *count > 0 && __cpuid_count(*leaf, 0).eax < *count
+        {
+            return false;
+        }
+        let found = __cpuid_count(*leaf, *count);
+        let found = [found.eax, found.ebx, found.ecx][*register as usize] >> bit & 1 == 1;
+        found && (*saved == 0 || saved_by_the_system() & saved == *saved)
+    }
+
+    /// XCR0, or nothing where there is none.
+    #[allow(unsafe_code)]
+    fn saved_by_the_system() -> u64 {
+        const OSXSAVE: u32 = 1 << 27;
+        if __cpuid(1).ecx & OSXSAVE == 0 {
+            return 0;
+        }
+        let (low, high): (u32, u32);
+        // SAFETY: the system has enabled `xgetbv`, which reads and touches no memory.
+        unsafe {
+            core::arch::asm!(
+                "xgetbv", in("ecx") 0, out("eax") low, out("edx") high,
+                options(nomem, nostack, preserves_flags)
+            );
+        }
+        u64::from(high) << 32 | u64::from(low)
+    }
+}
+
 macro_rules! isa {
     // Whether the CPU has a target feature: asked where that is possible, else what the target
     // guarantees.
@@ -74,11 +137,14 @@ macro_rules! isa {
         let found = std::is_x86_feature_detected!($feature);
         #[cfg(all(feature = "std", target_arch = "aarch64"))]
         let found = std::arch::is_aarch64_feature_detected!($feature);
+        #[cfg(all(not(feature = "std"), target_arch = "x86_64"))]
+        let found = without_std::has($feature);
         // A module with instructions that the engine lacks is not even loaded.
         #[cfg(target_arch = "wasm32")]
         let found = true;
         #[cfg(not(any(
-            all(feature = "std", any(target_arch = "x86_64", target_arch = "aarch64")),
+            target_arch = "x86_64",
+            all(feature = "std", target_arch = "aarch64"),
             target_arch = "wasm32"
         )))]
         let found = cfg!(target_feature = $feature);
@@ -120,6 +186,14 @@ macro_rules! isa {
                     $(Self::$isa => cfg!($cfg),)*
                 };
                 built && !(cfg!(feature = "vector-only") && self == Self::Scalar)
+            }
+
+            /// The target features of its own row.
+            #[cfg(test)]
+            fn features(self) -> &'static [&'static str] {
+                match self {
+                    $(Self::$isa => &[$($feature),*],)*
+                }
             }
 
             /// Whether this CPU has the target features of its own row.
@@ -208,7 +282,7 @@ fn found() -> u32 {
 impl Isa {
     /// Whether this build has kernels for it and this CPU can run them.
     ///
-    /// Without the feature `std` the CPU cannot be asked: then only what the target guarantees is
+    /// Without the feature `std` only x86-64 can be asked: elsewhere only what the target guarantees is
     /// available, and what [`Isa::assume_available`] added.
     pub fn is_available(self) -> bool {
         found() & (1 << self as u32) != 0
@@ -265,7 +339,11 @@ impl Isa {
     }
 
     /// An error unless it is available: what makes running its kernels sound.
-    pub(crate) fn require(self) -> Result<(), KernelError> {
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::IsaUnavailable`].
+    pub fn require(self) -> Result<(), KernelError> {
         if self.is_available() {
             return Ok(());
         }
@@ -347,6 +425,20 @@ mod tests {
     fn scalar_is_always_available_and_best_is_available() {
         assert!(Isa::Scalar.is_available());
         assert!(Isa::best().is_available());
+    }
+
+    #[cfg(all(feature = "std", target_arch = "x86_64", not(miri)))]
+    #[test]
+    fn without_the_standard_library_the_same_is_found() {
+        macro_rules! same {
+            ($($feature:tt)*) => { $(
+                assert_eq!(without_std::has($feature), std::is_x86_feature_detected!($feature), $feature);
+            )* };
+        }
+        same!("ssse3" "sse4.1" "fma" "f16c" "avx2" "avxvnni" "avx512f" "avx512bw" "avx512vnni" "avx512bf16");
+        let known = Isa::ALL.into_iter().filter(|isa| isa.is_built());
+        let features = known.flat_map(|isa| isa.features().iter());
+        features.for_each(|name| assert!(without_std::knows(name), "{name}"));
     }
 
     /// CI runs this on emulated CPUs of which it knows what they have.

@@ -18,7 +18,8 @@ pub enum KernelError {
         /// What must hold.
         expected: &'static str,
     },
-    /// The sizes of the op are so large that an element count does not fit `isize`.
+    /// The sizes of the op are so large that an element count does not fit `isize`, or an extent that is divided into
+    /// tiles is beyond 2^28.
     TooLarge {
         /// The op.
         op: &'static str,
@@ -64,7 +65,9 @@ impl fmt::Display for KernelError {
             Self::InvalidParam { op, param, expected } => {
                 write!(f, "{op}: {param} must be {expected}")
             }
-            Self::TooLarge { op } => write!(f, "{op}: sizes overflow the address space"),
+            Self::TooLarge { op } => {
+                write!(f, "{op}: sizes overflow the address space, or one is beyond 2^28")
+            }
             Self::InvalidLength { op, operand, expected, found } => {
                 write!(f, "{op}: {operand} has {found} elements, expected {expected}")
             }
@@ -91,6 +94,17 @@ pub(crate) fn check_len(
 ) -> Result<(), KernelError> {
     if found < expected {
         return Err(KernelError::InvalidLength { op, operand, expected, found });
+    }
+    Ok(())
+}
+
+/// The longest extent that is divided into tiles: tables of them take about as many bytes.
+const MOST_TILED: usize = 1 << 28;
+
+/// Refuses extents whose tables of tiles would take more memory than there is.
+pub(crate) fn check_extents(op: &'static str, extents: &[usize]) -> Result<(), KernelError> {
+    if extents.iter().any(|&n| n > MOST_TILED) {
+        return Err(KernelError::TooLarge { op });
     }
     Ok(())
 }

@@ -144,7 +144,7 @@ impl Context {
         self.op(MatMul::default(), &[a, b])
     }
 
-    /// `x > 0 ? x : 0`, so 0 for NaN.
+    /// The larger of `x` and 0; NaN stays NaN.
     ///
     /// # Errors
     /// Types without this function.

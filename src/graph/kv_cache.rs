@@ -100,13 +100,20 @@ impl KvCache {
         let op = "kv_cache";
         let KvShape { heads, key_size, value_size, capacity, dtype } = shape;
         let Some(bytes) = shape.bytes() else {
-            if matches!(dtype, DType::F32 | DType::F16)
-                || key_size % 32 == 0 && value_size % 32 == 0
-            {
-                let source = ShapeError::Overflow(vec![capacity, heads, key_size, value_size]);
-                return Err(GraphError::Shape { op, source });
+            if dtype == DType::Q8_0 && (key_size % 32 != 0 || value_size % 32 != 0) {
+                let rule = "heads of a multiple of 32 elements, for q8_0";
+                let (keys, values) = ([heads, key_size], [heads, value_size]);
+                return Err(GraphError::mismatch(
+                    op,
+                    rule,
+                    &[("keys", &keys), ("values", &values)],
+                ));
             }
-            return Err(GraphError::UnsupportedDType { op, dtype });
+            if !matches!(dtype, DType::F32 | DType::F16 | DType::Q8_0) {
+                return Err(GraphError::UnsupportedDType { op, dtype });
+            }
+            let source = ShapeError::Overflow(vec![capacity, heads, key_size, value_size]);
+            return Err(GraphError::Shape { op, source });
         };
         let mut memory = AlignedBytes::sparse(bytes)?;
         let start = AtomicPtr::new(memory.as_mut_ptr());

@@ -12,7 +12,7 @@ use super::conv_product::Product;
 use super::unary::{UnaryKernel, post_kernel};
 use super::winograd::Winograd;
 use super::winograd_choice;
-use crate::error::{check_len, checked_len};
+use crate::error::{check_extents, check_len, checked_len};
 use crate::{Algorithm, C_BLOCK, Choice, Isa, KernelError};
 use alloc::{boxed::Box, vec, vec::Vec};
 use core::ops::Range;
@@ -364,6 +364,8 @@ impl ConvPlan {
 pub(super) fn check(isa: Isa, p: &ConvParams) -> Result<(usize, usize), KernelError> {
     isa.require()?;
     p.check()?;
+    check_extents(OP, &[p.c_in, p.c_out, p.h_in, p.w_in, p.h_out, p.w_out])?;
+    check_extents(OP, &p.kernel)?;
     let c_blocks = match p.input {
         InputLayout::Blocked => p.c_in.div_ceil(C_BLOCK) * C_BLOCK,
         InputLayout::Interleaved => p.c_in,

@@ -356,20 +356,24 @@ pub(crate) fn seen(p: &ConvParams) -> f64 {
     if p.transposed { 1.0 } else { share(0, p.h_out, p.h_in) * share(1, p.w_out, p.w_in) }
 }
 
-/// The cheapest way to cut each of `0..=size` into pieces, among equals the most even one: the last
-/// piece and the cost.
-pub(crate) fn cut_ends(size: usize, pieces: &[(usize, u64)]) -> Vec<(usize, u64)> {
-    // Of as many pieces as the one that is cheapest for its length is long, some together are a
-    // multiple of its length, and it covers that at no higher cost. So what is longer than so many
-    // of the longest needs no choice: the cheapest is among its pieces. Planes have ten thousands of
-    // pixels, and models dozens of planes.
+/// The piece that is cheapest for its length, its cost, and the size beyond which it is among the pieces of the cheapest
+/// way to cut: of as many pieces as it is long, some together are a multiple of its length, and it covers that at no
+/// higher cost. So what is longer than so many of the longest needs no choice. Planes have ten thousands of pixels, and
+/// models dozens of planes.
+fn beyond(pieces: &[(usize, u64)]) -> (usize, u64, usize) {
     let per_length = |a: &&(usize, u64), b: &&(usize, u64)| {
         (a.1 as u128 * b.0 as u128).cmp(&(b.1 as u128 * a.0 as u128))
     };
     let cheapest = pieces.iter().filter(|piece| piece.0 > 0).min_by(per_length);
     let longest = pieces.iter().map(|piece| piece.0).max().unwrap_or(0);
     let &(length, cost) = cheapest.unwrap_or(&(1, u64::MAX / 2));
-    let choices = length.saturating_mul(longest);
+    (length, cost, length.saturating_mul(longest))
+}
+
+/// The cheapest way to cut each of `0..=size` into pieces, among equals the most even one: the last
+/// piece and the cost.
+pub(crate) fn cut_ends(size: usize, pieces: &[(usize, u64)]) -> Vec<(usize, u64)> {
+    let (length, cost, choices) = beyond(pieces);
     // Per prefix: the last piece, the cost, the sum of squares of the lengths.
     let mut best = vec![(0usize, 0u64, 0u64); size + 1];
     for end in 1..=size {
@@ -393,13 +397,18 @@ pub(crate) fn cut_ends(size: usize, pieces: &[(usize, u64)]) -> Vec<(usize, u64)
 
 /// The cheapest way to cut `0..size` into pieces: their lengths and their cost.
 pub(crate) fn cut(size: usize, pieces: &[(usize, u64)]) -> (Vec<usize>, u64) {
-    let ends = cut_ends(size, pieces);
-    let (mut lengths, mut end) = (Vec::new(), size);
+    let (length, cost, choices) = beyond(pieces);
+    // A table of all that is beyond would be larger than what is cut.
+    let repeated = if choices == 0 { 0 } else { size.saturating_sub(choices).div_ceil(length) };
+    let mut end = size - repeated * length;
+    let ends = cut_ends(end, pieces);
+    let all = ends[end].1.saturating_add(cost.saturating_mul(repeated as u64));
+    let mut lengths = vec![length; repeated];
     while end > 0 {
         lengths.push(ends[end].0);
         end -= ends[end].0;
     }
-    (lengths, ends[size].1)
+    (lengths, all)
 }
 
 /// Cuts a plane into tiles of kernels of one width.
@@ -493,6 +502,14 @@ mod tests {
             assert_eq!(lengths.iter().sum::<usize>(), 700);
             let of = |l: &usize| pieces.iter().find(|p| p.0 == *l).map_or(0, |p| p.1);
             assert_eq!(lengths.iter().map(of).sum::<u64>(), cost);
+            // Without a table of all that is beyond, the same pieces in the same order.
+            let (ends, mut left) = (cut_ends(5000, pieces), 5000);
+            assert_eq!(cut(5000, pieces).1, ends[5000].1);
+            for length in cut(5000, pieces).0 {
+                assert_eq!(length, ends[left].0);
+                left -= length;
+            }
+            assert_eq!(left, 0);
         }
     }
 }

@@ -385,8 +385,15 @@ fn wrong_parameters_are_named() {
     ));
     let huge = ConvParams { pads: [usize::MAX / 4; 4], ..p.clone() }.inferred();
     assert!(matches!(error(&huge), KernelError::TooLarge { .. }));
-    let huge = conv(1 << 30, [1 << 20, 1 << 20], 1 << 20, [1, 1]);
-    assert!(matches!(error(&huge), KernelError::TooLarge { .. }));
+    let huge = [
+        conv(1 << 30, [1 << 20, 1 << 20], 1 << 20, [1, 1]),
+        // Tables of tiles would have terabytes.
+        conv(1, [1, 1 << 40], 1, [1, 3]),
+        conv(usize::MAX, [1, 1], 1, [1, 1]),
+    ];
+    for p in huge {
+        assert!(matches!(error(&p), KernelError::TooLarge { .. }));
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use super::dot_division::{Division, Panel};
 use super::dot_tile::{DotArgs, DotRow, Finish};
 use super::matmul_params::{MatmulForm, MatmulParams};
 use super::unary::UnaryKernel;
-use crate::error::checked_len;
+use crate::error::{check_extents, checked_len};
 use crate::{Activation, Dtype, KernelError};
 use core::ops::Range;
 
@@ -116,6 +116,7 @@ impl WordProduct {
         row: &'static DotRow,
         op: &'static str,
     ) -> Result<Self, KernelError> {
+        check_extents(op, &[sizes.m, sizes.n])?;
         let k_words = sizes.k.div_ceil(row.word.group()).next_multiple_of(row.word.step());
         // Rows a multiple of 4 KiB apart would share the sets of the L1 cache.
         let lines = k_words.div_ceil(16);

@@ -14,7 +14,7 @@ use super::layout::{self, LayoutKernels};
 use super::matmul_cut::{Tiling, candidates, exists, has_blocks, near};
 use super::unary::{UnaryKernel, post_kernel};
 use crate::epilogue::TileActivation;
-use crate::error::{check_len, checked_len};
+use crate::error::{check_extents, check_len, checked_len};
 use crate::{Algorithm, Choice, Isa, KernelError};
 use alloc::{vec, vec::Vec};
 use core::ops::Range;
@@ -335,6 +335,7 @@ impl MatmulPlan {
 fn check(isa: Isa, p: &MatmulParams) -> Result<[usize; 3], KernelError> {
     isa.require()?;
     p.check()?;
+    check_extents(OP, &[p.m, p.n])?;
     if p.blocked() && !has_blocks(kernels(isa)) {
         let what = "blocks, on an instruction set without tiles of 16 columns";
         return Err(KernelError::Unsupported { op: OP, what });

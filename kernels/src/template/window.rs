@@ -7,7 +7,7 @@
 //! Nothing is padded: rows outside are not visited, columns outside are not loaded.
 
 use crate::epilogue::TileActivation;
-use crate::error::checked_len;
+use crate::error::{check_extents, checked_len};
 use crate::{C_BLOCK, Dtype, KernelError, KernelInfo, QuantOutput};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -106,12 +106,14 @@ impl Window {
         let x_len = checked_len(op, &[s.n, blocks, s.input[0], s.input[1], C_BLOCK])?;
         let y_len = checked_len(op, &[s.n, blocks, s.output[0], s.output[1], C_BLOCK])?;
         checked_len(op, &[s.kernel[0], s.kernel[1], C_BLOCK, blocks.max(1)])?;
+        let tiles = s.output[1].div_ceil(w_ob);
+        // That of the table below, too.
+        check_extents(op, &[s.output[0], s.output[1], checked_len(op, &[tiles, s.kernel[1]])?])?;
 
         let start = |o: usize, axis: usize| (o * s.stride[axis]) as isize - s.pads[axis] as isize;
         let rows = (0..s.output[0])
             .map(|y| inside(start(y, 0), s.dilation[0], s.kernel[0], s.input[0]))
             .collect();
-        let tiles = s.output[1].div_ceil(w_ob);
         let (narrow, wide) = (s.output[1] / tiles, s.output[1] % tiles);
         let runs = [
             TileRun { first: 0, width: (narrow + 1).min(w_ob), count: wide },
@@ -295,7 +297,11 @@ impl ByteWindow {
 
     /// [`flip`](Self::flip), and the zero point as it is read, in all four bytes of the bits of a number.
     #[cfg(any(
-        all(any(feature = "avx2", feature = "avx512vnni"), target_arch = "x86_64"),
+        all(
+            any(feature = "sse41", feature = "avx2", feature = "avx512vnni"),
+            target_arch = "x86_64"
+        ),
+        all(feature = "wasm-simd", target_arch = "wasm32"),
         all(feature = "neon", target_arch = "aarch64")
     ))]
     pub(crate) fn masks(&self) -> [f32; 2] {

@@ -296,6 +296,8 @@ fn impossible_sizes_are_errors() {
         PoolParams { pads: [usize::MAX, 0, 0, 0], ..good },
         PoolParams { stride: [usize::MAX, 2], h_out: 1, ..good },
         PoolParams { n: usize::MAX, ..good },
+        // A table of the pixels of each tap would have gigabytes.
+        PoolParams { kernel: [2, 1 << 30], pads: [0, 1 << 29, 0, 1 << 29], w_out: 5, ..good },
     ] {
         assert!(matches!(new(bad), Err(KernelError::TooLarge { .. })), "{bad:?}");
     }

@@ -222,6 +222,7 @@ impl Executor {
     /// [`GraphError::Kernel`] if the CPU lacks the instruction set, and
     /// [`GraphError::Threads`] if the system refuses a thread.
     pub fn new(isa: Isa, threads: usize) -> Result<Self, GraphError> {
+        isa.require()?;
         let threads = threads.max(1);
         let pool = Pool::new(threads)
             .map_err(|e| GraphError::Threads { threads, reason: e.to_string() })?;
@@ -275,6 +276,11 @@ impl Executor {
         if let Some(program) = device.and_then(|d| d.program(cx, outputs, host, choices)) {
             return Ok(Plan::on_device(program?));
         }
+        // Plans have tables of what they divide, so not even a plan is made for what there is no room for.
+        let needed = self.largest(cx, outputs)?;
+        if needed > self.memory_limit {
+            return Err(GraphError::Memory { needed, limit: self.memory_limit });
+        }
         let outputs = passes::assign_layouts(cx, outputs)?;
         let plan = Plan::new(cx, &outputs, self.isa, self.threads(), choices, device)?;
         let constants = plan.constant_bytes().saturating_add(cx.cache().packed_bytes());
@@ -283,6 +289,23 @@ impl Executor {
             return Err(GraphError::Memory { needed, limit: self.memory_limit });
         }
         Ok(plan)
+    }
+
+    /// The bytes that the operation with the largest operands and result needs for them.
+    fn largest(&self, cx: &Context, outputs: &[TensorId]) -> Result<usize, GraphError> {
+        let order = cx.build_forward(outputs)?;
+        let bytes = |id: TensorId| match cx.record(id).op().operator() {
+            Some(_) => cx.record(id).info().stored_bytes().unwrap_or(usize::MAX),
+            None => 0,
+        };
+        let with_operands = |&id: &TensorId| {
+            let record = cx.record(id);
+            let mut src: Vec<TensorId> = record.src().to_vec();
+            src.dedup();
+            src.into_iter().map(bytes).fold(bytes(id), usize::saturating_add)
+        };
+        let steps = order.iter().filter(|&&id| cx.record(id).op().operator().is_some());
+        Ok(steps.map(with_operands).max().unwrap_or(0))
     }
 
     /// Runs a plan; gives the outputs in the order they were asked for. `times` gets the time of each

@@ -2,7 +2,8 @@
 
 use super::unsupported;
 use crate::graph::{GraphError, with_element};
-use crate::tensor::Tensor;
+use crate::tensor::{AlignedBytes, DType, Storage, Tensor};
+use bytemuck::cast_slice_mut;
 
 /// The indices of all elements that are not zero, in row-major order, as ONNX `NonZero` (opset 13):
 /// `i64 [rank, count]`. A scalar counts as a list of one.
@@ -14,24 +15,29 @@ pub fn nonzero(x: &Tensor) -> Result<Tensor, GraphError> {
     if !x.dtype().is_plain() {
         return unsupported(OP, x.dtype());
     }
-    let found: Vec<usize> = with_element!(x.dtype(), OP, T => {
-        let zero = <T as num_like::Zero>::ZERO;
-        let v = x.as_slice::<T>()?;
-        Ok(v.iter().enumerate().filter(|(_, v)| **v != zero).map(|(i, _)| i).collect())
-    })?;
     let mut dims = x.dims();
     if dims.is_empty() {
         dims.push(1);
     }
-    let mut out = vec![0i64; dims.len() * found.len()];
-    for (i, &flat) in found.iter().enumerate() {
-        let mut rest = flat;
-        for (axis, &extent) in dims.iter().enumerate().rev() {
-            out[axis * found.len() + i] = (rest % extent) as i64;
-            rest /= extent;
+    with_element!(x.dtype(), OP, T => {
+        let zero = <T as num_like::Zero>::ZERO;
+        let v = x.as_slice::<T>()?;
+        let count = v.iter().filter(|v| **v != zero).count();
+        let shape = [dims.len(), count];
+        // Of many axes this is much larger than the operand.
+        let bytes = dims.len().saturating_mul(count).saturating_mul(size_of::<i64>());
+        let mut out = AlignedBytes::zeroed(bytes)?;
+        let places: &mut [i64] = cast_slice_mut(&mut out);
+        let found = v.iter().enumerate().filter(|(_, v)| **v != zero);
+        for (i, (flat, _)) in found.enumerate() {
+            let mut rest = flat;
+            for (axis, &extent) in dims.iter().enumerate().rev() {
+                places[axis * count + i] = (rest % extent) as i64;
+                rest /= extent;
+            }
         }
-    }
-    Ok(Tensor::from_slice(&[dims.len(), found.len()], &out)?)
+        Ok(Tensor::from_storage(DType::I64, &shape, Storage::owned(out))?)
+    })
 }
 
 /// The zero of each element type.

@@ -173,7 +173,7 @@ fn narrow<T: Number, W: Copy>(wide: &[W], y: &mut [u8], from: impl Fn(W) -> T) {
 }
 
 /// Element types as numbers.
-pub(super) trait Number: Element + Pod {
+pub(super) trait Number: Element + Pod + PartialOrd {
     const FLOAT: bool;
     /// The least integer; 0 for floats.
     const LEAST: Self;

@@ -35,12 +35,13 @@ impl Reduction {
             });
         }
         let (a, b) = (old.to_int(), new.to_int());
-        T::from_int(match self {
-            Self::Add => a.wrapping_add(b),
-            Self::Mul => a.wrapping_mul(b),
-            Self::Min => a.min(b),
-            _ => a.max(b),
-        })
+        match self {
+            Self::Add => T::from_int(a.wrapping_add(b)),
+            Self::Mul => T::from_int(a.wrapping_mul(b)),
+            Self::Min if new < old => new,
+            Self::Max if new > old => new,
+            _ => old,
+        }
     }
 
     /// The first operand with runs of so many elements of the third written at places, in order.
