@@ -181,7 +181,7 @@ typedef enum tw_activation {
      */
     TW_LINEAR = 0,
     /*
-     `x > 0 ? x : 0`.
+     The larger of `x` and 0; NaN stays NaN.
      */
     TW_RELU = 1,
     /*
@@ -967,18 +967,6 @@ const char *tw_status_name(int32_t status);
  Libraries without an operating system have one for all threads.
  */
 const char *tw_last_error(void);
-
-extern int pthread_key_create(unsigned int *key, void (*end)(void*));
-
-extern int pthread_key_delete(unsigned int key);
-
-extern void *pthread_getspecific(unsigned int key);
-
-extern int pthread_setspecific(unsigned int key, const void *value);
-
-extern void *malloc(size_t bytes);
-
-extern void free(void *memory);
 
 /*
  Frees a kernel; what it was packed to and its operands are the caller's. NULL is nothing to do. A kernel

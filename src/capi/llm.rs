@@ -86,10 +86,20 @@ impl Inner {
         &mut self,
         evaluate: impl FnOnce(&mut Session) -> Result<&[f32], Error>,
     ) -> Result<(), Failure> {
-        self.logits.clear();
-        let logits = evaluate(&mut self.session)?;
-        self.logits.extend_from_slice(logits);
-        Ok(())
+        let before = self.session.tokens().to_vec();
+        match evaluate(&mut self.session) {
+            Ok(logits) => {
+                self.logits.clear();
+                self.logits.extend_from_slice(logits);
+                Ok(())
+            }
+            Err(e) => {
+                if self.session.tokens() != before {
+                    self.logits.clear();
+                }
+                Err(e.into())
+            }
+        }
     }
 }
 

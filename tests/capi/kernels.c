@@ -320,6 +320,12 @@ int main(void) {
     gemm.m = gemm.k = gemm.n = 4;
     gemm.isa = "abacus";
     GIVES(tw_sgemm_new(&gemm, NULL, 0, &kernel), TW_INVALID_ARGUMENT, "isa");
+#ifdef ISA
+    gemm.isa = ISA;
+    CHECK(tw_sgemm_new(&gemm, NULL, 0, &kernel) == TW_OK);
+    tw_kernel_free(kernel);
+    kernel = NULL;
+#endif
     gemm.isa = "scalar";
     GIVES(tw_sgemm_new(&gemm, place.bytes + 1, 8000, &kernel), TW_INVALID_ARGUMENT, "aligned");
     GIVES(tw_sgemm_new(&gemm, place.bytes, 16, &kernel), TW_BUFFER_TOO_SMALL, "memory");

@@ -100,7 +100,7 @@ pub struct tw_operands {
 pub enum tw_activation {
     /// Nothing.
     TW_LINEAR = 0,
-    /// `x > 0 ? x : 0`.
+    /// The larger of `x` and 0; NaN stays NaN.
     TW_RELU = 1,
     /// `min(max(x, low), high)`.
     TW_CLIP = 2,

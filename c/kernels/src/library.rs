@@ -18,6 +18,10 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     }
 }
 
+/// What the core library, which was built for unwinding, refers to where a linker keeps all of it. Nothing unwinds.
+#[unsafe(no_mangle)]
+extern "C" fn rust_eh_personality() {}
+
 /// Memory of plans: that of C.
 #[cfg(all(feature = "alloc", unix))]
 mod memory {

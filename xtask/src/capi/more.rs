@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 
 use super::{C, CPP, LANGUAGE, NETWORK, Place, STRICT};
 use crate::ci::ISA;
-use crate::install::{Install, kernels_library};
+use crate::install::{Install, kernels_library, version};
 use crate::legs::has_program;
 use crate::{finish, has_target, target_dir};
 
@@ -170,12 +170,16 @@ const KERNELS_BYTES: u64 = 200 << 10;
 /// # Errors
 /// The command that failed; a program that is too large.
 pub(crate) fn kernels_alone() -> Result<(), String> {
-    let library = kernels_library(&format!("library,alloc,{ISA}"), None)?;
     let folder = target_dir().join("capi");
-    fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let mut install = Install::new(folder.join("kernels"));
+    install.features = ISA.into();
+    install.kernels(&version()?)?;
+    let library = install.prefix.join("lib/libtilewright-kernels.a");
     let program = folder.join("kernels-alone");
     let mut command = Command::new("cc");
     command.args(STRICT).args(["-std=c99", "-O1", "-D_POSIX_C_SOURCE=200809L", "-DKERNELS_ONLY"]);
+    // That the machine has this is to be found out.
+    command.arg(format!("-DISA=\"{ISA}\""));
     command.args(["-Iinclude", "tests/capi/kernels.c"]).arg(&library);
     finish(command.args(["-lpthread", "-lm", "-o"]).arg(&program))?;
     finish(&mut Command::new(&program))?;
