@@ -46,7 +46,7 @@ pub struct Token {
     /// Its number.
     pub id: u32,
     /// The text that can be shown now: whole characters, and nothing that may become a text to stop
-    /// at.
+    /// at. What is held back at the end is [`Generation::rest`].
     pub text: String,
 }
 
@@ -68,6 +68,8 @@ pub struct Generation<'a> {
     pending: Option<u32>,
     count: usize,
     finish: Option<Finish>,
+    /// Whether an error has ended it.
+    failed: bool,
 }
 
 impl Session {
@@ -81,9 +83,11 @@ impl Session {
     /// let tokenizer = llm.tokenizer()?;
     /// let mut session = llm.session()?;
     /// let prompt = tokenizer.encode_whole("Once upon a time", true);
-    /// for token in session.generate(&tokenizer, &prompt, GenerateOptions::default())? {
+    /// let mut generation = session.generate(&tokenizer, &prompt, GenerateOptions::default())?;
+    /// for token in generation.by_ref() {
     ///     print!("{}", token?.text);
     /// }
+    /// println!("{}", generation.rest());
     /// # Ok::<(), tilewright::Error>(())
     /// ```
     ///
@@ -125,12 +129,13 @@ impl Session {
             pending: None,
             count: 0,
             finish: None,
+            failed: false,
         })
     }
 }
 
 impl Generation<'_> {
-    /// Why it has ended, once it has.
+    /// Why it has ended, once it has; `None` after an error.
     #[must_use]
     pub fn finish(&self) -> Option<Finish> {
         self.finish
@@ -205,7 +210,7 @@ impl Iterator for Generation<'_> {
     type Item = Result<Token, Error>;
 
     fn next(&mut self) -> Option<Result<Token, Error>> {
-        if self.finish.is_some() {
+        if self.finish.is_some() || self.failed {
             return None;
         }
         match self.step() {
@@ -215,7 +220,7 @@ impl Iterator for Generation<'_> {
                 None
             }
             Err(e) => {
-                self.finish = Some(Finish::Cancelled);
+                self.failed = true;
                 Some(Err(e))
             }
         }

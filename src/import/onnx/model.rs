@@ -98,6 +98,14 @@ impl Node {
     }
 }
 
+impl Body {
+    /// Whether it leaves the type or an extent open of an output, but for the first `skip`.
+    pub(super) fn is_open(&self, skip: usize) -> bool {
+        let known = |(_, dims): &(DType, Vec<usize>)| !dims.is_empty() && !dims.contains(&0);
+        !self.declared.iter().skip(skip).all(|d| d.as_ref().is_some_and(known))
+    }
+}
+
 /// A graph: the model's own, or the body of a node. Values have numbers of their own in each.
 #[derive(Clone, Debug)]
 pub(super) struct Body {

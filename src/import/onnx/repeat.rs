@@ -86,12 +86,14 @@ impl<'a> Loop<'a> {
         let mut stacks: Vec<Stack> = (count..self.outputs).map(|_| Stack::default()).collect();
         let mut carried = self.carried;
         let mut go_on = self.condition.unwrap_or(true);
-        let mut i = 0;
-        while go_on && i < self.trips {
+        let inputs = |i: i64, carried: Vec<Tensor>| -> Result<Vec<Tensor>, R::Error> {
             let number = Tensor::from_slice(&[], &[i]).map_err(|e| error(tensor(e)))?;
             let flag = Tensor::from_bytes(DType::Bool, &[], &[1]).map_err(|e| error(tensor(e)))?;
-            let inputs = [number, flag].into_iter().chain(carried).collect();
-            let mut results = driver.body(self.body, inputs, around)?.into_iter();
+            Ok([number, flag].into_iter().chain(carried).collect())
+        };
+        let mut i = 0;
+        while go_on && i < self.trips {
+            let mut results = driver.body(self.body, inputs(i, carried)?, around)?.into_iter();
             let condition = results.next().ok_or_else(|| error(NodeError::NoInput(1)))?;
             go_on = truth(&condition).map_err(error)?;
             carried = results.by_ref().take(count).collect();
@@ -100,9 +102,13 @@ impl<'a> Loop<'a> {
             }
             i += 1;
         }
-        let declared = self.body.declared.iter().skip(count + 1);
-        for (stack, declared) in stacks.into_iter().zip(declared) {
-            carried.push(stack.join(0, false, declared.as_ref()).map_err(error)?);
+        let mut shapes = Vec::new();
+        if i == 0 && !stacks.is_empty() {
+            shapes =
+                shapes_without(driver, self.body, inputs(0, carried.clone())?, count + 1, around);
+        }
+        for (k, stack) in stacks.into_iter().enumerate() {
+            carried.push(stack.join(0, false, shapes.get(k)).map_err(error)?);
         }
         Ok(carried)
     }
@@ -197,13 +203,20 @@ impl<'a> Scan<'a> {
                 stack.push(t).map_err(error)?;
             }
         }
-        let declared = self.body.declared.iter().skip(count);
-        for ((stack, declared), &(axis, back)) in
-            stacks.into_iter().zip(declared).zip(&self.stacked)
-        {
-            let axis =
-                super::build::axis(axis, stack.rank(declared.as_ref()) + 1).map_err(error)?;
-            states.push(stack.join(axis, back, declared.as_ref()).map_err(error)?);
+        let mut shapes = Vec::new();
+        if length == 0 && !stacks.is_empty() {
+            let parts = scanned.iter().zip(&axes).map(|(t, &(axis, _))| {
+                let mut dims = t.dims();
+                dims.remove(axis);
+                Tensor::zeros(t.dtype(), &dims).map_err(|e| error(tensor(e)))
+            });
+            let inputs = states.iter().cloned().map(Ok).chain(parts).collect::<Result<_, _>>()?;
+            shapes = shapes_without(driver, self.body, inputs, count, around);
+        }
+        for (k, (stack, &(axis, back))) in stacks.into_iter().zip(&self.stacked).enumerate() {
+            let rank = stack.dims(shapes.get(k)).1.len();
+            let axis = super::build::axis(axis, rank + 1).map_err(error)?;
+            states.push(stack.join(axis, back, shapes.get(k)).map_err(error)?);
         }
         Ok(states)
     }
@@ -234,6 +247,27 @@ impl<'a> Scan<'a> {
         }
         stacks.into_iter().map(|s| s.join(0, false, None).map_err(error)).collect()
     }
+}
+
+/// Types and shapes of the results that iterations would have where there is none, but for the first `skip`: as the
+/// body says, or, where it leaves something open, as an iteration on these inputs finds.
+fn shapes_without<R: Runner>(
+    driver: &mut Driver<'_, '_, R>,
+    body: &Body,
+    inputs: Vec<Tensor>,
+    skip: usize,
+    around: &Live,
+) -> Vec<(DType, Vec<usize>)> {
+    let results = match body.is_open(skip) {
+        true => driver.body(body, inputs, around).unwrap_or_default(),
+        false => Vec::new(),
+    };
+    let declared = body.declared.iter().enumerate().skip(skip);
+    let shape = |(i, declared): (usize, &Option<_>)| match results.get(i) {
+        Some(t) => (t.dtype(), t.dims()),
+        None => declared.clone().unwrap_or((DType::F32, Vec::new())),
+    };
+    declared.map(shape).collect()
 }
 
 /// Results of iterations, of one type and shape, that become one tensor.
@@ -271,10 +305,6 @@ impl Stack {
             (None, Some(declared)) => declared.clone(),
             (None, None) => (DType::F32, Vec::new()),
         }
-    }
-
-    fn rank(&self, declared: Option<&(DType, Vec<usize>)>) -> usize {
-        self.dims(declared).1.len()
     }
 
     /// The parts along a new axis, if `back` the last one first.

@@ -224,8 +224,12 @@ fn linear_classifier(cx: &mut NodeCx<'_>) -> Outputs {
     if columns == 1 && labels.len() == 2 {
         let score = linear(cx, 1)?;
         let label = labels_of_two(cx, score, 0.0, &labels)?;
-        let other = cx.unary(UnaryOp::Affine { scale: -1.0, shift: 1.0 }, score)?;
-        return Ok(vec![label, cx.op(Concat { axis: 1 }, &[other, score])?]);
+        // Of logits the other one is less the score, of shares what is left.
+        let logistic = cx.string("post_transform", "NONE") == "LOGISTIC";
+        let shift = if logistic { 0.0 } else { 1.0 };
+        let other = cx.unary(UnaryOp::Affine { scale: -1.0, shift }, score)?;
+        let both = cx.op(Concat { axis: 1 }, &[other, score])?;
+        return Ok(vec![label, if logistic { transformed(cx, both)? } else { both }]);
     }
     if columns != labels.len() {
         let n = labels.len();

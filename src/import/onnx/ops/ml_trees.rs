@@ -234,7 +234,8 @@ fn classifier(cx: &mut NodeCx<'_>) -> Outputs {
     let (mut weights, base) = (weights(cx, "class")?, numbers(cx, "base_values")?);
     let named: HashSet<usize> = weights.places.iter().map(|(_, c)| *c).collect();
     let x = numeric(cx)?;
-    if labels.len() != 2 {
+    // Two classes with weights of each are classes like any others.
+    if labels.len() != 2 || named.len() > 1 {
         if labels.is_empty() || !base.is_empty() && base.len() != labels.len() {
             let (n, b) = (labels.len(), base.len());
             return Err(NodeError::invalid(format!("{n} classlabels_int64s with {b} base_values")));
@@ -247,9 +248,8 @@ fn classifier(cx: &mut NodeCx<'_>) -> Outputs {
     }
     // Of two classes converters write one score. Where it is called that of the first, the other follows from it.
     let second = named.contains(&1);
-    if named.len() > 1 || base.len() > usize::from(!second) {
-        let what =
-            format!("two classes with weights of {} and {} base_values", named.len(), base.len());
+    if base.len() > usize::from(!second) {
+        let what = format!("two classes with weights of one and {} base_values", base.len());
         return Err(NodeError::unsupported(what));
     }
     weights.places.iter_mut().for_each(|(_, column)| *column = 0);

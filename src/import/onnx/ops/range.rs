@@ -5,8 +5,8 @@ use crate::graph::GraphError;
 use crate::import::NodeError;
 use crate::import::onnx::attr::Attr;
 use crate::import::onnx::build;
-use crate::import::onnx::data::to_i64s;
-use crate::tensor::Tensor;
+use crate::import::onnx::data::{to_f32s, to_i64s};
+use crate::tensor::{DType, Tensor};
 
 pub(super) const ROWS: &[OpRow] =
     &[OpRow::new("Range", (3, 3), &[Attr::int("stash_type").since(27)], range)
@@ -45,16 +45,20 @@ pub(super) fn range(cx: &mut NodeCx<'_>) -> Outputs {
         let values = cx.constant(values)?;
         return Ok(vec![cast::to(cx, values, dtype)?]);
     }
-    let float = |cx: &NodeCx<'_>, i| cx.float_input(i)?.ok_or(NodeError::NoInput(i));
-    let (a, b) = (float(cx, 0)?, float(cx, 1)?);
-    let d = cx.float_input(2)?.unwrap_or(1.0);
-    let (a, b, d) = (f64::from(a), f64::from(b), f64::from(d));
+    let float = |t: &Tensor| {
+        let first = match dtype {
+            DType::F64 => t.as_slice::<f64>().ok().and_then(|v| v.first().copied()),
+            _ => to_f32s(t).and_then(|v| v.first().copied()).map(f64::from),
+        };
+        first.ok_or_else(|| NodeError::invalid("start, limit and delta must be numbers"))
+    };
+    let (a, b, d) = (float(&start)?, float(&limit)?, float(&delta)?);
     let count = ((b - a) / d).ceil().max(0.0);
     if count.is_nan() || count > f64::from(MOST) {
         return Err(too_long());
     }
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
-    let values: Vec<f32> = (0..count as u32).map(|i| (a + f64::from(i) * d) as f32).collect();
+    let values: Vec<f64> = (0..count as u32).map(|i| a + f64::from(i) * d).collect();
     let values = Tensor::from_slice(&[values.len()], &values).map_err(GraphError::from)?;
     let values = cx.constant(values)?;
     Ok(vec![cast::to(cx, values, dtype)?])

@@ -51,13 +51,23 @@ pub(super) fn unroll(cx: &mut NodeCx<'_>) -> Outputs {
         }
         i += 1;
     }
-    let declared = body.declared.iter().skip(count + 1);
+    // Of what iterations would have given, where there was none and the body does not say it.
+    let mut unseen = Vec::new();
+    if i == 0 && body.is_open(count + 1) {
+        let number = cx.constant(Tensor::from_slice(&[], &[0i64]).map_err(GraphError::from)?)?;
+        let inputs = [Built::Tensor(number), Built::Tensor(yes)].into_iter();
+        unseen = iteration(cx, body, inputs.chain(carried.iter().cloned())).unwrap_or_default();
+    }
+    let declared = body.declared.iter().enumerate().skip(count + 1);
     let mut stacked = Vec::new();
-    for (stack, declared) in stacks.into_iter().zip(declared) {
+    for (stack, (i, declared)) in stacks.into_iter().zip(declared) {
         stacked.push(Built::Tensor(match stack.is_empty() {
             false => join(cx, &stack, 0, true)?,
             true => {
-                let (dtype, mut dims) = declared.clone().unwrap_or((DType::F32, Vec::new()));
+                let (dtype, mut dims) = match unseen.get(i) {
+                    Some(&Built::Tensor(id)) => (cx.dtype(id), cx.dims(id)),
+                    _ => declared.clone().unwrap_or((DType::F32, Vec::new())),
+                };
                 dims.insert(0, 0);
                 cx.constant(Tensor::zeros(dtype, &dims).map_err(GraphError::from)?)?
             }

@@ -85,9 +85,26 @@ fn classes() {
     };
     assert_eq!(ints(&run(&[2, 1], &[7, 8, 9]).unwrap()[0]), [9, 8]);
     assert_eq!(ints(&run(&[1, 1], &[7, 8]).unwrap()[0]), [8, 8]);
-    assert!(run(&[0, 1], &[7, 8]).is_err());
+    assert_eq!(ints(&run(&[0, 1], &[7, 8]).unwrap()[0]), [7, 8]);
     assert!(run(&[0, 3], &[7, 8, 9]).is_err());
     assert!(run(&[0, 0], &[]).is_err());
+}
+
+#[test]
+fn one_logit_of_two_classes() {
+    let attrs = [
+        ("coefficients", A::Fs(&[1.0, 0.0, -1.0])),
+        ("intercepts", A::Fs(&[0.5])),
+        ("classlabels_ints", A::Is(&[7, 8])),
+    ];
+    let run = |post| {
+        let attrs: Vec<_> = attrs.iter().cloned().chain([("post_transform", A::S(post))]).collect();
+        ml("LinearClassifier", &attrs, count(&[1, 3])).unwrap()
+    };
+    let r = run("LOGISTIC");
+    assert_eq!(ints(&r[0]), [7]);
+    close(&r[1], &[1, 2], &[0.817_574_5, 0.182_425_5]);
+    close(&run("NONE")[1], &[1, 2], &[2.5, -1.5]);
 }
 
 #[test]

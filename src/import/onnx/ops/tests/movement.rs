@@ -208,6 +208,11 @@ fn constants_and_ranges() {
     assert!(range(0, 1, 0).is_err() && range(i64::MIN, i64::MAX, 1).is_err());
     let floats = [f32s(&[], &[0.0]), f32s(&[], &[1.0]), f32s(&[], &[0.3])];
     close(&run("Range", 11, &[], &floats).unwrap(), &[4], &[0.0, 0.3, 0.6, 0.9]);
+    // In double precision, which holds what single rounds away.
+    let doubles =
+        [16_777_216.0, 16_777_219.0, 1.0].map(|v: f64| Tensor::from_slice(&[], &[v]).unwrap());
+    let y = run("Range", 11, &[], &doubles).unwrap();
+    assert_eq!(y.as_slice::<f64>().unwrap()[..], [16_777_216.0, 16_777_217.0, 16_777_218.0]);
     let never = [f32s(&[], &[0.0]), f32s(&[], &[1.0]), f32s(&[], &[0.0])];
     assert!(run("Range", 11, &[], &never).is_err());
 }
