@@ -156,14 +156,13 @@ impl Session {
     /// A session on the CPU.
     ///
     /// # Errors
-    /// [`Error::Kernel`] if the instruction set asked for is not available, [`Error::Graph`] if
-    /// threads cannot be started.
+    /// [`Error::Kernel`] if `TILEWRIGHT_ISA` names none that is available, [`Error::Graph`] if the instruction set asked
+    /// for is not, or threads cannot be started.
     pub fn new(model: Arc<Model>, options: SessionOptions) -> Result<Self, Error> {
         let isa = match options.isa {
             Some(isa) => isa,
             None => Isa::select()?,
         };
-        isa.require()?;
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let (choices, table_problem) = options.tuning.choices();
         let most = || available_memory().map_or(usize::MAX, |free| free / 5 * 4);

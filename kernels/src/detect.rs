@@ -87,7 +87,7 @@ mod without_std {
     ];
 
     /// Whether a feature is one of these.
-    #[cfg(test)]
+    #[cfg(all(test, feature = "std", not(miri)))]
     pub(super) fn knows(name: &str) -> bool {
         FEATURES.iter().any(|f| f.0 == name)
     }
@@ -189,7 +189,7 @@ macro_rules! isa {
             }
 
             /// The target features of its own row.
-            #[cfg(test)]
+            #[cfg(all(test, feature = "std", target_arch = "x86_64", not(miri)))]
             fn features(self) -> &'static [&'static str] {
                 match self {
                     $(Self::$isa => &[$($feature),*],)*

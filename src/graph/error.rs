@@ -89,7 +89,7 @@ pub enum GraphError {
     Cycle(String),
     /// A run would need more memory than it may take.
     Memory {
-        /// Bytes that it needs.
+        /// Bytes that it needs at least: of a plan that was not made, those of its largest result.
         needed: usize,
         /// Bytes that it may take.
         limit: usize,
@@ -140,8 +140,8 @@ impl fmt::Display for GraphError {
             Self::Shape { op, source } => write!(f, "{op}: {source}"),
             Self::Memory { needed, limit } => write!(
                 f,
-                "a run needs {needed} bytes of memory, more than the limit of {limit}; make the \
-                 inputs smaller or raise the limit"
+                "a run needs at least {needed} bytes of memory, more than the limit of {limit}; make \
+                 the inputs smaller or raise the limit"
             ),
             Self::Device { reason, .. } => f.write_str(reason),
             Self::Mismatch { op, rule, operands } => {

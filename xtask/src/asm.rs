@@ -293,7 +293,9 @@ fn fmas(line: &str) -> usize {
         "vpdpbusd",
         "vpmaddwd",
         "vdpbf16ps", // x86
-        "fmla",      // and fmlal
+        "mulps",     // of SSE, which has no multiply-add
+        "pmaddwd",
+        "fmla", // and fmlal
         "smlal",
         "sadalp", // of four bytes, with what stands before it
         "saddlp",
@@ -312,16 +314,21 @@ fn is_instruction(line: &str) -> bool {
     !line.is_empty() && !line.ends_with(':') && !line.starts_with(['.', '#', '/', '@'])
 }
 
+/// Whether a line is an instruction on vectors of x86: those of AVX begin with `v`, those of SSE name a register.
+fn is_of_x86(line: &str) -> bool {
+    line.starts_with('v') || line.contains("%xmm")
+}
+
 /// Whether a line that moves a vector stores it.
 fn is_store(line: &str) -> bool {
     let line = line.trim();
-    line.starts_with("st") || line.starts_with('v') && line.ends_with("(%rsp)")
+    line.starts_with("st") || is_of_x86(line) && line.ends_with("(%rsp)")
 }
 
 /// Whether a line loads or stores a vector register on the stack, `framed` if `x29` points there.
 fn is_vector_on_stack(line: &str, framed: bool) -> bool {
     let line = line.trim_start();
-    if line.starts_with('v') {
+    if is_of_x86(line) {
         return line.contains("(%rsp");
     }
     let memory = ["ldr", "str", "ldp", "stp", "ldur", "stur", "ld1", "st1"];

@@ -215,15 +215,24 @@ impl Job for Walk<'_> {
     }
 }
 
+/// More than any machine has cores for. Each has a seat that others look at.
+const MOST_THREADS: usize = 4096;
+
 impl Executor {
     /// An executor on `threads` threads, the caller's included.
     ///
     /// # Errors
     /// [`GraphError::Kernel`] if the CPU lacks the instruction set, and
-    /// [`GraphError::Threads`] if the system refuses a thread.
+    /// [`GraphError::Threads`] if the system refuses a thread, or there are more than 4096.
     pub fn new(isa: Isa, threads: usize) -> Result<Self, GraphError> {
         isa.require()?;
         let threads = threads.max(1);
+        if threads > MOST_THREADS {
+            return Err(GraphError::Threads {
+                threads,
+                reason: "there may be 4096 at most".into(),
+            });
+        }
         let pool = Pool::new(threads)
             .map_err(|e| GraphError::Threads { threads, reason: e.to_string() })?;
         let (arena, scratch) = (AlignedBytes::default(), AlignedBytes::default());
@@ -277,7 +286,7 @@ impl Executor {
             return Ok(Plan::on_device(program?));
         }
         // Plans have tables of what they divide, so not even a plan is made for what there is no room for.
-        let needed = self.largest(cx, outputs)?;
+        let needed = Self::largest(cx, outputs)?;
         if needed > self.memory_limit {
             return Err(GraphError::Memory { needed, limit: self.memory_limit });
         }
@@ -291,21 +300,12 @@ impl Executor {
         Ok(plan)
     }
 
-    /// The bytes that the operation with the largest operands and result needs for them.
-    fn largest(&self, cx: &Context, outputs: &[TensorId]) -> Result<usize, GraphError> {
+    /// The bytes of the largest result of an operation.
+    fn largest(cx: &Context, outputs: &[TensorId]) -> Result<usize, GraphError> {
         let order = cx.build_forward(outputs)?;
-        let bytes = |id: TensorId| match cx.record(id).op().operator() {
-            Some(_) => cx.record(id).info().stored_bytes().unwrap_or(usize::MAX),
-            None => 0,
-        };
-        let with_operands = |&id: &TensorId| {
-            let record = cx.record(id);
-            let mut src: Vec<TensorId> = record.src().to_vec();
-            src.dedup();
-            src.into_iter().map(bytes).fold(bytes(id), usize::saturating_add)
-        };
-        let steps = order.iter().filter(|&&id| cx.record(id).op().operator().is_some());
-        Ok(steps.map(with_operands).max().unwrap_or(0))
+        let records = order.iter().map(|&id| cx.record(id));
+        let computed = records.filter(|r| r.value().is_none() && r.op().operator().is_some());
+        Ok(computed.map(|r| r.info().stored_bytes().unwrap_or(usize::MAX)).max().unwrap_or(0))
     }
 
     /// Runs a plan; gives the outputs in the order they were asked for. `times` gets the time of each

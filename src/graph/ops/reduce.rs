@@ -102,9 +102,6 @@ impl Operator for Reduce {
 /// The results of `f` on the elements along the axis.
 fn along<T: Copy>(results: usize, params: &ReduceParams, x: &[T], f: &dyn Fn(&[T]) -> T) -> Vec<T> {
     let &ReduceParams { axis, inner, .. } = params;
-    if inner == 1 {
-        return (0..results).map(|i| f(&x[i * axis..][..axis])).collect();
-    }
     let mut line = Vec::with_capacity(axis);
     let of = |i: usize| {
         let first = i / inner * axis * inner + i % inner;

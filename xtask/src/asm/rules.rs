@@ -8,6 +8,9 @@
 //! | attention over a cache, gates, rotations | some | no store | memory or long chains are the limit |
 //!
 //! What a loop reads from the stack and does not write there are constants: as good a place as any.
+//!
+//! Of SSE4.1 these are convolutions and products of floats: its multiply-add is a product, a sum and often a copy, and
+//! elsewhere products of other kinds stand among them, and a few vectors wait on the stack.
 
 use super::{ARM, HotLoop, Kernel};
 use crate::rows::Row;
@@ -45,6 +48,12 @@ pub(super) fn name<'a>(parts: &[&'a str]) -> Option<(&'a str, &'a str, &'a str, 
 
 /// What is wrong with a kernel.
 pub(super) fn check(kernel: &Kernel<'_>, target: &str, rows: &[Row]) -> Option<String> {
+    // Built for a processor that has AVX, the same instructions have other names.
+    let is_counted =
+        |hot: HotLoop| matches!(kernel.op, "conv_tile" | "matmul_tile") && hot.fmas > 0;
+    if kernel.row.starts_with("sse41") && !kernel.hot_loop().is_some_and(is_counted) {
+        return None;
+    }
     let what = match kernel.kind {
         Some(kind) if kernel.op == "block" => block(kernel, kind, target),
         Some(_) => other(kernel),

@@ -99,7 +99,8 @@ fn one_logit_of_two_classes() {
     ];
     let run = |post| {
         let attrs: Vec<_> = attrs.iter().cloned().chain([("post_transform", A::S(post))]).collect();
-        ml("LinearClassifier", &attrs, count(&[1, 3])).unwrap()
+        let x = Some(count(&[1, 3]));
+        run_of("ai.onnx.ml", "LinearClassifier", 3, &attrs, &[x], 2).unwrap()
     };
     let r = run("LOGISTIC");
     assert_eq!(ints(&r[0]), [7]);
