@@ -102,6 +102,7 @@ pub(crate) fn check_len(
 const MOST_TILED: usize = 1 << 28;
 
 /// Refuses extents whose tables of tiles would take more memory than there is.
+#[inline(never)]
 pub(crate) fn check_extents(op: &'static str, extents: &[usize]) -> Result<(), KernelError> {
     if extents.iter().any(|&n| n > MOST_TILED) {
         return Err(KernelError::TooLarge { op });

@@ -364,8 +364,8 @@ impl ConvPlan {
 pub(super) fn check(isa: Isa, p: &ConvParams) -> Result<(usize, usize), KernelError> {
     isa.require()?;
     p.check()?;
-    check_extents(OP, &[p.c_in, p.c_out, p.h_in, p.w_in, p.h_out, p.w_out])?;
-    check_extents(OP, &p.kernel)?;
+    let [f_h, f_w] = p.kernel;
+    check_extents(OP, &[p.c_in, p.c_out, p.h_in, p.w_in, p.h_out, p.w_out, f_h, f_w])?;
     let c_blocks = match p.input {
         InputLayout::Blocked => p.c_in.div_ceil(C_BLOCK) * C_BLOCK,
         InputLayout::Interleaved => p.c_in,
@@ -383,7 +383,6 @@ pub(super) fn check(isa: Isa, p: &ConvParams) -> Result<(usize, usize), KernelEr
     let (h, w) = (padded(p.h_in.max(p.h_out), 0), padded(p.w_in.max(p.w_out), 1));
     let (h, w) = h.zip(w).ok_or(KernelError::TooLarge { op: OP })?;
     checked_len(OP, &[c_blocks, h, w])?;
-    let [f_h, f_w] = p.kernel;
     checked_len(OP, &[c_blocks + C_BLOCK, p.c_out + 2 * C_BLOCK, f_h, f_w])?;
     Ok((x_len, y_len))
 }

@@ -403,7 +403,10 @@ pub(crate) fn cut(size: usize, pieces: &[(usize, u64)]) -> (Vec<usize>, u64) {
     let mut end = size - repeated * length;
     let ends = cut_ends(end, pieces);
     let all = ends[end].1.saturating_add(cost.saturating_mul(repeated as u64));
-    let mut lengths = vec![length; repeated];
+    let mut lengths = Vec::new();
+    for _ in 0..repeated {
+        lengths.push(length);
+    }
     while end > 0 {
         lengths.push(ends[end].0);
         end -= ends[end].0;

@@ -7,7 +7,7 @@ use std::thread;
 
 use super::reference::Reference;
 use crate::graph::{
-    Choices, ConstCache, Context, Device, GraphError, Info, LowerCx, Step, TensorId,
+    Choices, ConstCache, Context, Device, GraphError, Host, Info, LowerCx, Step, TensorId,
 };
 use crate::order::sort_indices;
 use crate::tensor::{Shape, Tensor};
@@ -20,16 +20,16 @@ const SHARE_NS: u64 = 2_000;
 /// Bytes of weights from which on threads share the packing: starting one costs some 50 us.
 const SHARED: usize = 1 << 20;
 
-/// Lowers all operators of `order` for `threads` threads, which also share the work: of a large network
-/// nearly all of it is packing weights.
+/// Lowers all operators of `order`, of which none may have a result of more than `limit` bytes, for threads that
+/// also share the work: of a large network nearly all of it is packing weights.
 ///
 /// # Errors
 /// What lowering refuses; of several errors the first in the order.
 pub(super) fn lower_all(
     cx: &Context,
     order: &[TensorId],
-    isa: Isa,
-    threads: usize,
+    Host { isa, threads }: Host,
+    limit: usize,
     choices: Option<&dyn Choices>,
     device: Option<&dyn Device>,
 ) -> Result<HashMap<TensorId, Lowered>, GraphError> {
@@ -43,6 +43,13 @@ pub(super) fn lower_all(
     };
     let steps = order.iter().copied().filter(is_step);
     let steps: Vec<(TensorId, usize)> = steps.map(|id| (id, constants(id))).collect();
+    // Plans have tables of what they divide, so not even a plan is made for what there is no room for.
+    for (id, _) in &steps {
+        let needed = cx.record(*id).info().stored_bytes().unwrap_or(usize::MAX);
+        if needed > limit {
+            return Err(GraphError::Memory { needed, limit });
+        }
+    }
     let all: usize = steps.iter().map(|(_, bytes)| bytes).sum();
     // The largest first, so that no thread is left with one when the others are done.
     let mut work: Vec<usize> = (0..steps.len()).collect();

@@ -285,27 +285,15 @@ impl Executor {
         if let Some(program) = device.and_then(|d| d.program(cx, outputs, host, choices)) {
             return Ok(Plan::on_device(program?));
         }
-        // Plans have tables of what they divide, so not even a plan is made for what there is no room for.
-        let needed = Self::largest(cx, outputs)?;
-        if needed > self.memory_limit {
-            return Err(GraphError::Memory { needed, limit: self.memory_limit });
-        }
         let outputs = passes::assign_layouts(cx, outputs)?;
-        let plan = Plan::new(cx, &outputs, self.isa, self.threads(), choices, device)?;
+        let limit = self.memory_limit;
+        let plan = Plan::new(cx, &outputs, host, limit, choices, device)?;
         let constants = plan.constant_bytes().saturating_add(cx.cache().packed_bytes());
         let needed = plan.run_bytes(self.threads()).saturating_add(constants);
         if needed > self.memory_limit {
             return Err(GraphError::Memory { needed, limit: self.memory_limit });
         }
         Ok(plan)
-    }
-
-    /// The bytes of the largest result of an operation.
-    fn largest(cx: &Context, outputs: &[TensorId]) -> Result<usize, GraphError> {
-        let order = cx.build_forward(outputs)?;
-        let records = order.iter().map(|&id| cx.record(id));
-        let computed = records.filter(|r| r.value().is_none() && r.op().operator().is_some());
-        Ok(computed.map(|r| r.info().stored_bytes().unwrap_or(usize::MAX)).max().unwrap_or(0))
     }
 
     /// Runs a plan; gives the outputs in the order they were asked for. `times` gets the time of each

@@ -10,11 +10,11 @@ use super::lower::{Lowered, estimate, lower_all};
 use super::memory::{Span, bound, place};
 use super::pool::MAX_PARTS;
 use crate::graph::{
-    Choices, Context, Device, Fold, GraphError, Info, Layout, Op, Program, ProgramNode, Step,
+    Choices, Context, Device, Fold, GraphError, Host, Info, Layout, Op, Program, ProgramNode, Step,
     TensorId,
 };
 use crate::tensor::{DType, ShapeError, Tensor};
-use tilewright_kernels::{Isa, Workload};
+use tilewright_kernels::Workload;
 
 /// Least estimated time of a part of a step, and most parts per thread: several, so that others can take
 /// over from a thread that the system has stopped. They wait so long before they do, and the more parts
@@ -109,20 +109,21 @@ pub struct Plan {
 
 impl Plan {
     /// Plans what `outputs` need. Layouts must have been assigned. `choices` is asked how ops are
-    /// computed best, `device` which of them it takes.
+    /// computed best, `device` which of them it takes. No result may have more than `limit` bytes.
     ///
     /// # Errors
-    /// What lowering refuses, and sizes that overflow.
+    /// What lowering refuses, and sizes that overflow; [`GraphError::Memory`].
     pub fn new(
         cx: &Context,
         outputs: &[TensorId],
-        isa: Isa,
-        threads: usize,
+        host: Host,
+        limit: usize,
         choices: Option<&dyn Choices>,
         device: Option<&dyn Device>,
     ) -> Result<Self, GraphError> {
+        let isa = host.isa;
         let order = cx.build_forward(outputs)?;
-        let mut lowered = lower_all(cx, &order, isa, threads, choices, device)?;
+        let mut lowered = lower_all(cx, &order, host, limit, choices, device)?;
         let ahead = Ahead::new(cx, order, &lowered);
         let order = &ahead.order;
         let leaves = order.iter().copied().filter(|&id| cx.record(id).is_unset()).enumerate();
