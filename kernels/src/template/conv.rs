@@ -361,6 +361,7 @@ impl ConvPlan {
 }
 
 /// Elements of input and output, if everything makes sense and fits the address space.
+#[inline(never)]
 pub(super) fn check(isa: Isa, p: &ConvParams) -> Result<(usize, usize), KernelError> {
     isa.require()?;
     p.check()?;

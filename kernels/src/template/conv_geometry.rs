@@ -373,8 +373,17 @@ fn beyond(pieces: &[(usize, u64)]) -> (usize, u64, usize) {
 /// The cheapest way to cut each of `0..=size` into pieces, among equals the most even one: the last
 /// piece and the cost.
 pub(crate) fn cut_ends(size: usize, pieces: &[(usize, u64)]) -> Vec<(usize, u64)> {
-    let (length, cost, choices) = beyond(pieces);
-    // Per prefix: the last piece, the cost, the sum of squares of the lengths.
+    let best = best_ends(size, pieces, beyond(pieces));
+    best.into_iter().map(|(length, cost, _)| (length, cost)).collect()
+}
+
+/// Per prefix the last piece, the cost, and the sum of squares of the lengths; what `beyond` says of the pieces is given.
+#[inline(never)]
+fn best_ends(
+    size: usize,
+    pieces: &[(usize, u64)],
+    (length, cost, choices): (usize, u64, usize),
+) -> Vec<(usize, u64, u64)> {
     let mut best = vec![(0usize, 0u64, 0u64); size + 1];
     for end in 1..=size {
         if end > choices && choices > 0 {
@@ -392,16 +401,17 @@ pub(crate) fn cut_ends(size: usize, pieces: &[(usize, u64)]) -> Vec<(usize, u64)
             .min_by_key(|&(_, cost, squares)| (cost, squares))
             .unwrap_or((1, u64::MAX / 2, 0));
     }
-    best.into_iter().map(|(length, cost, _)| (length, cost)).collect()
+    best
 }
 
 /// The cheapest way to cut `0..size` into pieces: their lengths and their cost.
 pub(crate) fn cut(size: usize, pieces: &[(usize, u64)]) -> (Vec<usize>, u64) {
-    let (length, cost, choices) = beyond(pieces);
+    let found = beyond(pieces);
+    let (length, cost, choices) = found;
     // A table of all that is beyond would be larger than what is cut.
     let repeated = if choices == 0 { 0 } else { size.saturating_sub(choices).div_ceil(length) };
     let mut end = size - repeated * length;
-    let ends = cut_ends(end, pieces);
+    let ends = best_ends(end, pieces, found);
     let all = ends[end].1.saturating_add(cost.saturating_mul(repeated as u64));
     let mut lengths = Vec::new();
     for _ in 0..repeated {

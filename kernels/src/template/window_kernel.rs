@@ -86,9 +86,13 @@ pub(crate) use integer_kernel;
 /// The widths of tiles: eight accumulators hide the latency of vector code; where a vector is one
 /// number, the compiler makes vectors of its own from fewer.
 macro_rules! window_widths {
-    // Loops over bytes, which are long where nothing makes vectors of them.
-    (1 qmax $op:literal, $tile:ident $isa:ident $isa_name:ident $lanes:tt $feat:tt, $sd:tt) => {
-        window_kernels! { widths qmax $op, $tile $isa $isa_name $lanes $feat, [[any any]], [1 2] }
+    // Where nothing makes vectors of them, these are long, and gain less than others from what a usual window has of its own.
+    (1 qmax $($args:tt)*) => { window_widths! { any qmax $($args)* } };
+    (1 qdw $($args:tt)*) => { window_widths! { any qdw $($args)* } };
+    (1 max $($args:tt)*) => { window_widths! { any max $($args)* } };
+    (1 accum $($args:tt)*) => { window_widths! { any accum $($args)* } };
+    (any $mode:ident $op:literal, $tile:ident $isa:ident $isa_name:ident $lanes:tt $feat:tt, $sd:tt) => {
+        window_kernels! { widths $mode $op, $tile $isa $isa_name $lanes $feat, [[any any]], [1 2] }
     };
     (1 $($args:tt)*) => { window_kernels! { widths $($args)*, [1 2] } };
     // The usual windows of these have kernels of integers.
