@@ -99,7 +99,7 @@ pub(crate) fn check_len(
 }
 
 /// The longest extent that is divided into tiles: tables of them take about as many bytes.
-const MOST_TILED: usize = 1 << 28;
+pub(crate) const MOST_TILED: usize = 1 << 28;
 
 /// Refuses extents whose tables of tiles would take more memory than there is.
 #[inline(never)]

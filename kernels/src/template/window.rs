@@ -7,7 +7,7 @@
 //! Nothing is padded: rows outside are not visited, columns outside are not loaded.
 
 use crate::epilogue::TileActivation;
-use crate::error::{check_extents, checked_len};
+use crate::error::{MOST_TILED, checked_len};
 use crate::{C_BLOCK, Dtype, KernelError, KernelInfo, QuantOutput};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -107,8 +107,10 @@ impl Window {
         let y_len = checked_len(op, &[s.n, blocks, s.output[0], s.output[1], C_BLOCK])?;
         checked_len(op, &[s.kernel[0], s.kernel[1], C_BLOCK, blocks.max(1)])?;
         let tiles = s.output[1].div_ceil(w_ob);
-        // That of the table below, too.
-        check_extents(op, &[s.output[0], s.output[1], checked_len(op, &[tiles, s.kernel[1]])?])?;
+        // So long the table below may be.
+        if tiles.saturating_mul(s.kernel[1]) > MOST_TILED {
+            return Err(KernelError::TooLarge { op });
+        }
 
         let start = |o: usize, axis: usize| (o * s.stride[axis]) as isize - s.pads[axis] as isize;
         let rows = (0..s.output[0])
