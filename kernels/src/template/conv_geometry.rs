@@ -362,7 +362,7 @@ pub(crate) fn seen(p: &ConvParams) -> f64 {
 /// models dozens of planes.
 fn beyond(pieces: &[(usize, u64)]) -> (usize, u64, usize) {
     let per_length = |a: &&(usize, u64), b: &&(usize, u64)| {
-        (a.1 as u128 * b.0 as u128).cmp(&(b.1 as u128 * a.0 as u128))
+        a.1.saturating_mul(b.0 as u64).cmp(&b.1.saturating_mul(a.0 as u64))
     };
     let cheapest = pieces.iter().filter(|piece| piece.0 > 0).min_by(per_length);
     let longest = pieces.iter().map(|piece| piece.0).max().unwrap_or(0);
@@ -373,45 +373,42 @@ fn beyond(pieces: &[(usize, u64)]) -> (usize, u64, usize) {
 /// The cheapest way to cut each of `0..=size` into pieces, among equals the most even one: the last
 /// piece and the cost.
 pub(crate) fn cut_ends(size: usize, pieces: &[(usize, u64)]) -> Vec<(usize, u64)> {
-    let best = best_ends(size, pieces, beyond(pieces));
-    best.into_iter().map(|(length, cost, _)| (length, cost)).collect()
+    let (length, cost, choices) = beyond(pieces);
+    let mut ends = best_ends(size.min(choices.max(1)), pieces);
+    for end in ends.len()..=size {
+        ends.push((length, ends[end - length].1.saturating_add(cost)));
+    }
+    ends
 }
 
-/// Per prefix the last piece, the cost, and the sum of squares of the lengths; what `beyond` says of the pieces is given.
-#[inline(never)]
-fn best_ends(
-    size: usize,
-    pieces: &[(usize, u64)],
-    (length, cost, choices): (usize, u64, usize),
-) -> Vec<(usize, u64, u64)> {
-    let mut best = vec![(0usize, 0u64, 0u64); size + 1];
+/// As [`cut_ends`], by trying each piece at each end.
+fn best_ends(size: usize, pieces: &[(usize, u64)]) -> Vec<(usize, u64)> {
+    let mut ends = vec![(0usize, 0u64); size + 1];
+    // The sums of squares of the lengths.
+    let mut squares = vec![0u64; size + 1];
     for end in 1..=size {
-        if end > choices && choices > 0 {
-            let rest = best[end - length];
-            best[end] = (length, rest.1 + cost, rest.2 + (length * length) as u64);
-            continue;
+        let mut best = (u64::MAX / 2, 0, 1);
+        for &(length, cost) in pieces {
+            if length <= end {
+                let rest = end - length;
+                let found = (ends[rest].1 + cost, squares[rest] + (length * length) as u64, length);
+                if (found.0, found.1) < (best.0, best.1) {
+                    best = found;
+                }
+            }
         }
-        best[end] = pieces
-            .iter()
-            .filter(|piece| piece.0 <= end)
-            .map(|&(length, cost)| {
-                let rest = best[end - length];
-                (length, rest.1 + cost, rest.2 + (length * length) as u64)
-            })
-            .min_by_key(|&(_, cost, squares)| (cost, squares))
-            .unwrap_or((1, u64::MAX / 2, 0));
+        (ends[end], squares[end]) = ((best.2, best.0), best.1);
     }
-    best
+    ends
 }
 
 /// The cheapest way to cut `0..size` into pieces: their lengths and their cost.
 pub(crate) fn cut(size: usize, pieces: &[(usize, u64)]) -> (Vec<usize>, u64) {
-    let found = beyond(pieces);
-    let (length, cost, choices) = found;
+    let (length, cost, choices) = beyond(pieces);
     // A table of all that is beyond would be larger than what is cut.
     let repeated = if choices == 0 { 0 } else { size.saturating_sub(choices).div_ceil(length) };
     let mut end = size - repeated * length;
-    let ends = best_ends(end, pieces, found);
+    let ends = best_ends(end, pieces);
     let all = ends[end].1.saturating_add(cost.saturating_mul(repeated as u64));
     let mut lengths = Vec::new();
     for _ in 0..repeated {
