@@ -335,7 +335,7 @@ impl MatmulPlan {
 fn check(isa: Isa, p: &MatmulParams) -> Result<[usize; 3], KernelError> {
     isa.require()?;
     p.check()?;
-    check_extents(OP, &[p.m, p.n])?;
+    check_extents(OP, &[p.m, p.n, p.k])?;
     if p.blocked() && !has_blocks(kernels(isa)) {
         let what = "blocks, on an instruction set without tiles of 16 columns";
         return Err(KernelError::Unsupported { op: OP, what });
@@ -351,9 +351,9 @@ fn check(isa: Isa, p: &MatmulParams) -> Result<[usize; 3], KernelError> {
     let [a_rows, a_width] = p.a_size();
     let (b_rows, b_width) = if p.b_transposed { (p.n, p.k) } else { (p.k, p.n) };
     // Packed operands are up to a tile larger.
-    let padded = |size: usize| size.checked_add(1024).ok_or(KernelError::TooLarge { op: OP });
-    checked_len(OP, &[padded(p.n)?, padded(p.k)?, p.batch])?;
-    checked_len(OP, &[padded(p.m)?, padded(p.k)?])?;
+    let padded = |size: usize| size + 1024;
+    checked_len(OP, &[padded(p.n), padded(p.k), p.batch])?;
+    checked_len(OP, &[padded(p.m), padded(p.k)])?;
     Ok([
         matrix(a_rows, p.a_row, a_width, p.a_batch)?,
         matrix(b_rows, p.b_row, b_width, p.b_batch)?,

@@ -215,9 +215,6 @@ impl Job for Walk<'_> {
     }
 }
 
-/// More than any machine has cores for. Each has a seat that others look at.
-const MOST_THREADS: usize = 4096;
-
 impl Executor {
     /// An executor on `threads` threads, the caller's included.
     ///
@@ -227,12 +224,6 @@ impl Executor {
     pub fn new(isa: Isa, threads: usize) -> Result<Self, GraphError> {
         isa.require()?;
         let threads = threads.max(1);
-        if threads > MOST_THREADS {
-            return Err(GraphError::Threads {
-                threads,
-                reason: "there may be 4096 at most".into(),
-            });
-        }
         let pool = Pool::new(threads)
             .map_err(|e| GraphError::Threads { threads, reason: e.to_string() })?;
         let (arena, scratch) = (AlignedBytes::default(), AlignedBytes::default());

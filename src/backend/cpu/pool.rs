@@ -147,12 +147,18 @@ pub(crate) struct Pool {
     process: u32,
 }
 
+/// More than any machine has cores for. Each has a seat that others look at.
+const MOST_THREADS: usize = 4096;
+
 impl Pool {
     /// A pool for jobs of `threads` threads; 1 starts none.
     ///
     /// # Errors
-    /// If the system refuses a thread.
+    /// If the system refuses a thread, or they are too many.
     pub(crate) fn new(threads: usize) -> std::io::Result<Self> {
+        if threads > MOST_THREADS {
+            return Err(std::io::ErrorKind::QuotaExceeded.into());
+        }
         let seats = (0..threads.max(1)).map(|_| Seat::default()).collect();
         let shared = Arc::new(Shared { seats, ..Shared::default() });
         let process = std::process::id();
