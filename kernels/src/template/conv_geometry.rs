@@ -387,7 +387,7 @@ fn best_ends(size: usize, pieces: &[(usize, u64)]) -> Vec<(usize, u64)> {
     // The sums of squares of the lengths.
     let mut squares = vec![0u64; size + 1];
     for end in 1..=size {
-        let mut best = (u64::MAX / 2, 0, 1);
+        let mut best = (u64::MAX, 0, 1);
         for &(length, cost) in pieces {
             if length <= end {
                 let rest = end - length;
@@ -397,7 +397,9 @@ fn best_ends(size: usize, pieces: &[(usize, u64)]) -> Vec<(usize, u64)> {
                 }
             }
         }
-        (ends[end], squares[end]) = ((best.2, best.0), best.1);
+        // What no piece fits costs so much that sums of it still fit.
+        let cost = if best.0 == u64::MAX { u64::MAX / 2 } else { best.0 };
+        (ends[end], squares[end]) = ((best.2, cost), best.1);
     }
     ends
 }
