@@ -413,7 +413,7 @@ pub(crate) fn cut(size: usize, pieces: &[(usize, u64)]) -> (Vec<usize>, u64) {
     let ends = best_ends(end, pieces);
     let all = ends[end].1.saturating_add(cost.saturating_mul(repeated as u64));
     let mut lengths = Vec::new();
-    for _ in 0..repeated {
+    while lengths.len() < repeated {
         lengths.push(length);
     }
     while end > 0 {
