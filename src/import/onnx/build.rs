@@ -82,9 +82,9 @@ impl NodeCx<'_> {
         &self.node.name
     }
 
-    /// Version of the operator set.
+    /// Version of ONNX's operators that the node is written in.
     pub(super) fn opset(&self) -> i64 {
-        self.model.opset
+        self.node.opset
     }
 
     // Inputs.

@@ -4,9 +4,7 @@ use std::collections::HashMap;
 
 use prost::Message;
 
-use super::proto::{
-    AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto,
-};
+use super::proto::{AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto};
 use crate::import::{ImportError, StructureError};
 
 /// Calls inside calls.
@@ -22,8 +20,8 @@ const NODE_BYTES: usize = 512;
 /// Domain, name and overload of a function.
 type Key = (String, String, String);
 
-/// Replaces each call of one of the model's functions by its body. Functions whose operator sets
-/// differ from the model's stay, to be refused like any operator that is not known.
+/// Replaces each call of one of the model's functions by its body, whose nodes note the versions of
+/// operator sets that the function names.
 ///
 /// # Errors
 /// [`StructureError::TooDeep`] for functions that call each other too deeply (or in circles),
@@ -34,23 +32,10 @@ pub(super) fn inline(model: &mut ModelProto) -> Result<(), ImportError> {
     let Some(graph) = model.graph.as_mut().filter(|_| !functions.is_empty()) else { return Ok(()) };
     let mut table: HashMap<Key, &FunctionProto> = HashMap::new();
     for f in &functions {
-        let fits = f.opset_import.iter().all(|own| {
-            let same = |o: &&OperatorSetIdProto| domain_of(&o.domain) == domain_of(&own.domain);
-            model.opset_import.iter().find(same).is_none_or(|o| o.version == own.version)
-        });
-        if fits {
-            table.entry(key(&f.domain, &f.name, &f.overload)).or_insert(f);
-        }
+        table.entry(key(&f.domain, &f.name, &f.overload)).or_insert(f);
     }
     let mut inliner = Inliner { table, calls: 0, bytes: 0 };
     graph.node = inliner.expand(core::mem::take(&mut graph.node), 0)?;
-    // Bodies may use operator sets that the model itself does not.
-    for own in functions.iter().flat_map(|f| &f.opset_import) {
-        let same = |o: &&OperatorSetIdProto| domain_of(&o.domain) == domain_of(&own.domain);
-        if !model.opset_import.iter().any(|o| same(&o)) {
-            model.opset_import.push(own.clone());
-        }
-    }
     Ok(())
 }
 
@@ -173,6 +158,9 @@ impl<'a> Call<'a> {
 
     fn renamed_node(&self, mut n: NodeProto, depth: usize) -> Result<NodeProto, ImportError> {
         n.input.iter_mut().chain(&mut n.output).for_each(|name| self.rename(name));
+        let mut sets = self.function.opset_import.iter();
+        let set = sets.find(|set| domain_of(&set.domain) == domain_of(&n.domain));
+        n.opset = set.and_then(|set| set.version);
         if let Some(name) = n.name.as_mut().filter(|name| !name.is_empty()) {
             *name = format!("{}{name}", self.prefix);
         }
@@ -216,8 +204,8 @@ impl<'a> Call<'a> {
 #[cfg(test)]
 mod tests {
     use super::super::OnnxModel;
+    use super::super::proto::OperatorSetIdProto;
     use super::super::testing::{A, attribute, f32s, model, node, parts, tensor, value};
-    use super::OperatorSetIdProto;
     use super::*;
     use crate::graph::Context;
     use crate::tensor::DType;
@@ -295,10 +283,25 @@ mod tests {
     }
 
     #[test]
-    fn functions_of_other_operator_sets_are_not_known() {
-        let mut f = function("F", &[], vec![node("Neg", &["a"], &["b"], &[])]);
-        f.opset_import[0].version = Some(9);
-        let e = run(vec![f], vec![call("F", "x", "y", &[])]).unwrap_err().to_string();
-        assert!(e.contains("operator F of local"), "{e}");
+    fn functions_are_of_the_operator_sets_they_name() {
+        // The axes are an attribute up to version 12, an input since.
+        let axes = [("axes", A::Is(&[0]))];
+        let f = |version| {
+            let nodes = vec![
+                node("Unsqueeze", &["a"], &["t"], &axes),
+                node("Squeeze", &["t"], &["b"], &axes),
+            ];
+            let mut f = function("F", &[], nodes);
+            f.opset_import[0].version = Some(version);
+            f
+        };
+        let nodes = || vec![call("F", "x", "y", &[])];
+        assert_eq!(run(vec![f(12)], nodes()).unwrap(), [-1.0, 2.0]);
+        for (version, what) in [(13, "axes"), (0, "operator set 0"), (1 << 40, "1099511627776")] {
+            let e = run(vec![f(version)], nodes()).unwrap_err().to_string();
+            assert!(e.contains(what), "{e}");
+        }
+        // One that nobody calls may be of any.
+        assert_eq!(run(vec![f(0)], vec![node("Neg", &["x"], &["y"], &[])]).unwrap(), [1.0, -2.0]);
     }
 }

@@ -85,10 +85,7 @@ impl OnnxModel {
             None if opsets.is_empty() => return Err(StructureError::NoOpset.into()),
             None => NEWEST_OPSET,
         };
-        if !(OLDEST_OPSET..=NEWEST_OPSET).contains(&opset) {
-            let (oldest, newest) = (OLDEST_OPSET, NEWEST_OPSET);
-            return Err(StructureError::Opset { found: opset, oldest, newest }.into());
-        }
+        let opset = readable(opset)?;
         let producer = [proto.producer_name, proto.producer_version];
         let producer: Vec<String> =
             producer.into_iter().flatten().filter(|s| !s.is_empty()).collect();
@@ -110,6 +107,15 @@ impl OnnxModel {
         model.metadata = metadata;
         Ok(model)
     }
+}
+
+/// The version of ONNX's operators, if it is one that is read.
+fn readable(opset: i64) -> Result<i64, StructureError> {
+    let (oldest, newest) = (OLDEST_OPSET, NEWEST_OPSET);
+    if (oldest..=newest).contains(&opset) {
+        return Ok(opset);
+    }
+    Err(StructureError::Opset { found: opset, oldest, newest })
 }
 
 fn decoded(bytes: Bytes) -> Result<ModelProto, ImportError> {
@@ -439,11 +445,12 @@ impl Loader {
             let name = node_name(p, index);
             let domain = domain_name(p.domain.as_deref());
             // Exporters forget domains of which there is only one version.
-            let opset = match self.opsets.get(domain) {
-                Some(&opset) => opset,
+            let opset = match p.opset.or_else(|| self.opsets.get(domain).copied()) {
+                Some(opset) => opset,
                 None if domain.is_empty() => return Err(StructureError::NoOpset.into()),
                 None => 1,
             };
+            let standard = if domain.is_empty() { readable(opset)? } else { self.opset };
             let Some(row) = ops::find(domain, op, opset) else {
                 let kind = match ops::absent(op) {
                     Some((what, feature)) => MissingKind::NotBuilt { what, feature },
@@ -496,7 +503,8 @@ impl Loader {
                 });
             }
             let inputs = p.input.iter().map(|n| (!n.is_empty()).then(|| self.value(n))).collect();
-            nodes.push(Node { name, row, inputs, outputs, attrs, bodies, inline: false });
+            let opset = standard;
+            nodes.push(Node { name, row, opset, inputs, outputs, attrs, bodies, inline: false });
         }
         Ok(nodes)
     }

@@ -60,6 +60,8 @@ pub(super) struct Node {
     /// The name in the file, or one made from the operator and the position.
     pub(super) name: String,
     pub(super) row: &'static OpRow,
+    /// Version of ONNX's operators that the node is written in.
+    pub(super) opset: i64,
     /// `None` for absent optional inputs.
     pub(super) inputs: Vec<Option<ValueId>>,
     /// `None` for outputs that nobody wants.

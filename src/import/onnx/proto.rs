@@ -112,6 +112,10 @@ pub struct NodeProto {
     /// Which function of that name, if it is one of the model's.
     #[prost(string, optional, tag = "8")]
     pub overload: Option<String>,
+    /// Version of the domain's operators where it may be another than the model's: what a function
+    /// names for its body. Not a field of files; the number is none of ONNX's.
+    #[prost(int64, optional, tag = "1000")]
+    pub opset: Option<i64>,
 }
 
 /// One attribute of a node.
