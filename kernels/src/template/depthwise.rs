@@ -208,11 +208,28 @@ impl DepthwisePlan {
             // SAFETY: the ISA is available; planes and rows lie in the operands, which the caller
             // owns, by construction of the units.
             unsafe { self.window.run(&self.kernels, args) };
-            if let Some(after) = &self.after {
-                // SAFETY: whole rows of the unit, just written; in place.
-                unsafe { after.call(done, done, len) };
-            }
+            // SAFETY: whole rows of the unit, just written.
+            unsafe { self.activate(done, len, self.window.channels(plane)) };
         });
+    }
+
+    /// What the epilogue's activation does to the `len` elements at `y`, rows of a block of which
+    /// `channels` were computed.
+    ///
+    /// # Safety
+    ///
+    /// The elements are writable, and no other thread uses them.
+    unsafe fn activate(&self, y: *mut f32, len: usize, channels: usize) {
+        let Some(after) = &self.after else { return };
+        // Tiles need not have written lanes that are no channels.
+        for lane in channels..C_BLOCK {
+            for i in (lane..len).step_by(C_BLOCK) {
+                // SAFETY: an element.
+                unsafe { y.add(i).write(0.0) };
+            }
+        }
+        // SAFETY: the elements, all written; in place.
+        unsafe { after.call(y, y, len) };
     }
 
     /// Computes the rows `rows` of one image, all channels, to planes at `y` that have these rows only.
@@ -250,10 +267,8 @@ impl DepthwisePlan {
             // SAFETY: the ISA is available; the rows that are written lie at `done`, as the caller
             // promises, and begin there as if the plane were whole.
             unsafe { self.window.run(&self.kernels, args) };
-            if let Some(after) = &self.after {
-                // SAFETY: the rows just written; in place.
-                unsafe { after.call(done, done, len) };
-            }
+            // SAFETY: the rows just written.
+            unsafe { self.activate(done, len, self.window.channels(block)) };
         }
     }
 
