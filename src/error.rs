@@ -31,6 +31,9 @@ pub enum Error {
         /// The model's inputs.
         known: Vec<String>,
     },
+    /// An input that the file has a value for; [`Model::with_inputs`](crate::Model::with_inputs) makes
+    /// one of it that can be given.
+    DefaultInput(String),
     /// An input that was not given.
     MissingInput {
         /// Its name.
@@ -64,6 +67,9 @@ impl fmt::Display for Error {
             Self::Llm(e) => e.fmt(f),
             Self::UnknownInput { name, known } => {
                 write!(f, "the model has no input {name:?} (it has: {})", known.join(", "))
+            }
+            Self::DefaultInput(name) => {
+                write!(f, "input {name:?} has a default; ask for it with Model::with_inputs")
             }
             Self::MissingInput { name, dtype, shape } => {
                 write!(f, "input {name:?} ({dtype} {shape}) is missing")

@@ -378,6 +378,9 @@ impl Session {
         let known = self.model.inputs();
         for (i, (name, _)) in inputs.iter().enumerate() {
             if !known.iter().any(|k| k.name == *name) {
+                if self.model.defaults().iter().any(|d| d.name == *name) {
+                    return Err(Error::DefaultInput((*name).to_owned()));
+                }
                 let known = known.iter().map(|k| k.name.clone()).collect();
                 return Err(Error::UnknownInput { name: (*name).to_owned(), known });
             }

@@ -291,6 +291,7 @@ fn permute_moves_axis_i_to_axes_i() {
     }
     assert!(cx.permute(a, &[0, 0, 1, 2]).is_err());
     assert!(cx.permute(a, &[0, 1, 2, 9]).is_err());
+    assert!(cx.permute(a, &[0, 1, 2, usize::MAX]).is_err());
 }
 
 #[test]

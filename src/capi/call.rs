@@ -105,9 +105,12 @@ pub(super) unsafe fn copy_out<T: Copy>(
     if out.is_null() && capacity == 0 {
         return Ok(());
     }
-    if values.len() > capacity || out.is_null() {
+    if values.len() > capacity {
         let message = format!("room for {capacity} elements, {} are needed", values.len());
         return Err(Failure::new(tw_status::TW_BUFFER_TOO_SMALL, message));
+    }
+    if out.is_null() {
+        return Err(Failure::argument(format!("NULL, with room for {capacity} elements")));
     }
     // SAFETY: there is room for all, as the caller promises.
     unsafe { ptr::copy_nonoverlapping(values.as_ptr(), out, values.len()) };

@@ -40,7 +40,7 @@ fn of_error(e: &Error) -> tw_status {
         Error::Tensor(e) => of_tensor(e),
         #[cfg(feature = "llm")]
         Error::Llm(e) => of_llm(e),
-        Error::UnknownInput { .. } => tw_status::TW_NOT_FOUND,
+        Error::UnknownInput { .. } | Error::DefaultInput(_) => tw_status::TW_NOT_FOUND,
         Error::MissingInput { .. } => tw_status::TW_STATE,
         Error::RepeatedInput(_) => tw_status::TW_INVALID_ARGUMENT,
         Error::InputType { .. } => tw_status::TW_TYPE,

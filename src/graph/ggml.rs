@@ -190,7 +190,7 @@ impl Context {
         // `transpose` wants the source of each result axis counted from the slowest.
         let mut order = vec![usize::MAX; n];
         for (i, &to) in axes.iter().enumerate() {
-            let slot = n.checked_sub(to + 1).and_then(|j| order.get_mut(j)).ok_or_else(bad)?;
+            let slot = (n - 1).checked_sub(to).and_then(|j| order.get_mut(j)).ok_or_else(bad)?;
             *slot = n - 1 - i;
         }
         let mut strides = vec![0; n - dims.len()];

@@ -240,7 +240,7 @@ impl Context {
     /// The same elements under other extents, without a copy where the operand is contiguous.
     ///
     /// # Errors
-    /// [`GraphError::Shape`] if the element counts differ.
+    /// [`GraphError::Shape`], of a constant [`GraphError::Tensor`], if the element counts differ.
     pub fn reshape(&mut self, id: TensorId, dims: &[usize]) -> Result<TensorId, GraphError> {
         let id = self.cont(id)?;
         let record = self.record(id);
@@ -264,7 +264,7 @@ impl Context {
     /// `len` elements of `axis` from `start` on, every `step`-th. Copies nothing.
     ///
     /// # Errors
-    /// [`GraphError::Shape`] if the axis does not reach that far.
+    /// [`GraphError::Mismatch`] if the axis does not reach that far.
     ///
     /// # Panics
     /// If `axis` is not below the rank.

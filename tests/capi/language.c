@@ -90,6 +90,8 @@ int main(int argc, char **argv) {
     CHECK(tokens != NULL);
     GIVES(tw_tokenize(model, PROMPT, strlen(PROMPT), TW_WHOLE, tokens, 1, &count),
           TW_BUFFER_TOO_SMALL, "room for 1");
+    GIVES(tw_tokenize(model, PROMPT, strlen(PROMPT), TW_WHOLE, NULL, count, &count),
+          TW_INVALID_ARGUMENT, "NULL, with room");
     DONE(tw_tokenize(model, PROMPT, strlen(PROMPT), TW_WHOLE, tokens, count, &count));
     DONE(tw_detokenize(model, tokens, count, NULL, 0, &length));
     text = (char *)calloc(length + 1, 1);
