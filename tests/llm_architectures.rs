@@ -76,6 +76,15 @@ fn a_text_is_the_same_whatever_it_is_cut_into() {
         ("gemma4", GEMMA4),
         ("qwen3moe", QWEN3MOE),
         ("olmoe", Parts { attending: OLMO2.attending, ..QWEN3MOE }),
+        ("arcee", Parts { plain: true, ..LLAMA }),
+        ("nemotron", Parts { plain: true, ..LLAMA }),
+        ("starcoder2", Parts { plain: true, ..LLAMA }),
+        ("gptneox", Parts { plain: true, ..LLAMA }),
+        ("phi2", Parts { plain: true, vectors: &[("attn_norm", WIDTH)], ..LLAMA }),
+        ("gpt2", Parts { plain: true, placed: true, ..LLAMA }),
+        ("glm4", Parts { vectors: GLM4, ..LLAMA }),
+        ("qwen2moe", Parts { attending: &[], ..QWEN3MOE }),
+        ("ernie4_5-moe", Parts { attending: &[], ..QWEN3MOE }),
     ];
     let mut all: Vec<Vec<Vec<f32>>> = Vec::new();
     for (arch, parts) in models {
@@ -311,6 +320,9 @@ fn files_that_a_graph_would_misread_are_refused() {
         &["blk.1.ffn_gate_exps.weight"],
     );
     refused("qwen3", QWEN3MOE, &["blk.1.ffn_up.weight"]);
+    refused("llama", Parts { plain: true, ..LLAMA }, &["blk.0.ffn_up.weight"]);
+    refused("arcee", LLAMA, &["no use for 3", "blk.0.ffn_gate.weight"]);
+    refused("gpt2", Parts { plain: true, ..LLAMA }, &["position_embd.weight"]);
     // A model of another name has no use for the tensors.
     refused("gemma3", GEMMA4, &["blk.1.attn_v.weight"]);
     let lists = Parts { kv_heads: [2, 1, 3], list: true, ..LLAMA };

@@ -167,6 +167,9 @@ pub struct Config {
     pub window: Option<usize>,
     /// `attention.sliding_window_pattern`.
     pub window_pattern: Option<WindowPattern>,
+    /// `use_parallel_residual`, which some architectures set to false where blocks feed forward what attention has
+    /// been added to.
+    pub parallel: bool,
     /// `attention.scale`, if not 0.
     pub attention_scale: Option<f32>,
     /// `attention.temperature_scale`, if not 0, for those whose queries grow with their position.
@@ -259,6 +262,7 @@ impl Config {
             rope: keys.rope([head_sizes[0], head_sizes_window[0]], context)?,
             window: Some(keys.count("attention.sliding_window")?).filter(|&n| n > 0),
             window_pattern,
+            parallel: keys.unless_false("use_parallel_residual"),
             attention_scale: keys.positive("attention.scale")?,
             temperature_scale: keys.positive("attention.temperature_scale")?,
             attention_softcap: keys.positive("attn_logit_softcapping")?,

@@ -299,9 +299,13 @@ impl<'a> Keys<'a> {
             scaling: self.scaling(original_context)?,
             attention_factor: self.positive("rope.scaling.attn_factor")?.unwrap_or(1.0),
             original_context,
-            finetuned: self.metadata.get(&self.key("rope.scaling.finetuned"))
-                != Some(&Value::Bool(false)),
+            finetuned: self.unless_false("rope.scaling.finetuned"),
         })
+    }
+
+    /// Whether an entry is anything but false.
+    pub(super) fn unless_false(&self, name: &str) -> bool {
+        self.metadata.get(&self.key(name)) != Some(&Value::Bool(false))
     }
 
     /// Refuses models whose tokens see what comes behind them.

@@ -22,6 +22,8 @@ class Architecture:
     arch: str = "llama"
     layers: int = 2
     heads: int = HEADS
+    # Several heads of queries share one of keys and values.
+    grouped: bool = True
     tied: bool = False
     # Rotary positions: neighbouring pairs, or the first half with the second.
     neighbours: bool = True
@@ -38,6 +40,9 @@ class Architecture:
     temperature: float = 0.0
     attention_factor: float = 1.0
     bias: bool = False
+    # All other matrices of layers, too, have biases; so have logits.
+    biased: bool = False
+    biased_logits: bool = False
     head_norms: bool = False
     # Of all heads as one vector; after the heads have turned.
     joint_norms: bool = False
@@ -46,8 +51,14 @@ class Architecture:
     post_norms: bool = False
     layer_norm: bool = False
     norm_bias: bool = True
+    # The feed-forward network reads what attention reads, or the same sum through a norm of its own.
     parallel: bool = False
+    own_norm: bool = False
     fused: bool = False
+    # A feed-forward network without a gate, and what it goes through: "gelu", "square" of what is positive.
+    plain: str = ""
+    # Positions have vectors that are added to those of the tokens.
+    placed: bool = False
     gelu: bool = False
     scaled_embeddings: bool = False
     window: int = 0
@@ -76,6 +87,8 @@ class Architecture:
     whole_shares: bool = True
     sigmoid: bool = False
     shared: bool = False
+    # They are chosen by shares plus numbers of their own.
+    corrected: bool = False
     # Experts beside the network of a layer, with norms of their own, and gate and other rows in one matrix.
     beside: bool = False
     shared_gate: bool = False
@@ -111,6 +124,8 @@ class Architecture:
         return self.far_head if self.far_head and not self.windowed(layer) else HEAD
 
     def kv_heads(self, layer):
+        if not self.grouped:
+            return self.heads
         return self.far_kv_heads if self.far_kv_heads and not self.windowed(layer) else KV_HEADS
 
     def hidden(self, layer):
@@ -218,6 +233,25 @@ ARCHITECTURES = {
                      mamba=True, taps=4, delta_heads=16, delta_key_heads=2, experts=8, shared=True),
         Architecture("falcon-h1", "falcon-h1", neighbours=False, base=1e11, remembering=(0, 1), mamba=True, both=True,
                      taps=4, delta_heads=16, delta_key_heads=2),
+        Architecture("arcee", "arcee", plain="square"),
+        Architecture("chatglm", "chatglm", fused=True, bias=True, rotated=32),
+        Architecture("ernie4_5-moe", "ernie4_5-moe", layers=3, tied=True, base=5e5, experts=8, expert_layers=1,
+                     shared=True, corrected=True),
+        Architecture("exaone", "exaone", neighbours=False, base=1e6, factors="llama3", factor=8.0, original=128),
+        Architecture("glm4", "glm4", fused=True, rotated=32, post_norms=True),
+        Architecture("gpt2", "gpt2", tied=True, layer_norm=True, bias=True, biased=True, fused=True, plain="gelu",
+                     placed=True, still=True, grouped=False),
+        Architecture("gptneox", "gptneox", neighbours=False, rotated=16, layer_norm=True, bias=True, biased=True, fused=True,
+                     plain="gelu", parallel=True, own_norm=True, grouped=False),
+        Architecture("gptneox-one-after-the-other", "gptneox", neighbours=False, rotated=16, layer_norm=True, bias=True,
+                     biased=True, fused=True, plain="gelu", grouped=False),
+        Architecture("nemotron", "nemotron", neighbours=False, rotated=32, layer_norm=True, plain="square"),
+        Architecture("phi2", "phi2", neighbours=False, rotated=32, layer_norm=True, bias=True, biased=True,
+                     biased_logits=True, plain="gelu", parallel=True, grouped=False),
+        Architecture("qwen2moe", "qwen2moe", neighbours=False, base=1e6, bias=True, epsilon=1e-6, experts=8, used=3,
+                     whole_shares=False, shared=True, shared_gate=True),
+        Architecture("starcoder2", "starcoder2", neighbours=False, layer_norm=True, bias=True, biased=True, plain="gelu",
+                     base=1e5),
         Architecture("qwen2vl", "qwen2vl", neighbours=False, base=1e6, bias=True, epsilon=1e-6),
         Architecture("qwen3vl", "qwen3vl", neighbours=False, base=5e6, head_norms=True, epsilon=1e-6),
     )
@@ -258,6 +292,10 @@ def tensors(a, seed):
     yield "token_embd.weight", matrix(VOCAB, WIDTH, 3.0)
     if not a.tied:
         yield "output.weight", matrix(VOCAB, WIDTH, 3.0)
+    if a.biased_logits:
+        yield "output.bias", vector(VOCAB, 0.0)
+    if a.placed:
+        yield "position_embd.weight", matrix(CONTEXT, WIDTH, 3.0)
     yield from norm(a.last_norm, WIDTH)
     if a.layer_embedding:
         yield "per_layer_token_embd.weight", matrix(VOCAB, a.layers * a.layer_embedding, 3.0)
@@ -301,6 +339,8 @@ def tensors(a, seed):
             yield b + "shortconv.out_proj.weight", matrix(WIDTH, WIDTH, gain)
         if a.attends(i) and a.fused:
             yield b + "attn_qkv.weight", matrix(q + 2 * kv, WIDTH, 1.4)
+            if a.bias:
+                yield b + "attn_qkv.bias", vector(q + 2 * kv, 0.0)
         elif a.attends(i):
             for part, rows, sharp in (("q", q, 1.4), ("k", kv, 1.4), ("v", kv, 1.0)):
                 if part != "q" and a.shares(i) or part == "v" and a.far_keys_only and not a.windowed(i):
@@ -320,17 +360,19 @@ def tensors(a, seed):
                 yield b + "attn_k_norm.weight", vector(shape(a.kv_heads(i)), sharp)
         if a.attends(i):
             yield b + "attn_output.weight", matrix(WIDTH, q, gain)
+            if a.biased:
+                yield b + "attn_output.bias", vector(WIDTH, 0.0)
         if a.post_norms:
             yield b + "post_attention_norm.weight", vector(WIDTH, gain)
             yield b + "post_ffw_norm.weight", vector(WIDTH, gain)
         if a.both:
             yield b + a.ffn_norm, vector(WIDTH)
-        elif not a.parallel and a.pre_norms:
+        elif (a.own_norm or not a.parallel) and a.pre_norms:
             yield from norm(b + a.ffn_norm, WIDTH)
         if a.has_experts(i):
             # Sharp, so that rounding seldom makes it choose others of more than a small share.
             yield b + "ffn_gate_inp.weight", matrix(a.experts, WIDTH, 6.0)
-            if a.sigmoid:
+            if a.sigmoid or a.corrected:
                 yield b + "exp_probs_b.bias", vector(a.experts, 0.0)
             if a.beside:
                 yield b + "ffn_gate_inp.scale", vector(WIDTH, math.sqrt(WIDTH))
@@ -350,12 +392,17 @@ def tensors(a, seed):
                 yield b + "ffn_gate_inp_shexp.weight", vector(WIDTH, 0.0, 1.0 / math.sqrt(WIDTH))
             if not a.beside:
                 continue
-        if a.fused:
+        if a.plain:
+            yield b + "ffn_up.weight", matrix(hidden, WIDTH, 1.2)
+        elif a.fused:
             yield b + "ffn_up.weight", matrix(2 * HIDDEN, WIDTH, 1.2)
         else:
             yield b + "ffn_gate.weight", matrix(hidden, WIDTH, 1.2)
             yield b + "ffn_up.weight", matrix(hidden, WIDTH, 1.2)
         yield b + "ffn_down.weight", matrix(WIDTH, hidden, gain)
+        if a.biased:
+            yield b + "ffn_up.bias", vector(hidden, 0.0)
+            yield b + "ffn_down.bias", vector(WIDTH, 0.0)
         if a.layer_embedding:
             yield b + "inp_gate.weight", matrix(a.layer_embedding, WIDTH, 0.2)
             yield b + "proj.weight", matrix(WIDTH, a.layer_embedding)
@@ -392,7 +439,7 @@ def _parameters(writer, a):
     elif a.far_kv_heads:
         writer.add_head_count_kv([a.kv_heads(i) for i in range(a.layers)])
     else:
-        writer.add_head_count_kv(KV_HEADS)
+        writer.add_head_count_kv(a.kv_heads(0))
     if a.remembering:
         writer.add_ssm_conv_kernel(a.taps)
         writer.add_ssm_state_size(DELTA)
@@ -407,6 +454,8 @@ def _parameters(writer, a):
         writer.add_expert_feed_forward_length(EXPERT)
         writer.add_leading_dense_block_count(a.expert_layers)
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID if a.sigmoid else gguf.ExpertGatingFuncType.SOFTMAX)
+        if a.arch == "ernie4_5-moe":
+            writer.add_interleave_moe_layer_step(1)
         if a.shared:
             writer.add_expert_shared_feed_forward_length(HIDDEN)
     writer.add_key_length(a.far_head or HEAD)
@@ -463,7 +512,7 @@ def write(path, a, kind, quantise, seed=7):
     _vocabulary(writer)
     values = {}
     for name, value in tensors(a, seed):
-        if min(value.shape[-1], value.ndim) == 1 or "norm" in name or "conv" in name and "proj" not in name or "gate_inp" in name or kind.name == "F32":
+        if min(value.shape[-1], value.ndim) == 1 or "norm" in name or "conv" in name and "proj" not in name or "gate_inp" in name or "position" in name or kind.name == "F32":
             writer.add_tensor(name, value)
         elif kind.name == "F16":
             value = value.astype(numpy.float16)

@@ -78,7 +78,8 @@ def _attention(a, w, b, x, layer, context, kept):
     tokens, head, kv_heads = len(x), a.head(layer), a.kv_heads(layer)
     sizes = (a.heads * head, kv_heads * head, kv_heads * head)
     if a.fused:
-        q, k, v = numpy.split(x @ w[b + "attn_qkv.weight"].T, numpy.cumsum(sizes)[:2], -1)
+        all = x @ w[b + "attn_qkv.weight"].T + w.get(b + "attn_qkv.bias", 0)
+        q, k, v = numpy.split(all, numpy.cumsum(sizes)[:2], -1)
     else:
         own = "q" if a.shares(layer) else "qk" if a.far_keys_only and not a.windowed(layer) else "qkv"
         q, *rest = (x @ w[f"{b}attn_{p}.weight"].T + w.get(f"{b}attn_{p}.bias", 0) for p in own)
@@ -116,7 +117,7 @@ def _attention(a, w, b, x, layer, context, kept):
     mixed = numpy.einsum("hqk,khd->qhd", weights / weights.sum(-1, keepdims=True), v)
     if a.gated:
         mixed = mixed / (1 + numpy.exp(-gate))
-    return mixed.reshape(tokens, -1) @ w[b + "attn_output.weight"].T
+    return mixed.reshape(tokens, -1) @ w[b + "attn_output.weight"].T + w.get(b + "attn_output.bias", 0)
 
 
 def _taps(a, x, weights):
@@ -202,7 +203,10 @@ def _experts(a, w, b, x, routed=None):
 def _feed_forward(a, w, b, x):
     if b + "ffn_gate_inp.weight" in w and not a.beside:
         return _experts(a, w, b, x)
-    up = x @ w[b + "ffn_up.weight"].T
+    up = x @ w[b + "ffn_up.weight"].T + w.get(b + "ffn_up.bias", 0)
+    if a.plain:
+        inside = _gelu(up) if a.plain == "gelu" else numpy.maximum(up, 0) ** 2
+        return inside @ w[b + "ffn_down.weight"].T + w.get(b + "ffn_down.bias", 0)
     if a.fused:
         gate, up = up[:, :HIDDEN], up[:, HIDDEN:]
     else:
@@ -220,6 +224,8 @@ def logits(a, w, ids, context=512):
         return _rms(x, w[name + ".weight"], a.epsilon)
 
     x, kept = w["token_embd.weight"][ids], {}
+    if a.placed:
+        x = x + w["position_embd.weight"][: len(ids)]
     if a.layer_embedding:
         shape = len(ids), a.layers, a.layer_embedding
         own = w["per_layer_token_embd.weight"][ids].reshape(shape) * math.sqrt(a.layer_embedding)
@@ -241,7 +247,7 @@ def logits(a, w, ids, context=512):
         if a.post_norms:
             mixed = _rms(mixed, w[b + "post_attention_norm.weight"], a.epsilon)
         if a.parallel:
-            x = x + mixed + _feed_forward(a, w, b, normed)
+            x = x + mixed + _feed_forward(a, w, b, norm(x, b + a.ffn_norm) if a.own_norm else normed)
             continue
         x = x + a.residual_scale * mixed
         out = _feed_forward(a, w, b, norm(x, b + a.ffn_norm) if a.pre_norms else x)
@@ -256,6 +262,6 @@ def logits(a, w, ids, context=512):
             gated = _gelu(x @ w[b + "inp_gate.weight"].T) * inputs[:, i]
             x = x + _rms(gated @ w[b + "proj.weight"].T, w[b + "post_norm.weight"], a.epsilon)
         x = x * w.get(b + "layer_output_scale.weight", 1)
-    out = norm(x, a.last_norm) @ w["token_embd.weight" if a.tied else "output.weight"].T
+    out = norm(x, a.last_norm) @ w["token_embd.weight" if a.tied else "output.weight"].T + w.get("output.bias", 0)
     out = out / a.logit_scale if a.divides_logits else out * a.logit_scale
     return _cap(out, a.final_cap)

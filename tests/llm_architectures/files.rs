@@ -35,6 +35,10 @@ pub(super) struct Parts {
     pub(super) windowed: &'static [bool],
     /// How many experts layers have behind the first one.
     pub(super) experts: usize,
+    /// Whether the feed-forward network has no gate.
+    pub(super) plain: bool,
+    /// Whether positions have vectors.
+    pub(super) placed: bool,
     /// Elements of the vectors that tokens have for each layer.
     pub(super) layer_embedding: usize,
     /// Name of the last norm.
@@ -96,6 +100,9 @@ pub(super) fn model(arch: &str, parts: &Parts) -> Vec<u8> {
     };
     file = tensor(file, "token_embd.weight", &[VOCABULARY, WIDTH], 0.0);
     file = tensor(file, &format!("{}.weight", parts.last), &[WIDTH], 1.0);
+    if parts.placed {
+        file = tensor(file, "position_embd.weight", &[1024, WIDTH], 0.0);
+    }
     if parts.layer_embedding > 0 {
         let all = parts.layer_embedding * layers;
         file = tensor(file, "per_layer_token_embd.weight", &[VOCABULARY, all], 0.0);
@@ -153,7 +160,10 @@ pub(super) fn model(arch: &str, parts: &Parts) -> Vec<u8> {
             [("ffn_gate", HIDDEN, WIDTH), ("ffn_up", HIDDEN, WIDTH), ("ffn_down", WIDTH, HIDDEN)];
         let router = [("ffn_gate_inp", parts.experts, WIDTH)];
         let has_experts = parts.experts > 0 && layer > 0;
-        let network = if has_experts { &router[..] } else { &network };
+        let network = match has_experts {
+            true => &router[..],
+            false => &network[usize::from(parts.plain)..],
+        };
         for &(part, rows, columns) in mixing.iter().chain(network).chain(inputs) {
             file = tensor(file, &name(part), &[rows, columns], 0.0);
         }
@@ -204,6 +214,12 @@ pub(super) fn model(arch: &str, parts: &Parts) -> Vec<u8> {
 pub(super) const NORMS: &[(&str, usize)] = &[("attn_norm", WIDTH), ("ffn_norm", WIDTH)];
 pub(super) const BEHIND: &[(&str, usize)] =
     &[("post_attention_norm", WIDTH), ("post_ffw_norm", WIDTH)];
+pub(super) const GLM4: &[(&str, usize)] = &[
+    ("attn_norm", WIDTH),
+    ("ffn_norm", WIDTH),
+    ("post_attention_norm", WIDTH),
+    ("post_ffw_norm", WIDTH),
+];
 pub(super) const OF_HEADS: &[(&str, usize)] = &[("attn_q_norm", HEAD), ("attn_k_norm", HEAD)];
 
 pub(super) const LLAMA: Parts = Parts {
@@ -215,6 +231,8 @@ pub(super) const LLAMA: Parts = Parts {
     mamba: false,
     windowed: &[],
     experts: 0,
+    plain: false,
+    placed: false,
     layer_embedding: 0,
     last: "output_norm",
     numbers: &[],

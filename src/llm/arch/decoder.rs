@@ -6,6 +6,7 @@ use crate::graph::TensorId;
 use crate::graph::ops::glu::{Glu, GluOp};
 use crate::graph::ops::norm::{Norm, NormOp};
 use crate::graph::ops::rope::RopeStyle;
+use crate::graph::ops::unary::UnaryOp;
 use crate::llm::HeadConfig;
 
 /// Whether blocks have a tensor.
@@ -39,6 +40,8 @@ pub(super) struct Decoder {
     pub(super) rope: RopeStyle,
     /// What the gate of the feed-forward network goes through.
     pub(super) gate: GluOp,
+    /// What the feed-forward network goes through, one after the other, where it has no gate.
+    pub(super) plain: &'static [UnaryOp],
     /// Norms of queries and keys.
     pub(super) head_norms: Holds,
     /// What those norms are of, and when.
@@ -47,6 +50,8 @@ pub(super) struct Decoder {
     pub(super) pre_norms: bool,
     /// The norm before the feed-forward network, which without it reads what attention reads.
     pub(super) ffn_norm: Holds,
+    /// Whether that norm is of what the block was given, and not of the sum with attention.
+    pub(super) parallel: bool,
     /// The name of that norm.
     pub(super) ffn_norm_name: &'static str,
     /// Whether each head of queries has as many elements behind it that say how much of its result passes.
@@ -80,10 +85,12 @@ impl Decoder {
         norm: NormOp::Rms,
         rope: RopeStyle::Interleaved,
         gate: GluOp::Silu,
+        plain: &[],
         head_norms: Holds::Never,
         head_norm: HeadNorm::BeforeTurn,
         pre_norms: true,
         ffn_norm: Holds::Always,
+        parallel: false,
         ffn_norm_name: "ffn_norm",
         output_gates: false,
         post_norms: Holds::Never,
@@ -167,7 +174,9 @@ impl Builder<'_> {
             let normed =
                 self.norm_if(blocks.post_norms, a, layer, "post_attention_norm", blocks)?;
             x = self.add_scaled(rest, normed.unwrap_or(a), blocks.residual_scale)?;
-            let h = match self.norm_if(blocks.ffn_norm, x, layer, blocks.ffn_norm_name, blocks)? {
+            let from = if blocks.parallel { rest } else { x };
+            let name = blocks.ffn_norm_name;
+            let h = match self.norm_if(blocks.ffn_norm, from, layer, name, blocks)? {
                 Some(normed) => normed,
                 None if blocks.pre_norms => self.wanted(layer, h)?,
                 None => x,
@@ -175,7 +184,8 @@ impl Builder<'_> {
             let h = match blocks.experts.filter(|_| self.has_experts(layer)) {
                 Some(shares) if blocks.beside => self.beside(x, h, layer, blocks.gate, shares)?,
                 Some(shares) => self.mixture(h, layer, blocks.gate, shares)?,
-                None => self.gated(h, layer, blocks.gate)?,
+                None if blocks.plain.is_empty() => self.gated(h, layer, blocks.gate)?,
+                None => self.plain(h, layer, blocks.plain)?,
             };
             let normed = self.norm_if(blocks.post_norms, h, layer, "post_ffw_norm", blocks)?;
             x = self.add_scaled(x, normed.unwrap_or(h), blocks.residual_scale)?;

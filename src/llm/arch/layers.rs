@@ -161,11 +161,20 @@ impl<'a> Builder<'a> {
 
     /// The rows of the tokens in a matrix.
     pub(super) fn looked_up(&mut self, name: &str, width: usize) -> Result<TensorId, Error> {
+        self.rows_of(name, [self.config.vocabulary, width], self.tokens)
+    }
+
+    /// The rows of a matrix that integers name.
+    pub(super) fn rows_of(
+        &mut self,
+        name: &str,
+        dims: [usize; 2],
+        which: TensorId,
+    ) -> Result<TensorId, Error> {
         let weight = format!("{name}.weight");
-        let matrix = self.weights.get(&weight, &[self.config.vocabulary, width])?;
+        let matrix = self.weights.get(&weight, &dims)?;
         let matrix = self.constant(&weight, matrix)?;
-        let tokens = self.tokens;
-        self.op(name, Embedding, &[matrix, tokens])
+        self.op(name, Embedding, &[matrix, which])
     }
 
     /// A product of elements.
@@ -424,6 +433,21 @@ impl<'a> Builder<'a> {
         };
         let h = self.op(&format!("blk.{layer}.glu"), Glu { op }, &[gate, up])?;
         self.layer_linear(h, layer, &format!("ffn_down{end}"))
+    }
+
+    /// The feed-forward network without a gate, whose elements go through some functions.
+    pub(super) fn plain(
+        &mut self,
+        x: TensorId,
+        layer: usize,
+        functions: &[UnaryOp],
+    ) -> Result<TensorId, Error> {
+        let n = self.config.feed_forward[layer];
+        let mut h = self.linear(x, &format!("blk.{layer}.ffn_up"), n)?;
+        for &function in functions {
+            h = self.unary("plain", function, h)?;
+        }
+        self.layer_linear(h, layer, "ffn_down")
     }
 
     /// Attention of a layer to the positions so far, with a window if one is given; `kept` are its keys and values,

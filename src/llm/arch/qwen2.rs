@@ -7,7 +7,7 @@ use crate::graph::ops::rope::RopeStyle;
 
 pub(super) const QWEN2: Arch = Arch { name: "qwen2", adjust: |_| {}, build };
 
-const BLOCKS: Decoder = Decoder { rope: RopeStyle::Half, ..Decoder::LLAMA };
+pub(super) const BLOCKS: Decoder = Decoder { rope: RopeStyle::Half, ..Decoder::LLAMA };
 
 fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
     b.usual(&BLOCKS)
