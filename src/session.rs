@@ -377,8 +377,9 @@ impl Session {
     fn in_model_order<'a>(&self, inputs: &'a [(&str, Tensor)]) -> Result<Vec<&'a Tensor>, Error> {
         let known = self.model.inputs();
         for (i, (name, _)) in inputs.iter().enumerate() {
-            if !known.iter().any(|k| k.name == *name) {
-                if self.model.defaults().iter().any(|d| d.name == *name) {
+            let called = |k: &ValueInfo| k.name == *name;
+            if !known.iter().any(called) {
+                if self.model.defaults().iter().any(called) {
                     return Err(Error::DefaultInput((*name).to_owned()));
                 }
                 let known = known.iter().map(|k| k.name.clone()).collect();

@@ -222,10 +222,10 @@ impl DepthwisePlan {
     unsafe fn activate(&self, y: *mut f32, len: usize, channels: usize) {
         let Some(after) = &self.after else { return };
         // Tiles need not have written lanes that are no channels.
-        for lane in channels..C_BLOCK {
-            for i in (lane..len).step_by(C_BLOCK) {
-                // SAFETY: an element.
-                unsafe { y.add(i).write(0.0) };
+        if channels < C_BLOCK {
+            for at in (channels..len).step_by(C_BLOCK) {
+                // SAFETY: the last elements of a pixel.
+                unsafe { y.add(at).write_bytes(0, C_BLOCK - channels) };
             }
         }
         // SAFETY: the elements, all written; in place.

@@ -8,10 +8,8 @@ use crate::graph::{Context, TensorId};
 /// An order of operations, and what begins where.
 pub(super) struct Ahead {
     pub(super) order: Vec<TensorId>,
-    /// By position in the order: the operations that are begun behind it.
-    begun: HashMap<usize, Vec<TensorId>>,
-    /// Position behind which an operation is begun.
-    position: HashMap<TensorId, usize>,
+    /// The operations that are begun before they are computed, and the position behind which each is.
+    begun: Vec<(TensorId, usize)>,
 }
 
 /// An order in which nothing waits while there is something else to do: records that `begins` says are waited
@@ -49,9 +47,9 @@ impl Ahead {
             let first = lowered.get(id).and_then(|l| l.before.first());
             first.is_some_and(|(step, _)| step.begins())
         };
-        let (mut begun, mut position) = (HashMap::<usize, Vec<TensorId>>::new(), HashMap::new());
+        let mut begun = Vec::new();
         if !order.iter().any(begins) {
-            return Self { order, begun, position };
+            return Self { order, begun };
         }
         let order = late(cx, order, begins);
         let places: HashMap<TensorId, usize> =
@@ -62,19 +60,18 @@ impl Ahead {
                 operand = cx.record(operand).src()[0];
             }
             let at = places.get(&operand).copied().unwrap_or(0);
-            begun.entry(at).or_default().push(*id);
-            position.insert(*id, at);
+            begun.push((*id, at));
         }
-        Self { order, begun, position }
+        Self { order, begun }
     }
 
     /// Behind which position an operation is begun, if it is begun before it is computed.
     pub(super) fn position(&self, id: TensorId) -> Option<usize> {
-        self.position.get(&id).copied()
+        self.begun.iter().find(|(begun, _)| *begun == id).map(|(_, at)| *at)
     }
 
     /// The operations that are begun behind a position.
-    pub(super) fn behind(&self, position: usize) -> &[TensorId] {
-        self.begun.get(&position).map_or(&[], Vec::as_slice)
+    pub(super) fn behind(&self, position: usize) -> impl Iterator<Item = TensorId> {
+        self.begun.iter().filter(move |(_, at)| *at == position).map(|(id, _)| *id)
     }
 }

@@ -233,7 +233,7 @@ impl Plan {
                     step_of.insert(id, steps.push(step, src, dst, node, (cost, threads)));
                 }
             }
-            for &later in ahead.behind(position) {
+            for later in ahead.behind(position) {
                 let Some(lowered) = lowered.get_mut(&later) else { continue };
                 let (begin, bytes) = lowered.before.remove(0);
                 let record = cx.record(later);

@@ -445,12 +445,16 @@ impl Loader {
             let name = node_name(p, index);
             let domain = domain_name(p.domain.as_deref());
             // Exporters forget domains of which there is only one version.
-            let opset = match p.opset.or_else(|| self.opsets.get(domain).copied()) {
+            let own = p.opset.filter(|_| cfg!(feature = "ops-control"));
+            let opset = match own.or_else(|| self.opsets.get(domain).copied()) {
                 Some(opset) => opset,
                 None if domain.is_empty() => return Err(StructureError::NoOpset.into()),
                 None => 1,
             };
-            let standard = if domain.is_empty() { readable(opset)? } else { self.opset };
+            let standard = match own {
+                Some(own) if domain.is_empty() => readable(own)?,
+                _ => self.opset,
+            };
             let Some(row) = ops::find(domain, op, opset) else {
                 let kind = match ops::absent(op) {
                     Some((what, feature)) => MissingKind::NotBuilt { what, feature },
