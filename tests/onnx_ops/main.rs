@@ -237,6 +237,13 @@ fn movement() {
             net.node("Pad", &["x", &pads], &[("mode", A::S(mode))]);
         });
     }
+    // What lies behind the last padded axis is moved as a whole.
+    for mode in ["constant", "edge", "reflect", "wrap"] {
+        check(&format!("Pad {mode} of pixels"), &[2, 3, 5, 4], |net| {
+            let pads = net.ints(&[0, 1, 2, 0, 0, 2, 1, 0]);
+            net.node("Pad", &["x", &pads], &[("mode", A::S(mode))]);
+        });
+    }
     check("Slice", &[4, 9], |net| {
         let given = [&[3, -1][..], &[i64::MIN, 0], &[0, 1], &[-1, -2]];
         let names: Vec<String> = given.iter().map(|v| net.ints(v)).collect();

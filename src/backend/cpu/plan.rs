@@ -2,7 +2,7 @@
 
 use core::any::Any;
 use core::ops::Range;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::ahead::Ahead;
@@ -166,7 +166,7 @@ impl Plan {
         let mut steps = Steps::default();
         let mut step_of: HashMap<TensorId, usize> = HashMap::new();
         // Steps before others by the span of their result, which several may read.
-        let mut prepared: HashMap<usize, usize> = HashMap::new();
+        let mut prepared: Vec<Option<usize>> = vec![None; slots.offsets.len()];
         let mut inputs = Vec::new();
         for (position, &id) in order.iter().enumerate() {
             let record = cx.record(id);
@@ -214,7 +214,7 @@ impl Plan {
                     for (i, (before, bytes)) in before.into_iter().enumerate() {
                         let (span, offset) = slots.workspace(id, first + i);
                         let workspace = Place::Arena(offset);
-                        if let Some(&at) = prepared.get(&span) {
+                        if let Some(at) = prepared[span] {
                             node.inputs = vec![at];
                             src.push(workspace);
                             continue;
@@ -226,7 +226,7 @@ impl Plan {
                         };
                         let (src_now, cost) = (src.clone(), (cost, threads));
                         let at = steps.push(before, src_now, workspace.clone(), prepare, cost);
-                        prepared.insert(span, at);
+                        prepared[span] = Some(at);
                         node.inputs = vec![at];
                         src.push(workspace);
                     }
@@ -271,11 +271,12 @@ impl Plan {
                 Ok(Port { name: record.name().to_owned(), info: record.info(), place: place(id)? })
             })
             .collect::<Result<_, GraphError>>()?;
-        let owned: HashMap<u64, usize> = constants
+        let mut seen = HashSet::new();
+        let constant_bytes = constants
             .values()
-            .filter(|t: &&Tensor| t.storage().is_owned())
-            .map(|t| (t.storage().id(), t.bytes().len()))
-            .collect();
+            .filter(|t: &&Tensor| t.storage().is_owned() && seen.insert(t.storage().id()))
+            .map(|t| t.bytes().len())
+            .sum();
         let scratch_bytes = steps.iter().map(|s| s.step.scratch_bytes()).max().unwrap_or(0);
         let weight_bytes = order
             .iter()
@@ -289,7 +290,7 @@ impl Plan {
             outputs,
             arena_bytes: slots.arena_bytes,
             arena_bound: slots.arena_bound,
-            constant_bytes: owned.values().sum(),
+            constant_bytes,
             scratch_bytes: scratch_bytes.next_multiple_of(super::memory::ALIGN),
             weight_bytes,
             program: None,

@@ -1,7 +1,9 @@
 //! Boxes that do not overlap better ones.
 
+use core::cmp::Reverse;
+use std::collections::BinaryHeap;
+
 use crate::graph::GraphError;
-use crate::order::sort_indices;
 use crate::tensor::Tensor;
 
 /// Parameters of [`non_max_suppression`].
@@ -52,13 +54,12 @@ pub fn non_max_suppression(
         let (batch, class) = (i / classes, i % classes);
         let corners = &corners[batch * count..][..count];
         let enough = |s: f32| p.score.map_or(!s.is_nan(), |least| s > least);
-        let mut order: Vec<usize> = (0..count).filter(|&j| enough(scores[j])).collect();
-        sort_indices(&mut order, &mut |a, b| scores[b].total_cmp(&scores[a]));
+        // Most of the order is seldom asked for.
+        let ranked = (0..count).filter(|&j| enough(scores[j]));
+        let mut ranked: BinaryHeap<_> = ranked.map(|j| (rank(scores[j]), Reverse(j))).collect();
         let mut chosen = Chosen::default();
-        for j in order {
-            if chosen.count >= p.most {
-                break;
-            }
+        while chosen.count < p.most {
+            let Some((_, Reverse(j))) = ranked.pop() else { break };
             if chosen.leave(&corners[j], p.iou) {
                 chosen.push(&corners[j]);
                 kept.extend([batch as i64, class as i64, j as i64]);
@@ -66,6 +67,12 @@ pub fn non_max_suppression(
         }
     }
     Ok(Tensor::from_slice(&[kept.len() / 3, 3], &kept)?)
+}
+
+/// Integers in the total order of floats.
+fn rank(score: f32) -> i32 {
+    let bits = score.to_bits() as i32;
+    if bits < 0 { bits ^ i32::MAX } else { bits }
 }
 
 fn mismatch(boxes: &[usize], scores: &[usize]) -> GraphError {

@@ -19,16 +19,6 @@ pub struct ArgReduce {
 
 const OP: &str = "arg_reduce";
 
-impl ArgReduce {
-    /// Whether `a` is to be chosen rather than `b`, which stands before it.
-    fn wins<T: PartialOrd>(&self, a: T, b: T) -> bool {
-        let better = if self.smallest { a < b } else { a > b };
-        let nan = a.partial_cmp(&a).is_none();
-        let best_is_nan = b.partial_cmp(&b).is_none();
-        better || (nan && !best_is_nan) || (self.last && (a == b || (nan && best_is_nan)))
-    }
-}
-
 impl Operator for ArgReduce {
     fn name(&self) -> &'static str {
         OP
@@ -56,23 +46,50 @@ impl Operator for ArgReduce {
         }
         let (x, dtype) = (src[0].bytes, src[0].dtype);
         let y = dst.slice::<i64>(OP)?;
+        // The smallest is the largest of what is flipped.
+        let flip = if self.smallest { -1 } else { 0 };
         macro_rules! planes {
-            ($x:expr, $as_number:expr) => {
-                for (x, y) in $x.chunks_exact(extent * inner).zip(y.chunks_exact_mut(inner)) {
-                    self.lanes(x, y, $as_number);
+            ($x:expr, $key:expr) => {
+                match (&$x[..], inner == 1 && extent < 2 * ROW) {
+                    (x, true) => self.short_rows(x, extent, y, $key),
+                    (x, false) => {
+                        let planes = x.chunks_exact(extent * inner);
+                        for (x, y) in planes.zip(y.chunks_exact_mut(inner)) {
+                            self.lanes(x, y, $key);
+                        }
+                    }
                 }
             };
         }
         // What a wider type holds exactly is in its order, and needs no code of its own.
         match dtype {
-            DType::F64 => planes!(self.keys(x), |x| x),
+            DType::F64 => planes!(wide_keys(x, flip), |key| key),
             DType::I32 | DType::U32 | DType::I64 | DType::U64 => {
-                planes!(in_order(&src[0], OP)?, |x| x);
+                planes!(in_order(&src[0], OP)?, |x| x ^ flip);
             }
-            _ => planes!(narrow(&src[0], OP)?, |x| x),
+            _ => planes!(narrow(&src[0], OP)?, |x| key(x, flip as i32)),
         }
         Ok(())
     }
+}
+
+/// Integers in the order of numbers, or in the other one where `flip` is -1; a NaN is the largest.
+fn key(x: f32, flip: i32) -> i32 {
+    // Of two zeros none is smaller.
+    let bits = (x + 0.0).to_bits() as i32;
+    // Below 0 the other way round.
+    let ordered = (bits ^ ((bits >> 31) & i32::MAX)) ^ flip;
+    if x.is_nan() { i32::MAX } else { ordered }
+}
+
+/// The same of floats of 64 bits.
+fn wide_keys(x: &[u8], flip: i64) -> Vec<i64> {
+    let key = |&x: &f64| {
+        let bits = (x + 0.0).to_bits() as i64;
+        let ordered = (bits ^ ((bits >> 63) & i64::MAX)) ^ flip;
+        if x.is_nan() { i64::MAX } else { ordered }
+    };
+    bytemuck::cast_slice::<u8, f64>(x).iter().map(key).collect()
 }
 
 /// Lanes, neighbours behind the axis, that are looked at together: what is best so far stays in the first-level cache,
@@ -83,87 +100,86 @@ const LANES: usize = 64;
 const ROW: usize = 32;
 
 impl ArgReduce {
-    /// Integers in the order of numbers; a NaN is the best of them.
-    fn keys(&self, x: &[u8]) -> Vec<i64> {
-        let key = |&x: &f64| match x.to_bits() as i64 {
-            _ if x.is_nan() && self.smallest => i64::MIN,
-            _ if x.is_nan() => i64::MAX,
-            // Of two zeros none is smaller.
-            _ if x == 0.0 => 0,
-            // The other way round below 0.
-            bits if bits < 0 => bits ^ i64::MAX,
-            bits => bits,
-        };
-        bytemuck::cast_slice::<u8, f64>(x).iter().map(key).collect()
+    /// The largest keys of the columns of rows, of up to `N` elements each, and which rows they stand in.
+    fn columns<'a, T: Copy + 'a, K: Ord + Copy, const N: usize>(
+        &self,
+        rows: usize,
+        row: impl Fn(usize) -> &'a [T],
+        key: impl Fn(T) -> K,
+    ) -> ([K; N], [u32; N]) {
+        // Of equal ones the first that is met stays.
+        let place = |i: usize| if self.last { rows - 1 - i } else { i };
+        let first = row(place(0));
+        let mut best = [key(first[0]); N];
+        // Of the width of f32, with which they are chosen.
+        let mut at = [place(0) as u32; N];
+        best.iter_mut().zip(first).for_each(|(best, &x)| *best = key(x));
+        for i in (1..rows).map(place) {
+            for ((best, at), &x) in best.iter_mut().zip(&mut at).zip(row(i)) {
+                let x = key(x);
+                *at = if x > *best { i as u32 } else { *at };
+                *best = x.max(*best);
+            }
+        }
+        (best, at)
+    }
+
+    /// The better one of two keys with their positions.
+    fn better<K: Ord>(&self, a: (K, usize), b: (K, usize)) -> (K, usize) {
+        let first = a.0 > b.0 || (a.0 == b.0 && (a.1 > b.1) == self.last);
+        if first { a } else { b }
     }
 
     /// The position of the best element of neighbours, at least `ROW` and less than 2^32.
-    fn row<T: Copy, N: PartialOrd + Copy>(&self, x: &[T], as_number: impl Fn(T) -> N) -> usize {
-        let mut groups = x.chunks_exact(ROW);
-        let rest = groups.remainder();
-        let mut best = [as_number(x[0]); ROW];
-        let mut at = [0u32; ROW];
-        best.iter_mut().zip(x).for_each(|(best, &x)| *best = as_number(x));
-        groups.next();
-        for (group, i) in groups.zip(1..) {
-            for ((best, at), &x) in best.iter_mut().zip(&mut at).zip(group) {
-                let x = as_number(x);
-                let wins = self.wins(x, *best);
-                *best = if wins { x } else { *best };
-                *at = if wins { i } else { *at };
-            }
-        }
+    fn row<T: Copy, K: Ord + Copy>(&self, x: &[T], key: impl Fn(T) -> K) -> usize {
+        let (groups, rest) = x.split_at(x.len() / ROW * ROW);
+        let group = |i: usize| &groups[i * ROW..][..ROW];
+        let (best, at) = self.columns::<T, K, ROW>(groups.len() / ROW, group, &key);
         let places = at.iter().enumerate().map(|(lane, &group)| group as usize * ROW + lane);
-        let tail = (x.len() - rest.len()..).zip(rest).map(|(i, &x)| (i, as_number(x)));
-        let all = places.zip(best).chain(tail);
-        // The one that stands before the other is the one that has to be beaten.
-        let better = |a: (usize, N), b: (usize, N)| {
-            let (first, second) = if a.0 < b.0 { (a, b) } else { (b, a) };
-            if self.wins(second.1, first.1) { second } else { first }
-        };
-        all.reduce(better).map_or(0, |(i, _)| i)
+        let tail = (groups.len()..).zip(rest).map(|(i, &x)| (key(x), i));
+        let all = best.into_iter().zip(places).chain(tail);
+        all.reduce(|a, b| self.better(a, b)).map_or(0, |(_, i)| i)
     }
 
-    /// The positions of the best elements of lanes `y.len()` apart, as numbers that `as_number` gives.
-    fn lanes<T: Copy, N: PartialOrd + Copy>(
+    /// The positions of the best elements of rows, which stand behind each other: of some at a time the columns.
+    fn short_rows<T: Copy, K: Ord + Copy>(
         &self,
         x: &[T],
+        extent: usize,
         y: &mut [i64],
-        as_number: impl Fn(T) -> N,
+        key: impl Fn(T) -> K + Copy,
     ) {
+        let mut columns = Vec::with_capacity(LANES * extent);
+        for (x, y) in x.chunks(LANES * extent).zip(y.chunks_mut(LANES)) {
+            columns.clear();
+            columns.resize(x.len(), x[0]);
+            for (lane, row) in x.chunks_exact(extent).enumerate() {
+                for (&x, column) in row.iter().zip(columns.chunks_exact_mut(y.len())) {
+                    column[lane] = x;
+                }
+            }
+            self.lanes(&columns, y, key);
+        }
+    }
+
+    /// The positions of the best elements of lanes `y.len()` apart.
+    fn lanes<T: Copy, K: Ord + Copy>(&self, x: &[T], y: &mut [i64], key: impl Fn(T) -> K + Copy) {
         let inner = y.len();
         let extent = x.len() / inner;
-        if inner == 1 && extent >= 2 * ROW && u32::try_from(extent).is_ok() {
-            y[0] = self.row(x, as_number) as i64;
+        if u32::try_from(extent).is_err() {
+            for (lane, y) in y.iter_mut().enumerate() {
+                let all = x[lane..].iter().step_by(inner).map(|&x| key(x)).zip(0..);
+                *y = all.reduce(|a, b| self.better(a, b)).map_or(0, |(_, i)| i as i64);
+            }
             return;
         }
-        if inner == 1 || u32::try_from(extent).is_err() {
-            for (lane, y) in y.iter_mut().enumerate() {
-                let mut best = (0, as_number(x[lane]));
-                for (i, &x) in x[lane..].iter().step_by(inner).enumerate().skip(1) {
-                    let x = as_number(x);
-                    best = if self.wins(x, best.1) { (i, x) } else { best };
-                }
-                *y = best.0 as i64;
-            }
+        if inner == 1 && extent >= 2 * ROW {
+            y[0] = self.row(x, key) as i64;
             return;
         }
         for (block, y) in y.chunks_mut(LANES).enumerate() {
-            let lanes = y.len();
-            let mut rows = x[block * LANES..].chunks(inner).map(|row| &row[..lanes]);
-            let Some(first) = rows.next() else { return };
-            // Of the width of f32, with which they are chosen.
-            let mut at = [0u32; LANES];
-            let mut best = [as_number(first[0]); LANES];
-            best.iter_mut().zip(first).for_each(|(best, &x)| *best = as_number(x));
-            for (row, i) in rows.zip(1..) {
-                for ((best, at), &x) in best.iter_mut().zip(&mut at).zip(row) {
-                    let x = as_number(x);
-                    let wins = self.wins(x, *best);
-                    *best = if wins { x } else { *best };
-                    *at = if wins { i } else { *at };
-                }
-            }
+            let row = |i: usize| &x[i * inner + block * LANES..][..y.len()];
+            let (_, at) = self.columns::<T, K, LANES>(extent, row, key);
             y.iter_mut().zip(at).for_each(|(y, at)| *y = i64::from(at));
         }
     }
@@ -174,6 +190,13 @@ mod tests {
     use super::*;
     use crate::graph::Context;
     use crate::tensor::Tensor;
+
+    /// Whether `a` is to be chosen rather than `b`, which stands before it.
+    fn wins(op: &ArgReduce, a: f32, b: f32) -> bool {
+        let better = if op.smallest { a < b } else { a > b };
+        let new = a.is_nan() && !b.is_nan();
+        better || new || (op.last && (a == b || (a.is_nan() && b.is_nan())))
+    }
 
     #[test]
     fn ties_and_nan() {
@@ -190,6 +213,30 @@ mod tests {
         let empty = cx.constant(Tensor::from_slice::<f32>(&[2, 0], &[]).unwrap()).unwrap();
         let op = |axis| ArgReduce { axis, smallest: false, last: false };
         assert!(cx.op(op(1), &[empty]).is_err() && cx.op(op(2), &[empty]).is_err());
+    }
+
+    #[test]
+    fn short_rows_are_those_of_one_by_one() {
+        let (rows, extent) = (2 * LANES + 3, 21);
+        let x: Vec<f32> = (0..rows * extent)
+            .map(|i| match i % 37 {
+                5 => f32::NAN,
+                n if n % 2 == 0 => (i * 7919 % 13) as f32,
+                _ => -((i * 7919 % 13) as f32),
+            })
+            .collect();
+        for (smallest, last) in [(false, false), (false, true), (true, false), (true, true)] {
+            let op = ArgReduce { axis: 1, smallest, last };
+            let mut cx = Context::new();
+            let id = cx.constant(Tensor::from_slice(&[rows, extent], &x).unwrap()).unwrap();
+            let y = cx.op(op, &[id]).unwrap();
+            let y = cx.constant_value(y).unwrap().as_slice::<i64>().unwrap().to_vec();
+            for (row, found) in x.chunks(extent).zip(y) {
+                let best = (1..extent)
+                    .fold(0, |best, i| if wins(&op, row[i], row[best]) { i } else { best });
+                assert_eq!(found, best as i64, "{row:?}");
+            }
+        }
     }
 
     #[test]
@@ -263,7 +310,7 @@ mod tests {
                 for (lane, found) in y.into_iter().enumerate() {
                     let at = |i: usize| values[(lane / inner * extent + i) * inner + lane % inner];
                     let best =
-                        (1..extent).fold(0, |b, i| if op.wins(at(i), at(b)) { i } else { b });
+                        (1..extent).fold(0, |b, i| if wins(&op, at(i), at(b)) { i } else { b });
                     assert_eq!(found, best as i64, "{op:?} {lane}");
                 }
             }

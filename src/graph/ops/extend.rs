@@ -2,7 +2,7 @@
 
 use core::ops::Range;
 
-use super::concat::stored_dims;
+use super::pad::Axes;
 use super::{LayoutRule, Operator, RuleCx, expect_operands, pad};
 use crate::graph::{GraphError, Info, Layout, LowerCx, Step, View, ViewMut};
 use tilewright_kernels::C_BLOCK;
@@ -52,14 +52,9 @@ const OP: &str = "extend";
 impl Extend {
     fn run(&self, x: &Info, dst: &Info) -> Run {
         let lanes = if dst.layout == Layout::Blocked { C_BLOCK } else { 1 };
-        let axes = |info: &Info| stored_dims(info)[..info.dims.len()].to_vec();
-        Run {
-            mode: self.mode,
-            input: axes(x),
-            output: axes(dst),
-            before: self.before.clone(),
-            cell: lanes * dst.dtype.block_bytes(),
-        }
+        let cell = lanes * dst.dtype.block_bytes();
+        let (axes, cell) = Axes::of(x, dst, &self.before, cell);
+        Run { mode: self.mode, axes, cell }
     }
 }
 
@@ -116,10 +111,7 @@ impl Operator for Extend {
 /// Copies rows with what stands on both sides of them. A unit is one row of the result, along the last axis.
 struct Run {
     mode: Extension,
-    /// Extents, slowest first, without lanes.
-    input: Vec<usize>,
-    output: Vec<usize>,
-    before: Vec<usize>,
+    axes: Axes,
     /// Bytes of a position of the last axis.
     cell: usize,
 }
@@ -128,25 +120,25 @@ impl Run {
     /// Bytes of a row of the operand, and of the result.
     fn rows(&self) -> (usize, usize) {
         let bytes = |dims: &[usize]| dims[dims.len() - 1] * self.cell;
-        (bytes(&self.input), bytes(&self.output))
+        (bytes(&self.axes.input), bytes(&self.axes.output))
     }
 
     /// The row of the operand that result row `row` holds.
     fn source(&self, mut row: usize) -> usize {
         let (mut from, mut stride) = (0, 1);
-        for axis in (0..self.output.len() - 1).rev() {
-            let (at, extent) = (row % self.output[axis], self.input[axis]);
-            from += self.mode.source(at, self.before[axis], extent) * stride;
+        for axis in (0..self.axes.output.len() - 1).rev() {
+            let (at, extent) = (row % self.axes.output[axis], self.axes.input[axis]);
+            from += self.mode.source(at, self.axes.before[axis], extent) * stride;
             stride *= extent;
-            row /= self.output[axis];
+            row /= self.axes.output[axis];
         }
         from
     }
 
     /// Row `to` of the result from row `from` of the operand.
     fn fill(&self, to: &mut [u8], from: &[u8]) {
-        let last = self.input.len() - 1;
-        let (extent, before) = (self.input[last], self.before[last]);
+        let last = self.axes.input.len() - 1;
+        let (extent, before) = (self.axes.input[last], self.axes.before[last]);
         let (start, end) = (before * self.cell, before * self.cell + from.len());
         to[start..end].copy_from_slice(from);
         for (part, first) in [(0..start, 0), (end..to.len(), before + extent)] {
@@ -169,7 +161,7 @@ impl Step for Run {
     }
 
     fn units(&self) -> usize {
-        self.output[..self.output.len() - 1].iter().product()
+        self.axes.output[..self.axes.output.len() - 1].iter().product()
     }
 
     #[allow(unsafe_code)]

@@ -149,9 +149,10 @@ impl Run {
         // SAFETY: the caller's duty.
         unsafe {
             match self.run {
-                // A call for each of many single elements takes longer than all else.
+                // A call for each of many single elements, or pixels of three, takes longer than all else.
                 4 => self.copy_runs::<I, 4>(indices, operands, units),
                 8 => self.copy_runs::<I, 8>(indices, operands, units),
+                12 => self.copy_runs::<I, 12>(indices, operands, units),
                 _ => self.copy_runs::<I, 0>(indices, operands, units),
             }
         }
@@ -169,14 +170,20 @@ impl Run {
         units: Range<usize>,
     ) -> Result<(), GraphError> {
         let run = if N == 0 { self.run } else { N };
+        // Once for all outer positions.
+        for &index in indices {
+            position(OP, index.into(), self.extent)?;
+        }
+        let extent = self.extent as i64;
         let mut unit = units.start;
         while unit < units.end {
             let (outer, first) = (unit / self.count, unit % self.count);
             let chosen = &indices[first..self.count.min(first + units.end - unit)];
             for (i, &index) in chosen.iter().enumerate() {
-                let at = position(OP, index.into(), self.extent)?;
+                let index: i64 = index.into();
+                let at = if index < 0 { index + extent } else { index } as usize;
                 let from = (outer * self.extent + at) * run;
-                // SAFETY: the index was checked, so the run lies inside the operand; the result has
+                // SAFETY: all indices were checked, so the run lies inside the operand; the result has
                 // one run per unit, and they do not overlap.
                 unsafe { x.add(from).copy_to_nonoverlapping(y.add((unit + i) * run), run) };
             }

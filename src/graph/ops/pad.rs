@@ -71,15 +71,9 @@ impl Operator for Pad {
             return Ok(None);
         }
         let lanes = if cx.dst.layout == Layout::Blocked { C_BLOCK } else { 1 };
-        let axes = |info: &Info| stored_dims(info)[..info.dims.len()].to_vec();
         let size = cx.dst.dtype.block_bytes();
-        Ok(Some(Box::new(Run {
-            input: axes(&cx.src[0]),
-            output: axes(cx.dst),
-            before: self.before.clone(),
-            size,
-            cell: lanes * size,
-        })))
+        let (axes, cell) = Axes::of(&cx.src[0], cx.dst, &self.before, lanes * size);
+        Ok(Some(Box::new(Run { axes, size, cell })))
     }
 
     fn layout_rule(&self, cx: &RuleCx<'_>) -> LayoutRule {
@@ -103,12 +97,31 @@ pub(super) fn rule(cx: &RuleCx<'_>, before: &[usize], after: &[usize]) -> Layout
     }
 }
 
+/// Extents of what is padded, slowest first, without lanes.
+pub(super) struct Axes {
+    pub(super) input: Vec<usize>,
+    pub(super) output: Vec<usize>,
+    pub(super) before: Vec<usize>,
+}
+
+impl Axes {
+    /// The axes up to the last that is padded, and the bytes of a position of that one, when a position of the very last
+    /// has `cell`: what lies behind is moved as a whole.
+    pub(super) fn of(x: &Info, y: &Info, before: &[usize], mut cell: usize) -> (Self, usize) {
+        let axes = |info: &Info| stored_dims(info)[..info.dims.len()].to_vec();
+        let (mut input, mut output, mut before) = (axes(x), axes(y), before.to_vec());
+        while input.len() > 1 && input.last() == output.last() {
+            cell *= input.pop().unwrap_or(1);
+            output.pop();
+            before.pop();
+        }
+        (Self { input, output, before }, cell)
+    }
+}
+
 /// Copies and fills runs of bytes. A unit is one row of the result, along the last axis.
 struct Run {
-    /// Extents, slowest first, without lanes.
-    input: Vec<usize>,
-    output: Vec<usize>,
-    before: Vec<usize>,
+    axes: Axes,
     /// Bytes of an element, and of a position of the last axis.
     size: usize,
     cell: usize,
@@ -117,18 +130,18 @@ struct Run {
 impl Run {
     /// First byte of the operand's row that result row `unit` holds, if it holds one.
     fn source(&self, mut unit: usize) -> Option<usize> {
-        let last = self.output.len() - 1;
+        let last = self.axes.output.len() - 1;
         let (mut row, mut stride) = (0, 1);
         for axis in (0..last).rev() {
-            let at = (unit % self.output[axis]).checked_sub(self.before[axis])?;
-            if at >= self.input[axis] {
+            let at = (unit % self.axes.output[axis]).checked_sub(self.axes.before[axis])?;
+            if at >= self.axes.input[axis] {
                 return None;
             }
             row += at * stride;
-            stride *= self.input[axis];
-            unit /= self.output[axis];
+            stride *= self.axes.input[axis];
+            unit /= self.axes.output[axis];
         }
-        Some(row * self.input[last] * self.cell)
+        Some(row * self.axes.input[last] * self.cell)
     }
 }
 
@@ -138,7 +151,7 @@ impl Step for Run {
     }
 
     fn units(&self) -> usize {
-        self.output[..self.output.len() - 1].iter().product()
+        self.axes.output[..self.axes.output.len() - 1].iter().product()
     }
 
     #[allow(unsafe_code)]
@@ -149,9 +162,9 @@ impl Step for Run {
         _scratch: *mut u8,
         units: Range<usize>,
     ) -> Result<(), GraphError> {
-        let last = self.output.len() - 1;
-        let (row, len) = (self.output[last] * self.cell, self.input[last] * self.cell);
-        let start = self.before[last] * self.cell;
+        let last = self.axes.output.len() - 1;
+        let (row, len) = (self.axes.output[last] * self.cell, self.axes.input[last] * self.cell);
+        let start = self.axes.before[last] * self.cell;
         // SAFETY: the value is one element.
         let value = unsafe { core::slice::from_raw_parts(src[1], self.size) };
         let alike = value.windows(2).all(|pair| pair[0] == pair[1]);

@@ -11,6 +11,7 @@ use crate::graph::{Info, TensorId};
 use crate::import::NodeError;
 use crate::import::onnx::attr::Attr;
 use crate::import::onnx::build;
+use crate::order::sort_indices;
 use crate::tensor::DType;
 
 pub(super) const MODE: Attr = Attr::string("mode").one_of(&["nearest", "linear", "bilinear"]);
@@ -236,6 +237,21 @@ fn bounded(n: usize) -> Result<usize, NodeError> {
 fn build_axes(cx: &mut NodeCx<'_>, x: TensorId, axes: &[Axis], mode: &Mode) -> Outputs {
     let dtype = cx.dtype(x);
     let crop = mode.coordinates == "tf_crop_and_resize";
+    // Positions are chosen of axes in any order: those that are in another one in memory stay where they are.
+    if mode.filter == "nearest" && !crop && cx.ctx.record(x).shape().is_permuted() {
+        let strides = cx.ctx.record(x).shape().strides();
+        let mut order: Vec<usize> = (0..strides.len()).collect();
+        sort_indices(&mut order, &mut |a, b| strides[b].cmp(&strides[a]));
+        let place = |axis: usize| order.iter().position(|&a| a == axis).unwrap_or(axis);
+        let y = cx.ctx.transpose(x, &order)?;
+        let moved = |a: &Axis| Axis { axis: place(a.axis), ..*a };
+        let back: Vec<usize> = (0..order.len()).map(place).collect();
+        let axes: Vec<Axis> = axes.iter().map(moved).collect();
+        if !cx.ctx.record(y).shape().is_permuted() {
+            let y = build_axes(cx, y, &axes, mode)?[0];
+            return Ok(vec![cx.ctx.transpose(y, &back)?]);
+        }
+    }
     let mut y = x;
     // On few elements what is slow: the last axis, whose elements are neighbours. So axes that grow come last,
     // and of these the last one first.

@@ -1,4 +1,8 @@
 use super::*;
+use crate::graph::Context;
+use crate::import::onnx::OnnxModel;
+use crate::import::onnx::proto::GraphProto;
+use crate::import::onnx::testing::{model, node, tensor, value};
 
 #[test]
 fn convolution_attributes() {
@@ -230,6 +234,44 @@ fn linear_resizing() {
     let x = i64s(&[1, 2]);
     let y = run("Resize", 13, &[linear()], &[x, f32s(&[0], &[]), f32s(&[1], &[2.0])]).unwrap();
     assert_eq!(ints(&y), [1, 1, 2, 2]);
+}
+
+/// Rows and columns are chosen where the picture's channels lie, and come back in the order that was asked for.
+#[test]
+fn nearest_elements_of_a_transposed_picture() {
+    let perm = |axes: &'static [i64]| [("perm", A::Is(axes))];
+    let nodes = |last: &'static [i64]| {
+        vec![
+            node("Transpose", &["x"], &["t"], &perm(&[0, 3, 1, 2])),
+            node("Resize", &["t", "", "", "sizes"], &["r"], &[]),
+            node("Transpose", &["r"], &["y"], &perm(last)),
+        ]
+    };
+    // Rows 0, 0, 1, 1 of two, columns 0 and 2 of three, channels 0, 0, 1 of two.
+    let want = |h: usize, w: usize, c: usize| ((h / 2 * 3 + w * 2) * 2 + c / 2) as f32;
+    for (last, shape) in [(&[0i64, 2, 3, 1], [1, 4, 2, 3]), (&[0, 1, 2, 3], [1, 3, 4, 2])] {
+        let graph = GraphProto {
+            node: nodes(last),
+            initializer: vec![
+                tensor("x", &count(&[1, 2, 3, 2])),
+                tensor("sizes", &i64s(&[1, 3, 4, 2])),
+            ],
+            output: vec![value("y", DType::F32)],
+            ..Default::default()
+        };
+        let mut cx = Context::new();
+        let m = OnnxModel::from_proto(model(18, graph), None).unwrap();
+        let y = m.instantiate(&mut cx, &[], &[]).unwrap()[0];
+        let got = parts(cx.constant_value(y).unwrap());
+        assert_eq!(got.0, shape);
+        for (i, found) in got.1.iter().enumerate() {
+            let (h, w, c) = match last[1] {
+                1 => (i / 2 % 4, i % 2, i / 8),
+                _ => (i / 6, i / 3 % 2, i % 3),
+            };
+            assert_eq!(*found, want(h, w, c), "{last:?} {i}");
+        }
+    }
 }
 
 #[test]
