@@ -278,6 +278,21 @@ impl Builder<'_> {
         self.add_scaled(x, h, 1.0)
     }
 
+    /// The feed-forward network without a gate, whose elements go through some functions.
+    fn plain(
+        &mut self,
+        x: TensorId,
+        layer: usize,
+        functions: &[UnaryOp],
+    ) -> Result<TensorId, Error> {
+        let n = self.config().feed_forward[layer];
+        let mut h = self.linear(x, &format!("blk.{layer}.ffn_up"), n)?;
+        for &function in functions {
+            h = self.unary("plain", function, h)?;
+        }
+        self.layer_linear(h, layer, "ffn_down")
+    }
+
     /// A norm of a block, if it has one.
     fn norm_if(
         &mut self,

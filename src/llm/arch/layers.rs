@@ -435,21 +435,6 @@ impl<'a> Builder<'a> {
         self.layer_linear(h, layer, &format!("ffn_down{end}"))
     }
 
-    /// The feed-forward network without a gate, whose elements go through some functions.
-    pub(super) fn plain(
-        &mut self,
-        x: TensorId,
-        layer: usize,
-        functions: &[UnaryOp],
-    ) -> Result<TensorId, Error> {
-        let n = self.config.feed_forward[layer];
-        let mut h = self.linear(x, &format!("blk.{layer}.ffn_up"), n)?;
-        for &function in functions {
-            h = self.unary("plain", function, h)?;
-        }
-        self.layer_linear(h, layer, "ffn_down")
-    }
-
     /// Attention of a layer to the positions so far, with a window if one is given; `kept` are its keys and values,
     /// or none if it attends to those of an earlier layer.
     pub(super) fn attention(
