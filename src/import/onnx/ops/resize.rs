@@ -241,15 +241,15 @@ fn build_axes(cx: &mut NodeCx<'_>, x: TensorId, axes: &[Axis], mode: &Mode) -> O
     if mode.filter == "nearest" && !crop && cx.ctx.record(x).shape().is_permuted() {
         let strides = cx.ctx.record(x).shape().strides();
         let mut order: Vec<usize> = (0..strides.len()).collect();
-        sort_indices(&mut order, &mut |a, b| strides[b].cmp(&strides[a]));
+        sort_indices(&mut order, &mut |a, b| strides.get(b).cmp(&strides.get(a)));
         let place = |axis: usize| order.iter().position(|&a| a == axis).unwrap_or(axis);
         let y = cx.ctx.transpose(x, &order)?;
         let moved = |a: &Axis| Axis { axis: place(a.axis), ..*a };
         let back: Vec<usize> = (0..order.len()).map(place).collect();
         let axes: Vec<Axis> = axes.iter().map(moved).collect();
         if !cx.ctx.record(y).shape().is_permuted() {
-            let y = build_axes(cx, y, &axes, mode)?[0];
-            return Ok(vec![cx.ctx.transpose(y, &back)?]);
+            let resized = build_axes(cx, y, &axes, mode)?;
+            return resized.into_iter().map(|y| Ok(cx.ctx.transpose(y, &back)?)).collect();
         }
     }
     let mut y = x;
