@@ -4,6 +4,7 @@ use core::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::graph::GraphError;
+use crate::order::rank;
 use crate::tensor::Tensor;
 
 /// Parameters of [`non_max_suppression`].
@@ -67,12 +68,6 @@ pub fn non_max_suppression(
         }
     }
     Ok(Tensor::from_slice(&[kept.len() / 3, 3], &kept)?)
-}
-
-/// Integers in the total order of floats.
-fn rank(score: f32) -> i32 {
-    let bits = score.to_bits() as i32;
-    if bits < 0 { bits ^ i32::MAX } else { bits }
 }
 
 fn mismatch(boxes: &[usize], scores: &[usize]) -> GraphError {

@@ -3,6 +3,7 @@
 use super::elements::{around, expect_dtype, in_order, narrow};
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, View, ViewMut};
+use crate::order::rank;
 use crate::tensor::DType;
 
 /// The index of the largest or smallest element along an axis, which becomes an extent of 1, as
@@ -76,10 +77,7 @@ impl Operator for ArgReduce {
 /// Integers in the order of numbers, or in the other one where `flip` is -1; a NaN is the largest.
 fn key(x: f32, flip: i32) -> i32 {
     // Of two zeros none is smaller.
-    let bits = (x + 0.0).to_bits() as i32;
-    // Below 0 the other way round.
-    let ordered = (bits ^ ((bits >> 31) & i32::MAX)) ^ flip;
-    if x.is_nan() { i32::MAX } else { ordered }
+    if x.is_nan() { i32::MAX } else { rank(x + 0.0) ^ flip }
 }
 
 /// The same of floats of 64 bits.
