@@ -507,16 +507,8 @@ impl Loader {
                 });
             }
             let inputs = p.input.iter().map(|n| (!n.is_empty()).then(|| self.value(n))).collect();
-            nodes.push(Node {
-                name,
-                row,
-                opset: standard,
-                inputs,
-                outputs,
-                attrs,
-                bodies,
-                inline: false,
-            });
+            let opset = standard;
+            nodes.push(Node { name, row, opset, inputs, outputs, attrs, bodies, inline: false });
         }
         Ok(nodes)
     }
