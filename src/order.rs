@@ -3,13 +3,6 @@
 
 use core::cmp::Ordering;
 
-/// Integers in the total order of floats, as [`f32::total_cmp`] has it.
-pub(crate) fn rank(x: f32) -> i32 {
-    let bits = x.to_bits() as i32;
-    // Below 0 the other way round.
-    bits ^ ((bits >> 31) & i32::MAX)
-}
-
 /// Sorts indices of anything; equal ones stay in their order.
 #[inline(never)]
 pub(crate) fn sort_indices(

@@ -4,7 +4,7 @@ use core::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use crate::graph::GraphError;
-use crate::order::rank;
+use crate::graph::ops::elements::rank;
 use crate::tensor::Tensor;
 
 /// Parameters of [`non_max_suppression`].

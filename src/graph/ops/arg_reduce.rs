@@ -1,9 +1,8 @@
 //! Positions of extremes.
 
-use super::elements::{around, expect_dtype, in_order, narrow};
+use super::elements::{around, expect_dtype, in_order, narrow, rank};
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, View, ViewMut};
-use crate::order::rank;
 use crate::tensor::DType;
 
 /// The index of the largest or smallest element along an axis, which becomes an extent of 1, as

@@ -119,6 +119,13 @@ pub(super) fn integers(x: &View<'_>, op: &'static str) -> Result<Vec<i64>, Graph
     low_bits(x, op)
 }
 
+/// Integers in the total order of floats, as [`f32::total_cmp`] has it.
+pub(crate) fn rank(x: f32) -> i32 {
+    let bits = x.to_bits() as i32;
+    // Below 0 the other way round.
+    bits ^ ((bits >> 31) & i32::MAX)
+}
+
 /// Whether it is NaN.
 pub(super) fn is_nan<T: PartialOrd>(x: &T) -> bool {
     x.partial_cmp(x).is_none()
