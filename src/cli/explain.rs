@@ -37,6 +37,8 @@ struct Json<'a> {
     peaks: Vec<Peak>,
     memory: Vec<Level>,
     nodes: Vec<Row<'a>>,
+    /// Nodes that are planned in a run, and so not among `nodes` and the sums.
+    waiting_nodes: usize,
     estimated_us: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     measured_us: Option<f64>,
@@ -163,8 +165,12 @@ pub(super) fn explain(args: &ExplainArgs) -> Result<(), Failure> {
         isa: isa.name(),
         threads: session.threads(),
         peak_gflops: machine.peak(Dtype::F32) / 1e9,
-        estimated_us: rows.iter().map(|r| r.estimated_us).sum(),
-        measured_us: times.as_ref().map(|t| t.iter().sum::<f64>() * 1e6),
+        // From 0, since the sum of nothing is -0.
+        estimated_us: rows.iter().fold(0.0, |sum, r| sum + r.estimated_us),
+        measured_us: args
+            .measure
+            .then(|| rows.iter().filter_map(|r| r.measured_us).fold(0.0, |a, b| a + b)),
+        waiting_nodes: plan.waiting,
         advice: advice(&plan, &rows),
         peaks: machine.peaks,
         memory: machine.memory,
@@ -405,6 +411,9 @@ fn text(result: &Json<'_>) -> String {
         })
         .collect();
     let mut out = table.text();
+    if result.waiting_nodes > 0 {
+        out.push_str(&format!("\n{}\n", report::waiting(result.waiting_nodes)));
+    }
     out.push_str(&format!(
         "\nbound     {} in all, from {} on {} and {} GB/s per core\n",
         report::duration(result.estimated_us / 1e6),

@@ -158,10 +158,7 @@ fn text(network: &Network, plan: &PlanInfo, shapes: &str, isa: &str) -> String {
         report::bytes(plan.peak_bytes),
     ));
     if plan.waiting > 0 {
-        out.push_str(&format!(
-            "{} more nodes are planned in a run: shapes depend on what it computes\n\n",
-            plan.waiting
-        ));
+        out.push_str(&format!("{}\n\n", report::waiting(plan.waiting)));
     }
     let mut table =
         Table::new(&["operator", "name", "shape", "layout", "kernel", ">multiply-adds"]);

@@ -188,6 +188,11 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
+/// What is said of nodes that no plan has yet.
+pub(super) fn waiting(nodes: usize) -> String {
+    format!("{nodes} more nodes are planned in a run: shapes depend on what it computes")
+}
+
 /// Extents as `[1, 3, 8]`.
 pub(super) fn shape(dims: &[usize]) -> String {
     format!("{dims:?}")

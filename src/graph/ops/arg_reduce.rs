@@ -44,30 +44,38 @@ impl Operator for ArgReduce {
         if dst.bytes.is_empty() {
             return Ok(());
         }
-        let (x, dtype) = (src[0].bytes, src[0].dtype);
         let y = dst.slice::<i64>(OP)?;
         // The smallest is the largest of what is flipped.
         let flip = if self.smallest { -1 } else { 0 };
-        macro_rules! planes {
-            ($x:expr, $key:expr) => {
-                match (&$x[..], inner == 1 && extent < 2 * ROW) {
-                    (x, true) => self.short_rows(x, extent, y, $key),
-                    (x, false) => {
-                        let planes = x.chunks_exact(extent * inner);
-                        for (x, y) in planes.zip(y.chunks_exact_mut(inner)) {
-                            self.lanes(x, y, $key);
-                        }
-                    }
-                }
-            };
-        }
         // What a wider type holds exactly is in its order, and needs no code of its own.
-        match dtype {
-            DType::F64 => planes!(wide_keys(x, flip), |key| key),
+        let wide = match src[0].dtype {
+            DType::F64 => src[0].slice::<f64>(OP)?.iter().map(|&x| wide_key(x, flip)).collect(),
             DType::I32 | DType::U32 | DType::I64 | DType::U64 => {
-                planes!(in_order(&src[0], OP)?, |x| x ^ flip);
+                let mut keys = in_order(&src[0], OP)?;
+                keys.iter_mut().for_each(|key| *key ^= flip);
+                keys
             }
-            _ => planes!(narrow(&src[0], OP)?, |x| key(x, flip as i32)),
+            _ => {
+                let (x, flip) = (narrow(&src[0], OP)?, flip as i32);
+                if u32::try_from(extent).is_ok() {
+                    if inner == 1 && extent < 2 * LANES {
+                        self.short_rows(&x, extent, y, flip);
+                    } else {
+                        let planes = x.chunks_exact(extent * inner);
+                        let planes = planes.zip(y.chunks_exact_mut(inner));
+                        planes.for_each(|(x, y)| self.lanes(x, y, flip));
+                    }
+                    return Ok(());
+                }
+                x.iter().map(|&x| key(x, flip).into()).collect::<Vec<_>>()
+            }
+        };
+        let planes = wide.chunks_exact(extent * inner).zip(y.chunks_exact_mut(inner));
+        for (lane, (x, y)) in
+            planes.flat_map(|(x, y)| y.iter_mut().map(move |y| (x, y))).enumerate()
+        {
+            let all = x[lane % inner..].iter().step_by(inner).copied().zip(0..);
+            *y = all.reduce(|a, b| self.better(a, b)).map_or(0, |(_, i)| i as i64);
         }
         Ok(())
     }
@@ -80,40 +88,35 @@ fn key(x: f32, flip: i32) -> i32 {
 }
 
 /// The same of floats of 64 bits.
-fn wide_keys(x: &[u8], flip: i64) -> Vec<i64> {
-    let key = |&x: &f64| {
-        let bits = (x + 0.0).to_bits() as i64;
-        let ordered = (bits ^ ((bits >> 63) & i64::MAX)) ^ flip;
-        if x.is_nan() { i64::MAX } else { ordered }
-    };
-    bytemuck::cast_slice::<u8, f64>(x).iter().map(key).collect()
+fn wide_key(x: f64, flip: i64) -> i64 {
+    let bits = (x + 0.0).to_bits() as i64;
+    let ordered = (bits ^ ((bits >> 63) & i64::MAX)) ^ flip;
+    if x.is_nan() { i64::MAX } else { ordered }
 }
 
-/// Lanes, neighbours behind the axis, that are looked at together: what is best so far stays in the first-level cache,
-/// and elements are read in their order.
+/// Lanes, neighbours behind the axis or in a row, that are looked at together: what is best so far stays in the
+/// first-level cache, and elements are read in their order.
 const LANES: usize = 64;
 
-/// Elements of a row that are looked at together.
-const ROW: usize = 32;
-
 impl ArgReduce {
-    /// The largest keys of the columns of rows, of up to `N` elements each, and which rows they stand in.
-    fn columns<'a, T: Copy + 'a, K: Ord + Copy, const N: usize>(
+    /// The largest keys of the columns of rows `step` apart, of up to `LANES` elements each, and which rows they stand
+    /// in.
+    fn columns(
         &self,
-        rows: usize,
-        row: impl Fn(usize) -> &'a [T],
-        key: impl Fn(T) -> K,
-    ) -> ([K; N], [u32; N]) {
+        x: &[f32],
+        step: usize,
+        width: usize,
+        flip: i32,
+    ) -> ([i32; LANES], [u32; LANES]) {
+        let rows = (x.len() - width) / step + 1;
         // Of equal ones the first that is met stays.
         let place = |i: usize| if self.last { rows - 1 - i } else { i };
-        let first = row(place(0));
-        let mut best = [key(first[0]); N];
+        let mut best = [i32::MIN; LANES];
         // Of the width of f32, with which they are chosen.
-        let mut at = [place(0) as u32; N];
-        best.iter_mut().zip(first).for_each(|(best, &x)| *best = key(x));
-        for i in (1..rows).map(place) {
-            for ((best, at), &x) in best.iter_mut().zip(&mut at).zip(row(i)) {
-                let x = key(x);
+        let mut at = [place(0) as u32; LANES];
+        for i in (0..rows).map(place) {
+            for ((best, at), &x) in best.iter_mut().zip(&mut at).zip(&x[i * step..][..width]) {
+                let x = key(x, flip);
                 *at = if x > *best { i as u32 } else { *at };
                 *best = x.max(*best);
             }
@@ -127,56 +130,39 @@ impl ArgReduce {
         if first { a } else { b }
     }
 
-    /// The position of the best element of neighbours, at least `ROW` and less than 2^32.
-    fn row<T: Copy, K: Ord + Copy>(&self, x: &[T], key: impl Fn(T) -> K) -> usize {
-        let (groups, rest) = x.split_at(x.len() / ROW * ROW);
-        let group = |i: usize| &groups[i * ROW..][..ROW];
-        let (best, at) = self.columns::<T, K, ROW>(groups.len() / ROW, group, &key);
-        let places = at.iter().enumerate().map(|(lane, &group)| group as usize * ROW + lane);
-        let tail = (groups.len()..).zip(rest).map(|(i, &x)| (key(x), i));
+    /// The position of the best element of neighbours, at least `LANES` and less than 2^32.
+    fn row(&self, x: &[f32], flip: i32) -> usize {
+        let (groups, rest) = x.split_at(x.len() / LANES * LANES);
+        let (best, at) = self.columns(groups, LANES, LANES, flip);
+        let places = at.iter().enumerate().map(|(lane, &group)| group as usize * LANES + lane);
+        let tail = (groups.len()..).zip(rest).map(|(i, &x)| (key(x, flip), i));
         let all = best.into_iter().zip(places).chain(tail);
         all.reduce(|a, b| self.better(a, b)).map_or(0, |(_, i)| i)
     }
 
     /// The positions of the best elements of rows, which stand behind each other: of some at a time the columns.
-    fn short_rows<T: Copy, K: Ord + Copy>(
-        &self,
-        x: &[T],
-        extent: usize,
-        y: &mut [i64],
-        key: impl Fn(T) -> K + Copy,
-    ) {
-        let mut columns = Vec::with_capacity(LANES * extent);
+    fn short_rows(&self, x: &[f32], extent: usize, y: &mut [i64], flip: i32) {
+        let mut columns = vec![0.0; LANES * extent];
         for (x, y) in x.chunks(LANES * extent).zip(y.chunks_mut(LANES)) {
-            columns.clear();
-            columns.resize(x.len(), x[0]);
+            let columns = &mut columns[..x.len()];
             for (lane, row) in x.chunks_exact(extent).enumerate() {
                 for (&x, column) in row.iter().zip(columns.chunks_exact_mut(y.len())) {
                     column[lane] = x;
                 }
             }
-            self.lanes(&columns, y, key);
+            self.lanes(columns, y, flip);
         }
     }
 
     /// The positions of the best elements of lanes `y.len()` apart.
-    fn lanes<T: Copy, K: Ord + Copy>(&self, x: &[T], y: &mut [i64], key: impl Fn(T) -> K + Copy) {
+    fn lanes(&self, x: &[f32], y: &mut [i64], flip: i32) {
         let inner = y.len();
-        let extent = x.len() / inner;
-        if u32::try_from(extent).is_err() {
-            for (lane, y) in y.iter_mut().enumerate() {
-                let all = x[lane..].iter().step_by(inner).map(|&x| key(x)).zip(0..);
-                *y = all.reduce(|a, b| self.better(a, b)).map_or(0, |(_, i)| i as i64);
-            }
-            return;
-        }
-        if inner == 1 && extent >= 2 * ROW {
-            y[0] = self.row(x, key) as i64;
+        if inner == 1 && x.len() >= LANES {
+            y[0] = self.row(x, flip) as i64;
             return;
         }
         for (block, y) in y.chunks_mut(LANES).enumerate() {
-            let row = |i: usize| &x[i * inner + block * LANES..][..y.len()];
-            let (_, at) = self.columns::<T, K, LANES>(extent, row, key);
+            let (_, at) = self.columns(&x[block * LANES..], inner, y.len(), flip);
             y.iter_mut().zip(at).for_each(|(y, at)| *y = i64::from(at));
         }
     }
