@@ -233,6 +233,22 @@ fn explain_says_why_and_what_would_help() {
 }
 
 #[test]
+fn nodes_that_no_plan_has_are_said() {
+    let bench = Bench::new();
+    // The output has as many columns as there are numbers that are not 0, which a run computes.
+    let nodes = vec![node("NonZero", &["x"], &["found"]), node("Relu", &["found"], &["y"])];
+    bench.model("m.onnx", &model(&[("x", F32, &[Some(4)])], &["y"], nodes, vec![]));
+    let said = "more nodes are planned in a run";
+    for command in ["inspect", "explain"] {
+        let text = bench.run(&[command, "m.onnx"]).done();
+        assert!(text.contains(said) && !text.contains("-0"), "{text}");
+        let found = bench.run(&[command, "m.onnx", "--format", "json"]).json();
+        assert_eq!(found["waiting_nodes"], 2, "{found}");
+        assert!(!bench.run(&[command]).done().contains(said));
+    }
+}
+
+#[test]
 fn profile_shows_time_per_operator() {
     let bench = Bench::new();
     let text = bench.run(&["run", "--profile"]).done();
