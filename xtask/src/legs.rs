@@ -10,6 +10,10 @@ use std::time::SystemTime;
 use crate::{book, capi, cargo, finish, has_target, port, rows, target_dir};
 
 const ARM: &str = "aarch64-unknown-linux-gnu";
+/// Addresses of 32 bits, and no row but the portable one.
+const ARM_32: &str = "armv7-unknown-linux-gnueabihf";
+/// A system that is not Unix.
+const WINDOWS: &str = "x86_64-pc-windows-gnu";
 const WASM: &str = "wasm32-unknown-unknown";
 const CORTEX_M: &str = "thumbv7em-none-eabihf";
 const X86: &str = "x86_64-unknown-linux-gnu";
@@ -45,7 +49,7 @@ pub(crate) const LEGS: &[Leg] = &[
     Leg { name: "threads in C under ThreadSanitizer", needs: capi::races_needs, run: capi::races },
     Leg { name: "C on a Cortex-M4", needs: capi::firmware_needs, run: capi::firmware },
     Leg { name: "C on aarch64", needs: arm_needs, run: capi::on_arm },
-    Leg { name: "the program on aarch64", needs: || arm_target().to_vec(), run: program_on_arm },
+    Leg { name: "the program on other systems", needs: others_need, run: program_on_others },
     // The second half of CI begins here, with what builds into folders of its own. What matters most comes first, as
     // what is left when time is up is skipped.
     Leg { name: "tests on a CPU with all of NEON", needs: arm_needs, run: arm_with_everything },
@@ -98,8 +102,12 @@ fn lacking<const N: usize>(needs: [(&'static str, bool); N]) -> Vec<&'static str
     needs.into_iter().filter(|(_, there)| !there).map(|(name, _)| name).collect()
 }
 
-fn arm_target() -> Vec<&'static str> {
-    lacking([("the Rust target aarch64-unknown-linux-gnu", has_target(ARM))])
+fn others_need() -> Vec<&'static str> {
+    lacking([
+        ("the Rust target aarch64-unknown-linux-gnu", has_target(ARM)),
+        ("the Rust target armv7-unknown-linux-gnueabihf", has_target(ARM_32)),
+        ("the Rust target x86_64-pc-windows-gnu", has_target(WINDOWS)),
+    ])
 }
 
 fn arm_needs() -> Vec<&'static str> {
@@ -172,8 +180,9 @@ fn machete() -> Result<(), String> {
     finish(cargo().arg("machete"))
 }
 
-fn program_on_arm() -> Result<(), String> {
-    finish(cargo().args(["check", "--quiet", "--target", ARM, "-p", "tilewright"]))
+fn program_on_others() -> Result<(), String> {
+    let targets = [ARM, ARM_32, WINDOWS].iter().flat_map(|target| ["--target", target]);
+    finish(cargo().args(["check", "--quiet", "-p", "tilewright"]).args(targets))
 }
 
 /// In a folder of its own: Cargo would wait for what builds for this machine, in whose folder scripts and macros are.
