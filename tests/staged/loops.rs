@@ -155,3 +155,64 @@ fn scans_in_both_directions() {
         assert_eq!(run(&mut s, &[]).unwrap()[0].dims(), [0usize; 0]);
     }
 }
+
+/// As TensorFlow's exporters write weights of recurrent layers.
+#[test]
+fn what_a_loop_hands_on_unchanged_is_a_constant_in_its_body() {
+    let inner = graph(
+        &[("j", I), ("d", B), ("u", F), ("m", F)],
+        vec![node("Add", &["u", "m"], &["u2"]), node("Identity", &["d"], &["d2"])],
+        &[("d2", B), ("u2", F), ("m", F)],
+    );
+    let outer = graph(
+        &[("i", I), ("c", B), ("v", F), ("w", F), ("k", F)],
+        vec![
+            node("MatMul", &["v", "w"], &["product"]),
+            node("Mul", &["k", "k"], &["square"]),
+            node("Add", &["product", "square"], &["p"]),
+            with(node("Loop", &["two", "", "p", "k"], &["q", "l"]), vec![body("body", &inner)]),
+            node("Identity", &["c"], &["c2"]),
+        ],
+        &[("c2", B), ("q", F), ("w", F), ("l", F)],
+    );
+    let nodes = vec![
+        node("Reshape", &["x", "as_row"], &["v0"]),
+        with(
+            node("Loop", &["three", "", "v0", "w0", "k0"], &["y", "w1", "k1"]),
+            vec![body("body", &outer)],
+        ),
+    ];
+    let w = [0.5, -1.0, 2.0, 0.25];
+    let g = graph(&[("x", F), ("w0", F)], nodes, &[("y", F), ("w1", F), ("k1", F)]);
+    let constants = vec![
+        floats("w0", &[2, 2], &w),
+        floats("k0", &[1], &[3.0]),
+        ints("two", &[], &[2]),
+        ints("three", &[], &[3]),
+        ints("as_row", &[2], &[1, 2]),
+    ];
+    let found = |x: [f32; 2], w: [f32; 4]| {
+        let step = |[a, b]: [f32; 2]| [a * w[0] + b * w[2] + 15.0, a * w[1] + b * w[3] + 15.0];
+        step(step(step(x))).to_vec()
+    };
+    let model = Arc::new(model(g, constants).unwrap());
+    let options = SessionOptions { threads: Some(1), profile: true, ..Default::default() };
+    let mut s = Session::new(model.clone(), options.clone()).unwrap();
+    for x in [[1.0, 2.0], [-4.0, 0.5]] {
+        let y = run(&mut s, &x).unwrap();
+        assert_eq!((f32s(&y[0]), f32s(&y[1]), f32s(&y[2])), (found(x, w), w.to_vec(), vec![3.0]));
+    }
+    // What is made of constants is one.
+    let profile = s.profile();
+    let steps = |op: &str| profile.iter().filter(|row| row.op == op).count();
+    assert!(steps("matmul") > 0 && steps("mul") == 0, "{profile:?}");
+    // A run that is given another takes that one.
+    let asked = Arc::new(model.with_inputs(&["w0"]).unwrap());
+    let mut s = Session::new(asked, options).unwrap();
+    let other = [1.0, 0.5, 0.25, -2.0];
+    let x = Tensor::from_slice(&[2], &[1.0f32, 2.0]).unwrap();
+    let given = [("x", x), ("w0", Tensor::from_slice(&[2, 2], &other).unwrap())];
+    let y = s.run(&given).unwrap();
+    assert_eq!(f32s(&y[0].1), found([1.0, 2.0], other));
+    assert_eq!(f32s(&y[1].1), other);
+}

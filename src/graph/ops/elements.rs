@@ -142,12 +142,16 @@ pub(super) fn minimum<T: PartialOrd>(a: T, b: T) -> T {
 }
 
 /// An index counted from the front; negative ones count from the end.
+#[inline]
 pub(crate) fn position(op: &'static str, index: i64, extent: usize) -> Result<usize, GraphError> {
-    let from_front = if index < 0 { index.checked_add(extent as i64) } else { Some(index) };
-    from_front
-        .and_then(|at| usize::try_from(at).ok())
-        .filter(|&at| at < extent)
-        .ok_or(GraphError::IndexOutOfRange { op, index, extent })
+    let at = if index < 0 { index.wrapping_add(extent as i64) } else { index };
+    // What is below 0 is larger than any extent.
+    if (at as u64) < extent as u64 { Ok(at as usize) } else { Err(out_of_range(op, index, extent)) }
+}
+
+#[cold]
+fn out_of_range(op: &'static str, index: i64, extent: usize) -> GraphError {
+    GraphError::IndexOutOfRange { op, index, extent }
 }
 
 /// Refuses operands of other types than `allowed`.

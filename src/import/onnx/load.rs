@@ -15,7 +15,8 @@ use super::proto::{
     type_proto,
 };
 use super::texts::{self, Texts};
-use super::{NEWEST_IR, NEWEST_OPSET, OLDEST_IR, OLDEST_OPSET, functions, ops, sequences, shaping};
+use super::{NEWEST_IR, NEWEST_OPSET, OLDEST_IR, OLDEST_OPSET};
+use super::{functions, invariants, ops, sequences, shaping};
 use crate::import::error::short;
 use crate::import::map::map_file;
 use crate::import::missing::MissingList;
@@ -244,6 +245,7 @@ impl Loader {
                 *place = Some(tensor);
             }
         }
+        invariants::resolve(&mut body, &|v| matches!(constants.get(v), Some(Some(_))));
         let constants = constants.into_iter().enumerate();
         let shaping = shaping::shaping(&body, &inputs, self.values.len());
         let (defaults, default_values) = self.defaults.into_iter().unzip();

@@ -13,6 +13,7 @@ mod build;
 mod data;
 mod flow;
 mod functions;
+mod invariants;
 mod load;
 mod model;
 mod ops;
