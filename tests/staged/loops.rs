@@ -173,7 +173,7 @@ fn what_a_loop_hands_on_unchanged_is_a_constant_in_its_body() {
             with(node("Loop", &["two", "", "p", "k"], &["q", "l"]), vec![body("body", &inner)]),
             node("Identity", &["c"], &["c2"]),
         ],
-        &[("c2", B), ("q", F), ("w", F), ("l", F)],
+        &[("c2", B), ("q", F), ("w", F), ("k", F)],
     );
     let nodes = vec![
         node("Reshape", &["x", "as_row"], &["v0"]),
