@@ -17,76 +17,87 @@ macro_rules! tile_default {
     ($m:ident ZEROS $of:ty) => {{ let zeros: $of = unsafe { core::mem::zeroed() }; zeros }};
     ($m:ident FILL $t:ident [$r:tt x $w:tt x $v:tt] $x:expr) => {
         let x = $crate::$m!(VSET $x);
-        $crate::each!(y in $r { $crate::each!(i in $w { $crate::each!(j in $v { $t[y * $w + i][j] = x; }); }); }); };
+        $crate::each!(y in $r { $crate::each!(i in $w {
+            $crate::each!(_, t of (&mut $t[y * $w + i]) in $v { *t = x; });
+        }); }); };
     ($m:ident BIAS $t:ident [$r:tt x $w:tt x $v:tt] <- $b:ident) => {
-        $crate::each!(j in $v {
-            let x = $crate::$m!(VLOAD $b, j);
-            $crate::each!(y in $r { $crate::each!(i in $w { $t[y * $w + i][j] = x; }); });
-        }); };
+        let mut x = [$crate::$m!(VZERO); $v];
+        $crate::each!(j, x of (&mut x) in $v { *x = $crate::$m!(VLOAD $b, j); });
+        $crate::each!(y in $r { $crate::each!(i in $w {
+            $crate::each!(_, t of (&mut $t[y * $w + i]), x of x in $v { *t = x; });
+        }); }); };
     ($m:ident LOAD $t:ident [$r:tt x $w:tt x $v:tt] <- $o:ident[$row:expr, $step:expr, $plane:expr]) => {
         $crate::each!(y in $r { $crate::each!(i in $w {
-            let (t, o) = (&mut $t[y * $w + i], $o.wrapping_add(y * $row + i * $step));
-            $crate::each!(j in $v { t[j] = $crate::$m!(VLOAD $crate::tile_default!($m AT o[$plane] j), 0); });
+            let o = $o.wrapping_add(y * $row + i * $step);
+            $crate::each!(j, t of (&mut $t[y * $w + i]) in $v {
+                *t = $crate::$m!(VLOAD $crate::tile_default!($m AT o[$plane] j), 0); });
         }); }); };
     ($m:ident ADD $t:ident [$r:tt x $w:tt x $v:tt] += $o:ident[$row:expr, $step:expr, $plane:expr]) => {
         $crate::each!(y in $r { $crate::each!(i in $w {
-            let (t, o) = (&mut $t[y * $w + i], $o.wrapping_add(y * $row + i * $step));
-            $crate::each!(j in $v {
-                t[j] = $crate::$m!(VADD t[j], $crate::$m!(VLOAD $crate::tile_default!($m AT o[$plane] j), 0)); });
+            let o = $o.wrapping_add(y * $row + i * $step);
+            $crate::each!(j, t of (&mut $t[y * $w + i]) in $v {
+                *t = $crate::$m!(VADD *t, $crate::$m!(VLOAD $crate::tile_default!($m AT o[$plane] j), 0)); });
         }); }); };
     ($m:ident ADD $t:ident [$w:tt x $v:tt; $n:ident] += $o:ident[$row:expr, $plane:expr]) => {
         $crate::each!(i in $w {
-            let (t, o) = (&mut $t[i], $o.wrapping_add(i * $row));
-            $crate::each!(j in $v {
+            let o = $o.wrapping_add(i * $row);
+            $crate::each!(j, t of (&mut $t[i]) in $v {
                 if j < $v - 1 {
-                    t[j] = $crate::$m!(VADD t[j], $crate::$m!(VLOAD $crate::tile_default!($m AT o[$plane] j), 0));
+                    *t = $crate::$m!(VADD *t, $crate::$m!(VLOAD $crate::tile_default!($m AT o[$plane] j), 0));
                 }
             });
-            let j = $v - 1;
-            let last = $crate::$m!(VLOAD_TAIL $crate::tile_default!($m AT o[$plane] j), $n);
-            t[j] = $crate::$m!(VADD t[j], last);
+            let (j, t) = ($v - 1, &mut $t[i][$v - 1]);
+            *t = $crate::$m!(VADD *t, $crate::$m!(VLOAD_TAIL $crate::tile_default!($m AT o[$plane] j), $n));
         }); };
     ($m:ident RELU $t:ident [$r:tt x $w:tt x $v:tt]) => {
         let zero = $crate::$m!(VZERO);
-        $crate::each!(y in $r { $crate::each!(i in $w { $crate::each!(j in $v {
-            $t[y * $w + i][j] = $crate::$m!(VMAX zero, $t[y * $w + i][j]); }); }); }); };
+        $crate::tile_default!($m VECTORS t of $t [$r x $w x $v] { *t = $crate::$m!(VMAX zero, *t); }); };
     ($m:ident CLAMP $t:ident [$r:tt x $w:tt x $v:tt] $lo:expr, $hi:expr) => {
         let (lo, hi) = ($crate::$m!(VSET $lo), $crate::$m!(VSET $hi));
-        $crate::each!(y in $r { $crate::each!(i in $w { $crate::each!(j in $v {
-            $t[y * $w + i][j] = $crate::$m!(VMIN hi, $crate::$m!(VMAX lo, $t[y * $w + i][j])); }); }); }); };
+        $crate::tile_default!($m VECTORS t of $t [$r x $w x $v] {
+            *t = $crate::$m!(VMIN hi, $crate::$m!(VMAX lo, *t)); }); };
     ($m:ident LEAKY $t:ident [$r:tt x $w:tt x $v:tt] $alpha:expr) => {
         let (zero, alpha) = ($crate::$m!(VZERO), $crate::$m!(VSET $alpha));
-        $crate::each!(y in $r { $crate::each!(i in $w { $crate::each!(j in $v {
-            let x = $t[y * $w + i][j];
-            $t[y * $w + i][j] = $crate::$m!(VFMA alpha, $crate::$m!(VMIN zero, x), $crate::$m!(VMAX zero, x)); }); }); }); };
+        $crate::tile_default!($m VECTORS t of $t [$r x $w x $v] {
+            let x = *t;
+            *t = $crate::$m!(VFMA alpha, $crate::$m!(VMIN zero, x), $crate::$m!(VMAX zero, x)); }); };
     ($m:ident STORE $t:ident [$r:tt x $w:tt x $v:tt] -> $o:ident[$row:expr, $step:expr, $plane:expr]) => {
         $crate::each!(y in $r { $crate::each!(i in $w {
-            let (t, o) = (&$t[y * $w + i], $o.wrapping_add(y * $row + i * $step));
-            $crate::each!(j in $v { $crate::$m!(VSTORE $crate::tile_default!($m AT o[$plane] j), 0, t[j]); });
+            let o = $o.wrapping_add(y * $row + i * $step);
+            $crate::each!(j, t of (&$t[y * $w + i]) in $v {
+                $crate::$m!(VSTORE $crate::tile_default!($m AT o[$plane] j), 0, *t); });
         }); }); };
     ($m:ident STORE $t:ident [$w:tt x $v:tt; $n:ident] -> $o:ident[$row:expr]) => {
         $crate::each!(i in $w {
-            let (t, o) = (&$t[i], $o.wrapping_add(i * $row));
-            $crate::each!(j in $v { if j < $v - 1 { $crate::$m!(VSTORE o, j, t[j]); } });
-            $crate::$m!(VSTORE_TAIL o.wrapping_add(($v - 1) * $crate::$m!(LANES)), $n, t[$v - 1]);
+            let o = $o.wrapping_add(i * $row);
+            $crate::each!(j, t of (&$t[i]) in $v { if j < $v - 1 { $crate::$m!(VSTORE o, j, *t); } });
+            $crate::$m!(VSTORE_TAIL o.wrapping_add(($v - 1) * $crate::$m!(LANES)), $n, $t[i][$v - 1]);
         }); };
     // Rows whose lanes hold `i32` bits until DEQUANT or SCALE makes floats of them.
     ($m:ident PAIR $t:ident [$w:tt x $v:tt]) => {};
     ($m:ident OUTER $t:ident [$w:tt x $v:tt] += $a:ident * $b:ident) => {
         $crate::each!(j in $v {
             let b = $crate::$m!(VLOAD $b, j);
-            $crate::each!(i in $w { $t[i][j] = $crate::$m!(VIMLA $crate::$m!(VSPLAT $a, i), b, $t[i][j]); });
+            $crate::each!(i in $w {
+                let t = &mut $t[i][j];
+                *t = $crate::$m!(VIMLA $crate::$m!(VSPLAT $a, i), b, *t);
+            });
         }); };
     ($m:ident DEQUANT $t:ident [$w:tt x $v:tt] <- $scale:ident, $shift:ident) => {
         $crate::each!(j in $v {
             let (scale, shift) = ($crate::$m!(VLOAD $scale, j), $crate::$m!(VLOAD $shift, j));
-            $crate::each!(i in $w { $t[i][j] = $crate::$m!(VADD
-                $crate::$m!(VMUL $crate::$m!(VITOF $t[i][j]), scale), shift); });
+            $crate::each!(i in $w {
+                let t = &mut $t[i][j];
+                *t = $crate::$m!(VADD $crate::$m!(VMUL $crate::$m!(VITOF *t), scale), shift);
+            });
         }); };
     ($m:ident SCALE $t:ident [$w:tt x $v:tt] <- $scale:ident) => {
         $crate::each!(j in $v {
             let scale = $crate::$m!(VLOAD $scale, j);
-            $crate::each!(i in $w { $t[i][j] = $crate::$m!(VMUL $crate::$m!(VITOF $t[i][j]), scale); });
+            $crate::each!(i in $w {
+                let t = &mut $t[i][j];
+                *t = $crate::$m!(VMUL $crate::$m!(VITOF *t), scale);
+            });
         }); };
     ($m:ident NARROW $t:ident [$w:tt x $v:tt] $lo:ident, $hi:ident, $zero:ident -> $o:ident[$step:expr, $plane:expr]) => {
         $crate::tile_default!($m WHOLE $t [$w x $v] $lo, $hi, $zero);
@@ -98,25 +109,27 @@ macro_rules! tile_default {
         let (lo, hi) = ($crate::$m!(VSET $lo), $crate::$m!(VSET $hi));
         let zero = $crate::$m!(VSET $zero);
         $crate::each!(j in $v { $crate::each!(i in $w {
-            let x = $crate::$m!(VMIN hi, $crate::$m!(VMAX lo, $t[i][j]));
-            $t[i][j] = $crate::$m!(VADD $crate::$m!(VROUND x), zero);
+            let t = &mut $t[i][j];
+            let x = $crate::$m!(VMIN hi, $crate::$m!(VMAX lo, *t));
+            *t = $crate::$m!(VADD $crate::$m!(VROUND x), zero);
         }); }); };
     ($m:ident STORE8 $t:ident [$w:tt x $v:tt] -> $o:ident[$step:expr, $plane:expr]) => {
         $crate::each!(i in $w {
-            let (t, o) = (&$t[i], $o.wrapping_add(i * $step));
-            $crate::each!(j in $v { $crate::$m!(VSTORE8 $crate::tile_default!($m AT o[$plane] j), t[j]); });
+            let o = $o.wrapping_add(i * $step);
+            $crate::each!(j, t of (&$t[i]) in $v {
+                $crate::$m!(VSTORE8 $crate::tile_default!($m AT o[$plane] j), *t); });
         }); };
     ($m:ident STORE8 $t:ident [$w:tt x $v:tt; $n:ident] -> $o:ident[$step:expr]) => {
         $crate::each!(i in $w {
-            let (t, o) = (&$t[i], $o.wrapping_add(i * $step));
-            $crate::each!(j in $v {
-                if j < $v - 1 { $crate::$m!(VSTORE8 o.wrapping_add(j * $crate::$m!(LANES)), t[j]); }
+            let o = $o.wrapping_add(i * $step);
+            $crate::each!(j, t of (&$t[i]) in $v {
+                if j < $v - 1 { $crate::$m!(VSTORE8 o.wrapping_add(j * $crate::$m!(LANES)), *t); }
             });
-            $crate::$m!(VSTORE8_TAIL o.wrapping_add(($v - 1) * $crate::$m!(LANES)), $n, t[$v - 1]);
+            $crate::$m!(VSTORE8_TAIL o.wrapping_add(($v - 1) * $crate::$m!(LANES)), $n, $t[i][$v - 1]);
         }); };
     ($m:ident LOAD_STRIDED $t:ident [1 x $w:tt x $v:tt] <- $a:ident[$step:expr]) => {
-        $crate::each!(i in $w { $crate::each!(j in $v {
-            $t[i][j] = $crate::$m!(VLOAD $a.wrapping_add(i * $step), j); }); }); };
+        $crate::each!(i, t of (&mut $t) in $w { $crate::each!(j, t of t in $v {
+            *t = $crate::$m!(VLOAD $a.wrapping_add(i * $step), j); }); }); };
     ($m:ident STEP $s:ident <- $n:expr) => {
         let mut $s = <$crate::$m!(STEPS)>::new($n); };
     ($m:ident POINT $p:ident [$r:tt x $w:tt] <- $a:ident[$row:expr, $s:ident]) => {
@@ -141,8 +154,8 @@ macro_rules! tile_default {
         $crate::tile_default!($m HOLD $p [$r x $w]);
         $crate::each!(k in $u {
             let mut w = [$crate::$m!(VZERO); $v];
-            $crate::each!(j in $v {
-                w[j] = $crate::$m!(VLOAD $b, (k * $v + j));
+            $crate::each!(j, w of (&mut w) in $v {
+                *w = $crate::$m!(VLOAD $b, (k * $v + j));
                 $crate::tile_default!($m AHEAD $b, k * $v + j);
             });
             $crate::each!(y in $r { $crate::each!(i in $w {
@@ -150,8 +163,7 @@ macro_rules! tile_default {
                 if $mask & (1 << q) != 0 {
                     let x = $crate::$m!(VSPLAT $p[y][<$crate::$m!(STEPS)>::group(i)]
                         .wrapping_byte_add($s.at(i)), k);
-                    let t = &mut $t[q];
-                    $crate::each!(j in $v { t[j] = $crate::$m!(VFMA x, w[j], t[j]); });
+                    $crate::each!(_, t of (&mut $t[q]), w of w in $v { *t = $crate::$m!(VFMA x, w, *t); });
                 }
             }); });
         }); };
@@ -160,12 +172,11 @@ macro_rules! tile_default {
         $s.hold();
         $crate::tile_default!($m HOLD $p [1 x $w]);
         let mut w = [$crate::$m!(VZERO); $v];
-        $crate::each!(j in $v { w[j] = $crate::$m!(VLOAD $b, j); });
+        $crate::each!(j, w of (&mut w) in $v { *w = $crate::$m!(VLOAD $b, j); });
         $crate::each!(i in $w {
             if $mask & (1 << i) != 0 {
                 let x = $crate::$m!(VSPLAT $p[0][<$crate::$m!(STEPS)>::group(i)].wrapping_byte_add($s.at(i)), 0);
-                let t = &mut $t[i];
-                $crate::each!(j in $v { t[j] = $crate::$m!(VFMA x, w[j], t[j]); });
+                $crate::each!(_, t of (&mut $t[i]), w of w in $v { *t = $crate::$m!(VFMA x, w, *t); });
             }
         }); };
     // The last steps of a reduction pixel by pixel, so that what follows a pixel's sums overlaps with
@@ -177,46 +188,47 @@ macro_rules! tile_default {
         $s.hold();
         $crate::tile_default!($m HOLD $p [$r x $w]);
         let mut w = [[$crate::$m!(VZERO); $v]; $n];
-        $crate::each!(k in $n { $crate::each!(j in $v {
-            w[k][j] = $crate::$m!(VLOAD $b.wrapping_add(k * $b_row), j); }); });
+        $crate::each!(k, w of (&mut w) in $n { $crate::each!(j, w of w in $v {
+            *w = $crate::$m!(VLOAD $b.wrapping_add(k * $b_row), j); }); });
         $crate::each!($y in $r { $crate::each!($i in $w {
             let mut $one = [$t[$y * $w + $i]];
-            $crate::each!(k in $n {
+            $crate::each!(k, w of w in $n {
                 let x = $crate::$m!(VSPLAT $p[$y][<$crate::$m!(STEPS)>::group($i)]
                     .wrapping_add(k * $next).wrapping_byte_add($s.at($i)), 0);
-                $crate::each!(j in $v { $one[0][j] = $crate::$m!(VFMA x, w[k][j], $one[0][j]); });
+                $crate::each!(_, t of (&mut $one[0]), w of w in $v { *t = $crate::$m!(VFMA x, w, *t); });
             });
             $body
         }); }); };
     ($m:ident COMPUTE dw $t:ident [1 x $w:tt x $v:tt] += $a:ident[$step:expr] $(as $bytes:tt)? * $b:ident
      if $lo:expr, $hi:expr) => {
-        $crate::each!(j in $v { let b = $crate::$m!(VLOAD $b, j); $crate::each!(i in $w { if ($lo..$hi).contains(&i) {
+        $crate::each!(j in $v { let b = $crate::$m!(VLOAD $b, j); $crate::each!(i in $w { if $lo <= i && i < $hi {
             let x = $crate::tile_default!($m READ $a.wrapping_add(i * $step), j $(, $bytes)?);
-            $t[i][j] = $crate::$m!(VFMA x, b, $t[i][j]);
+            let t = &mut $t[i][j];
+            *t = $crate::$m!(VFMA x, b, *t);
         } }); }); };
     ($m:ident COMPUTE max $t:ident [1 x $w:tt x $v:tt] <- $a:ident[$step:expr] $(as $bytes:tt)? if $lo:expr, $hi:expr) => {
-        $crate::each!(i in $w { $crate::each!(j in $v { if ($lo..$hi).contains(&i) {
+        $crate::each!(i, t of (&mut $t) in $w { $crate::each!(j, t of t in $v { if $lo <= i && i < $hi {
             let x = $crate::tile_default!($m READ $a.wrapping_add(i * $step), j $(, $bytes)?);
-            $t[i][j] = $crate::tile_default!($m LARGER x, $t[i][j] $(, $bytes)?);
+            *t = $crate::tile_default!($m LARGER x, *t $(, $bytes)?);
         } }); }); };
     ($m:ident COMPUTE accum $t:ident [1 x $w:tt x $v:tt] += $a:ident[$step:expr] $(as $bytes:tt)? if $lo:expr, $hi:expr) => {
-        $crate::each!(i in $w { $crate::each!(j in $v { if ($lo..$hi).contains(&i) {
+        $crate::each!(i, t of (&mut $t) in $w { $crate::each!(j, t of t in $v { if $lo <= i && i < $hi {
             let x = $crate::tile_default!($m READ $a.wrapping_add(i * $step), j $(, $bytes)?);
-            $t[i][j] = $crate::$m!(VADD $t[i][j], x);
+            *t = $crate::$m!(VADD *t, x);
         } }); }); };
     // A row of a window: pixel i of the tile reads columns i * d to i * d + s - 1 (s >= d).
     ($m:ident COMPUTE dw_row $t:ident [$w:tt x $s:tt / $d:tt] += $a:ident $(as $bytes:tt)? * $b:ident if $lo:expr, $hi:expr) => {
         let mut x = [$crate::$m!(VZERO); ($w - 1) * $d + $s];
         let mut w = [$crate::$m!(VZERO); $s];
-        $crate::each!(k in $s { w[k] = $crate::$m!(VLOAD $b.wrapping_add(k * 16), 0); });
+        $crate::each!(k, w of (&mut w) in $s { *w = $crate::$m!(VLOAD $b.wrapping_add(k * 16), 0); });
         $crate::tile_default!($m COLUMNS x [$w x $s / $d] <- $a $(as $bytes)? if $lo, $hi);
         // Tap by tap, so that neighbouring multiply-adds do not wait for each other.
-        $crate::each!(k in $s { $crate::each!(i in $w {
-            $t[i][0] = $crate::$m!(VFMA x[i * $d + k], w[k], $t[i][0]); }); }); };
+        $crate::each!(k, w of w in $s { $crate::each!(i, t of (&mut $t) in $w { $crate::each!(_, t of t in 1 {
+            *t = $crate::$m!(VFMA x[i * $d + k], w, *t); }); }); }); };
     // The same of neighbouring windows, column by column, where registers hold no row of columns beside the sums.
     ($m:ident COMPUTE dw_columns $t:ident [$w:tt x $s:tt] += $a:ident $(as $bytes:tt)? * $b:ident if $lo:expr, $hi:expr) => {
         let mut w = [$crate::$m!(VZERO); $s];
-        $crate::each!(k in $s { w[k] = $crate::$m!(VLOAD $b.wrapping_add(k * 16), 0); });
+        $crate::each!(k, w of (&mut w) in $s { *w = $crate::$m!(VLOAD $b.wrapping_add(k * 16), 0); });
         $crate::each!(i in $w {
             $crate::tile_default!($m COLUMN $t w i [$w x $s] <- $a $(as $bytes)? if $lo, $hi); });
         $crate::each!(k in $s { if k + 1 < $s {
@@ -226,8 +238,9 @@ macro_rules! tile_default {
         let j = $j;
         if (j >= $s / 2 || $lo <= j as isize) && (j + $s / 2 < $w + $s - 1 || (j as isize) < $hi) {
             let x = $crate::$m!(VKEEP $crate::tile_default!($m READ $a.wrapping_add(j * 16), 0 $(, $bytes)?));
-            $crate::each!(tap in $s { if tap <= j && j - tap < $w {
-                $t[j - tap][0] = $crate::$m!(VFMA x, $b[tap], $t[j - tap][0]);
+            $crate::each!(tap, b of $b in $s { if tap <= j && j - tap < $w {
+                let t = &mut $t[j - tap][0];
+                *t = $crate::$m!(VFMA x, b, *t);
             } });
         } };
     ($m:ident COMPUTE max_row $t:ident [$w:tt x $s:tt / $d:tt] <- $a:ident $(as $bytes:tt)? if $lo:expr, $hi:expr) => {
@@ -438,7 +451,7 @@ macro_rules! tile_default {
     ($m:ident DOTS $verb:ident $a:ident [$v:tt x $c:tt] += $b:ident * $x:ident, $g:expr) => {
         $crate::each!(c in $c {
             let x = $crate::$m!(VSPLAT $x, ($g * $c + c));
-            $crate::each!(j in $v { $a[c][j] = $crate::$m!($verb $b[j], x, $a[c][j]); });
+            $crate::each!(_, a of (&mut $a[c]), b of (&$b) in $v { *a = $crate::$m!($verb *b, x, *a); });
         }); };
     ($m:ident VKEEP $x:expr) => { core::convert::identity($x) };
     ($m:ident PAIRED) => { false };
@@ -448,7 +461,7 @@ macro_rules! tile_default {
         $crate::$m!(DEF $a [1 x $c x $v]);
         $crate::each!(c in $c {
             let start = $crate::$m!(VSPLAT $x, ($at * $c + c));
-            $crate::each!(j in $v { $a[c][j] = start; });
+            $crate::each!(_, a of (&mut $a[c]) in $v { *a = start; });
         }); };
     ($m:ident VDOTU $w:expr, $x:expr, $c:expr) => { $crate::$m!(VDOT $w, $x, $c) };
     ($m:ident VTABLE $t:expr, $x:expr) => {{
@@ -482,7 +495,12 @@ macro_rules! tile_default {
         $t[4 * i + 3][0] = $crate::$m!(VQUAD_HI b, d);
     }); };
 
-    // The rest is for the arms above. AT: address of vector `j` of the pixel at `o`.
+    // The rest is for the arms above. VECTORS: something with each vector of a tile.
+    ($m:ident VECTORS $x:ident of $t:ident [$r:tt x $w:tt x $v:tt] $body:tt) => {
+        $crate::each!(y in $r { $crate::each!(i in $w {
+            $crate::each!(_, $x of (&mut $t[y * $w + i]) in $v $body);
+        }); }); };
+    // AT: address of vector `j` of the pixel at `o`.
     ($m:ident AT $o:ident[$plane:expr] $j:ident) => {
         $o.wrapping_add($j * $crate::$m!(LANES) / 16 * $plane + $j * $crate::$m!(LANES) % 16) };
     // AHEAD: prefetch of the weight stream, 8 KiB ahead, once per cache line.
