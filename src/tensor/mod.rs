@@ -151,6 +151,7 @@ impl Tensor {
     }
 
     /// The data to be written, if nobody shares them: neither a clone nor a file they lie in.
+    #[inline]
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         self.storage.unique_mut()
     }

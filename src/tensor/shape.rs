@@ -132,8 +132,10 @@ impl Shape {
     }
 
     /// Whether the extents are these, slowest first.
+    #[inline]
     pub fn has_dims(&self, dims: &[usize]) -> bool {
-        self.ne[..self.rank()].iter().rev().eq(dims)
+        let ne = &self.ne[..self.rank()];
+        ne.len() == dims.len() && ne.iter().rev().zip(dims).all(|(a, b)| a == b)
     }
 
     /// Extent of `axis`, counted from the slowest dimension.
