@@ -201,18 +201,18 @@ macro_rules! tile_default {
         }); }); };
     ($m:ident COMPUTE dw $t:ident [1 x $w:tt x $v:tt] += $a:ident[$step:expr] $(as $bytes:tt)? * $b:ident
      if $lo:expr, $hi:expr) => {
-        $crate::each!(j in $v { let b = $crate::$m!(VLOAD $b, j); $crate::each!(i in $w { if $lo <= i && i < $hi {
+        $crate::each!(j in $v { let b = $crate::$m!(VLOAD $b, j); $crate::each!(i in $w { if ($lo..$hi).contains(&i) {
             let x = $crate::tile_default!($m READ $a.wrapping_add(i * $step), j $(, $bytes)?);
             let t = &mut $t[i][j];
             *t = $crate::$m!(VFMA x, b, *t);
         } }); }); };
     ($m:ident COMPUTE max $t:ident [1 x $w:tt x $v:tt] <- $a:ident[$step:expr] $(as $bytes:tt)? if $lo:expr, $hi:expr) => {
-        $crate::each!(i, t of (&mut $t) in $w { $crate::each!(j, t of t in $v { if $lo <= i && i < $hi {
+        $crate::each!(i, t of (&mut $t) in $w { $crate::each!(j, t of t in $v { if ($lo..$hi).contains(&i) {
             let x = $crate::tile_default!($m READ $a.wrapping_add(i * $step), j $(, $bytes)?);
             *t = $crate::tile_default!($m LARGER x, *t $(, $bytes)?);
         } }); }); };
     ($m:ident COMPUTE accum $t:ident [1 x $w:tt x $v:tt] += $a:ident[$step:expr] $(as $bytes:tt)? if $lo:expr, $hi:expr) => {
-        $crate::each!(i, t of (&mut $t) in $w { $crate::each!(j, t of t in $v { if $lo <= i && i < $hi {
+        $crate::each!(i, t of (&mut $t) in $w { $crate::each!(j, t of t in $v { if ($lo..$hi).contains(&i) {
             let x = $crate::tile_default!($m READ $a.wrapping_add(i * $step), j $(, $bytes)?);
             *t = $crate::$m!(VADD *t, x);
         } }); }); };

@@ -12,7 +12,7 @@ use super::load::not_built;
 use super::model::{Body, Node, OnnxModel, ValueId};
 use super::ops::HostCx;
 use super::repeat;
-use super::stage::{After, Stage, StageKey};
+use super::stage::{After, Nodes, Stage, StageKey};
 use crate::graph::{Context, GraphError};
 use crate::import::{ImportError, NodeError};
 use crate::tensor::{DType, Tensor};
@@ -111,7 +111,7 @@ impl<R: Runner> Driver<'_, '_, R> {
         &mut self,
         graph: &Body,
         mut live: Live,
-        mut next: Arc<[usize]>,
+        mut next: Arc<Nodes>,
     ) -> Result<Vec<Tensor>, R::Error> {
         // A stage in which nothing is built finds out which values must be known in the next.
         let mut idle = false;
@@ -136,8 +136,12 @@ impl<R: Runner> Driver<'_, '_, R> {
             self.settle(graph, &mut live, results, &after)?;
             next = after.next.clone();
         }
-        let outputs = graph.outputs.iter().map(|&v| self.value(&live, v).cloned());
-        outputs.collect::<Option<_>>().ok_or_else(|| missing("an output without a value"))
+        let mut outputs = Vec::with_capacity(graph.outputs.len());
+        for &v in &graph.outputs {
+            let value = self.value(&live, v).ok_or_else(|| missing("an output without a value"))?;
+            outputs.push(value.clone());
+        }
+        Ok(outputs)
     }
 
     /// Takes over what a stage computed, and runs the nodes that run by themselves then.
@@ -161,7 +165,10 @@ impl<R: Runner> Driver<'_, '_, R> {
                 live.extend(value.map(|v| (v, t)));
             }
         }
-        live.retain(|v, _| after.keep.contains(v));
+        // Behind the last stage all go at once.
+        if !after.next.is_empty() {
+            live.retain(|v, _| after.keep.contains(v));
+        }
         Ok(())
     }
 

@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use super::attr::Attrs;
 use super::ops::OpRow;
 use super::shaping::shaping;
+use super::stage::Nodes;
 use super::texts::Texts;
 use crate::tensor::{DType, Tensor};
 
@@ -122,7 +123,7 @@ pub(super) struct Body {
     /// In an order in which each node comes after those it needs.
     pub(super) nodes: Vec<Node>,
     /// Positions of all nodes.
-    pub(super) all: Arc<[usize]>,
+    pub(super) all: Arc<Nodes>,
 }
 
 /// A network from an ONNX file, checked, with its constants.

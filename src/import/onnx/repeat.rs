@@ -86,10 +86,13 @@ impl<'a> Loop<'a> {
         let mut stacks: Vec<Stack> = (count..self.outputs).map(|_| Stack::default()).collect();
         let mut carried = self.carried;
         let mut go_on = self.condition.unwrap_or(true);
+        let flag = Tensor::from_bytes(DType::Bool, &[], &[1]).map_err(|e| error(tensor(e)))?;
         let inputs = |i: i64, carried: Vec<Tensor>| -> Result<Vec<Tensor>, R::Error> {
             let number = Tensor::from_slice(&[], &[i]).map_err(|e| error(tensor(e)))?;
-            let flag = Tensor::from_bytes(DType::Bool, &[], &[1]).map_err(|e| error(tensor(e)))?;
-            Ok([number, flag].into_iter().chain(carried).collect())
+            let mut inputs = Vec::with_capacity(2 + carried.len());
+            inputs.extend([number, flag.clone()]);
+            inputs.extend(carried);
+            Ok(inputs)
         };
         let mut i = 0;
         while go_on && i < self.trips {

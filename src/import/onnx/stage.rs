@@ -4,8 +4,9 @@
 //! stops: the nodes that can be built make a [`Stage`], which is planned and run like any graph;
 //! with its results known, building goes on. A model without such nodes is one stage.
 
+use core::ops::Deref;
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::budget::Budget;
 use super::build::NodeCx;
@@ -38,7 +39,7 @@ pub struct After {
     /// Nodes to run then, each by itself.
     pub(super) alone: Vec<usize>,
     /// The nodes of the stages after that.
-    pub(super) next: Arc<[usize]>,
+    pub(super) next: Arc<Nodes>,
     /// The values that are needed then.
     pub(super) keep: HashSet<ValueId>,
     /// Nodes that were built.
@@ -54,11 +55,61 @@ impl After {
     }
 }
 
+/// Positions of nodes of a graph, in order.
+#[derive(Debug, Default)]
+pub(super) struct Nodes {
+    list: Vec<usize>,
+    /// The values that graphs of them read, by number, and whether shapes depend on the content. Found out
+    /// once: iterations of a loop begin with the same nodes.
+    reads: OnceLock<Vec<(ValueId, bool)>>,
+}
+
+impl Nodes {
+    pub(super) fn new(list: Vec<usize>) -> Arc<Self> {
+        Arc::new(Self { list, reads: OnceLock::new() })
+    }
+
+    fn reads(&self, graph: &Body, shaping: &[bool]) -> &[(ValueId, bool)] {
+        self.reads.get_or_init(|| {
+            let mut wanted = BTreeMap::new();
+            for node in self.iter().filter_map(|&i| graph.nodes.get(i)) {
+                if node.row.host.is_some() {
+                    continue;
+                }
+                for v in node.reads() {
+                    wanted.entry(v).or_insert(false);
+                }
+                // Others can be run by themselves, which needs no plan for each content.
+                if !node.runs_alone() {
+                    let known = node.known().iter();
+                    let known = known.filter_map(|&i| node.inputs.get(i).copied().flatten());
+                    wanted.extend(known.map(|v| (v, true)));
+                }
+                // Its bodies are built with it.
+                if node.inline {
+                    let decides = |v: &ValueId| shaping.get(*v) == Some(&true);
+                    let reads = node.bodies.iter().flat_map(|_| node.reads());
+                    wanted.extend(reads.filter(decides).map(|v| (v, true)));
+                }
+            }
+            wanted.into_iter().collect()
+        })
+    }
+}
+
+impl Deref for Nodes {
+    type Target = [usize];
+
+    fn deref(&self) -> &[usize] {
+        &self.list
+    }
+}
+
 /// What tells stages apart: the nodes, and what is known of the values they read.
 #[derive(Clone, Debug)]
 pub struct StageKey {
     pub(super) graph: usize,
-    pub(super) nodes: Arc<[usize]>,
+    pub(super) nodes: Arc<Nodes>,
     pub(super) given: Vec<Given>,
 }
 
@@ -82,7 +133,7 @@ impl PartialEq for Given {
 
 impl PartialEq for StageKey {
     fn eq(&self, other: &Self) -> bool {
-        let nodes = Arc::ptr_eq(&self.nodes, &other.nodes) || self.nodes == other.nodes;
+        let nodes = Arc::ptr_eq(&self.nodes, &other.nodes) || **self.nodes == **other.nodes;
         self.graph == other.graph && nodes && self.given == other.given
     }
 }
@@ -91,32 +142,12 @@ impl StageKey {
     /// The key of the stage of `nodes`, when `live` values are there.
     pub(super) fn new(
         graph: &Body,
-        nodes: &Arc<[usize]>,
+        nodes: &Arc<Nodes>,
         live: &BTreeMap<ValueId, Tensor>,
         shaping: &[bool],
     ) -> Self {
-        let mut wanted = BTreeMap::new();
-        for node in nodes.iter().filter_map(|&i| graph.nodes.get(i)) {
-            if node.row.host.is_some() {
-                continue;
-            }
-            for v in node.reads() {
-                wanted.entry(v).or_insert(false);
-            }
-            // Others can be run by themselves, which needs no plan for each content.
-            if !node.runs_alone() {
-                let known = node.known().iter();
-                let known = known.filter_map(|&i| node.inputs.get(i).copied().flatten());
-                wanted.extend(known.map(|v| (v, true)));
-            }
-            // Its bodies are built with it.
-            if node.inline {
-                let decides = |v: &ValueId| shaping.get(*v) == Some(&true);
-                let reads = node.bodies.iter().flat_map(|_| node.reads());
-                wanted.extend(reads.filter(decides).map(|v| (v, true)));
-            }
-        }
-        let given = wanted.iter().filter_map(|(&value, &must)| {
+        let wanted = nodes.reads(graph, shaping).iter();
+        let given = wanted.filter_map(|&(value, must)| {
             let tensor = live.get(&value)?;
             let (dtype, dims) = (tensor.dtype(), tensor.dims());
             Some(Given { value, dtype, dims, known: must.then(|| tensor.clone()) })
@@ -337,7 +368,7 @@ impl OnnxModel {
         &self,
         ctx: &mut Context,
         graph: &Body,
-        nodes: &Arc<[usize]>,
+        nodes: &[usize],
         mut values: Values,
         given: &[(ValueId, TensorId)],
     ) -> Result<(Values, After), ImportError> {
@@ -412,7 +443,7 @@ impl OnnxModel {
                 next.push(i);
             }
         }
-        after.next = next.into();
+        after.next = Nodes::new(next);
         let later = after.next.iter().filter_map(|&i| graph.nodes.get(i));
         after.keep = later.flat_map(Node::reads).chain(graph.outputs.iter().copied()).collect();
         let alone = after.alone.iter().filter_map(|&i| graph.nodes.get(i)).flat_map(Node::reads);

@@ -12,6 +12,7 @@ use crate::import::onnx::order;
 use crate::import::onnx::proto::{
     Dimension, GraphProto, NodeProto, ValueInfoProto, data_type, dimension, type_proto,
 };
+use crate::import::onnx::stage::Nodes;
 use crate::import::{ImportError, MissingKind, StructureError};
 use crate::tensor::DType;
 
@@ -184,7 +185,7 @@ impl Loader {
         let reads = nodes.iter().flat_map(Node::reads).chain(outputs.iter().copied());
         let mut seen = HashSet::new();
         let captures = reads.filter(|&v| v < first && seen.insert(v)).collect();
-        let all = (0..nodes.len()).collect();
+        let all = Nodes::new((0..nodes.len()).collect());
         Ok(Body { id, inputs, outputs, declared: Vec::new(), captures, nodes, all })
     }
 
