@@ -17,9 +17,7 @@ macro_rules! tile_default {
     ($m:ident ZEROS $of:ty) => {{ let zeros: $of = unsafe { core::mem::zeroed() }; zeros }};
     ($m:ident FILL $t:ident [$r:tt x $w:tt x $v:tt] $x:expr) => {
         let x = $crate::$m!(VSET $x);
-        $crate::each!(y in $r { $crate::each!(i in $w {
-            $crate::each!(_, t of (&mut $t[y * $w + i]) in $v { *t = x; });
-        }); }); };
+        $crate::tile_default!($m VECTORS t of $t [$r x $w x $v] { *t = x; }); };
     ($m:ident BIAS $t:ident [$r:tt x $w:tt x $v:tt] <- $b:ident) => {
         let mut x = [$crate::$m!(VZERO); $v];
         $crate::each!(j, x of (&mut x) in $v { *x = $crate::$m!(VLOAD $b, j); });

@@ -69,6 +69,7 @@ impl Nodes {
         Arc::new(Self { list, reads: OnceLock::new() })
     }
 
+    /// What is in `reads`, of `graph`, whose nodes they are; `shaping` is that of the model.
     fn reads(&self, graph: &Body, shaping: &[bool]) -> &[(ValueId, bool)] {
         self.reads.get_or_init(|| {
             let mut wanted = BTreeMap::new();
