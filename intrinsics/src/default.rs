@@ -300,6 +300,7 @@ macro_rules! tile_default {
         $crate::$m!(VSEL above, $crate::$m!(VMIN a, b), $crate::$m!(VSUB a, $crate::$m!(VABS b))) }};
     ($m:ident VNEG $x:expr) => { $crate::$m!(VSUB $crate::$m!(VSET -0.0f32), $x) };
     // In two steps, so that the product may underflow gradually and the powers stay normal.
+    ($m:ident VSCALE_OR0 $x:expr, $n:expr) => { $crate::$m!(VMUL $x, $crate::$m!(VPOW2 $n)) };
     ($m:ident VSCALABLE $lo:expr, $x:expr) => { $crate::$m!(VMAX $lo, $x) };
     ($m:ident VSCALE $x:expr, $n:expr) => {{
         let (x, n) = ($x, $n);

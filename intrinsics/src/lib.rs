@@ -29,7 +29,7 @@
 //! | `VROUND x`, `VFLOOR x` | to the nearest integer (ties to even); to the one below |
 //! | `VABS x`, `VCOPYSIGN x, s` | without its sign; with the sign of `s` |
 //! | `VGT a, b`, `VSEL m, a, b` | a mask of `a > b`; `m ? a : b` |
-//! | `VPOW2 n` | `2^n` for an integer `n` in -126..=127 |
+//! | `VPOW2 n` | `2^n` for an integer `n` in -126..=127; unless there is a `VSCALE_OR0`, 0 for -127 |
 //! | `VEXPO x`, `VMANT x` | `e` and `m` of `x = m * 2^e` with `1 <= m < 2`, for positive normal `x` |
 //! | `TRANSPOSE t` | transposes a tile of `LANES` rows of one vector |
 //! | `VITOF x` | lanes of `i32` bits as floats, rounded to nearest even |
@@ -122,7 +122,8 @@
 //! | `VPAIR16 a, b`, `VROW16 a, b` | rows of words of two bf16 only: words of a lane of `a` and that of `b`; words of neighbouring lanes, those of `a` before those of `b` |
 //! | `VKEEP x` | `x`, computed where it stands in the source, so that it is not loaded for long before |
 //! | `VMAXIMUM a, b`, `VMINIMUM a, b` | the larger and the smaller; NaN if a lane of either is (IEEE 754-2019 `maximum` and `minimum`, but for the sign of 0) |
-//! | `VSCALABLE lo, x` | `max(lo, x)`, NaN for NaN; where `VSCALE` takes any `n`, 0 for great negative ones, `x` |
+//! | `VSCALABLE lo, x` | `max(lo, x)`, NaN for NaN; where `VSCALE_OR0` takes any `n`, `x` |
+//! | `VSCALE_OR0 x, n` | `x * 2^n` for an integer `n` in -126..=127, 0 for what is less as `VSCALABLE` leaves it, NaN for NaN |
 //! | `VNEG x`, `VSCALE x, n`, `LANES_OF x` | `-x`; `x * 2^n` for an integer `n` in -250..=250; the lanes as an array |
 //! | `MATH f x` | an elementary function: see `math.rs` |
 //!

@@ -10,8 +10,9 @@
 //! | verb | value | bound | special cases |
 //! |---|---|---|---|
 //! | `EXP x` | e^x | 2 ulp, gradual underflow | NaN -> NaN, -inf -> 0, x > 88.72 -> inf |
-//! | `EXP2_IN x` | 2^x, x in [-250, 127] or as `VSCALABLE` leaves it | 2 ulp, gradual underflow | NaN -> NaN |
-//! | `EXP2_BF16 x` | 2^x, x likewise, to be rounded to bf16 | 7.6e-5 of the value | NaN -> NaN |
+//! | `EXP_WEIGHT x` | e^x, x <= 88, a weight of softmax | 2 ulp, 0 below 2^-126.5 | NaN -> NaN, -inf -> 0 |
+//! | `EXP2_WEIGHT x` | 2^x, x in [-127, 127] or as `VSCALABLE` leaves it, likewise | 2 ulp, 0 below 2^-126.5 | NaN -> NaN |
+//! | `EXP2_BF16 x` | 2^x, x likewise, to be rounded to bf16 | 7.6e-5 of the value, 0 below 2^-126.5 | NaN -> NaN |
 //! | `EXPM1 x` | e^x - 1 | 3 ulp | NaN -> NaN, -inf -> -1 |
 //! | `LOG x` | ln x | 2 ulp | 0 -> -inf, x < 0 -> NaN, denormals exact |
 //! | `LOG1P01 x` | ln(1 + x), x in [0, 1] | 3 ulp | NaN -> NaN |
@@ -23,7 +24,10 @@
 //! | `SIN x`, `COS x` | sin x, cos x, x in [-8192, 8192] | 3 ulp | NaN -> NaN, -0 -> -0 |
 //! | `ATAN x` | arc tangent of x | 3 ulp | +-inf -> +-pi/2, NaN -> NaN |
 //!
-//! `CLAMP01 x` is `max(0, min(1, x))` with NaN kept. `EXP_NEG_ABS x` is e^-|x|. `EXP_IN x` is `EXP` for arguments already known to be in [-104, 89] (or NaN), without the clamp, `EXP_DOWN x` for those of 89 at most.
+//! `CLAMP01 x` is `max(0, min(1, x))` with NaN kept. `EXP_NEG_ABS x` is e^-|x|. `EXP_IN x` is `EXP` for arguments already known to be in [-104, 89] (or NaN), without the clamp.
+//!
+//! Weights of softmax beside 1 are 0 where they would be subnormal: Intel's processors take over a hundred cycles for
+//! each instruction that meets such a number, and a mask of -100 (Swin) makes all that it hides ones.
 
 /// Evaluates one elementary function of the table in this module's documentation.
 ///
@@ -33,12 +37,16 @@ macro_rules! tile_math {
     // x clamped so that VSCALE's exponent stays in range; `VMAX lo, x` keeps a NaN.
     ($m:ident EXP $x:expr) => {{
         let hi = $crate::$m!(VSET 89.0f32);
-        $crate::tile_math!($m EXP_DOWN $crate::$m!(VMIN hi, $x))
-    }};
-    ($m:ident EXP_DOWN $x:expr) => {{
         let lo = $crate::$m!(VSET -104.0f32);
-        let x = $crate::$m!(VMAX lo, $x);
+        let x = $crate::$m!(VMAX lo, $crate::$m!(VMIN hi, $x));
         $crate::tile_math!($m EXP_IN x)
+    }};
+    ($m:ident EXP_WEIGHT $x:expr) => {{
+        let lo = $crate::$m!(VSET -88.1f32);
+        let x = $crate::$m!(VSCALABLE lo, $x);
+        let (n, p) = $crate::tile_math!($m EXP_PARTS x);
+        let p = $crate::$m!(VADD p, $crate::$m!(VSET 1.0f32));
+        $crate::$m!(VSCALE_OR0 p, n)
     }};
     ($m:ident EXP_IN $x:expr) => {{
         let x = $x;
@@ -47,20 +55,20 @@ macro_rules! tile_math {
         $crate::$m!(VSCALE p, n)
     }};
     // 2^n * 2^r with x = n + r, which is exact.
-    ($m:ident EXP2_IN $x:expr) => {{
+    ($m:ident EXP2_WEIGHT $x:expr) => {{
         let x = $x;
         let n = $crate::$m!(VROUND x);
         let r = $crate::$m!(VSUB x, n);
         let p = $crate::tile_math!($m POLY r [0.001_326_471_5, 0.009_671_513, 0.055_507_34, 0.240_222_42,
             0.693_147, 1.0]);
-        $crate::$m!(VSCALE p, n)
+        $crate::$m!(VSCALE_OR0 p, n)
     }};
     ($m:ident EXP2_BF16 $x:expr) => {{
         let x = $x;
         let n = $crate::$m!(VROUND x);
         let r = $crate::$m!(VSUB x, n);
         let p = $crate::tile_math!($m POLY r [0.055_171_67, 0.242_611_12, 0.693_261, 0.999_928_06]);
-        $crate::$m!(VSCALE p, n)
+        $crate::$m!(VSCALE_OR0 p, n)
     }};
     // (n, e^r - 1) with x = n ln 2 + r, n integer, |r| <= ln 2 / 2.
     ($m:ident EXP_PARTS $x:ident) => {{

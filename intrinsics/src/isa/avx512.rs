@@ -165,6 +165,10 @@ macro_rules! tile_avx512_f32 {
         unsafe { core::arch::asm!("/* {0} */", inout(zmm_reg) x, options(nomem, nostack, preserves_flags)) };
         x }};
     (VSCALABLE $lo:expr, $x:expr) => {{ let _ = $lo; $x }};
+    (VSCALE_OR0 $x:expr, $n:expr) => {{
+        let n = $n;
+        $crate::arch::_mm512_maskz_scalef_ps($crate::arch::_mm512_cmp_ps_mask::<{ $crate::arch::_CMP_NLT_UQ }>(
+            n, $crate::arch::_mm512_set1_ps(-126.0)), $x, n) }};
     (VSCALE $x:expr, $n:expr) => { $crate::arch::_mm512_scalef_ps($x, $n) };
     // Two dozen stores of 64 bytes in a row hold up what follows for 40 cycles, a few none.
     (DRAIN_STEPS) => { 4usize };

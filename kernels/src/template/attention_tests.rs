@@ -189,6 +189,42 @@ fn rows_rounded_to_bf16() {
     }
 }
 
+/// A key whose weight would be subnormal has none, however large its value.
+#[test]
+fn far_scores_have_no_weight() {
+    for isa in Isa::available() {
+        for (rows, cache) in [(1, CacheType::F32), (1, CacheType::F16), (2, CacheType::F32)] {
+            let all =
+                AttentionParams { scale: 1.0, cache, ..AttentionParams::new(2, [1, 1, 1], 2) };
+            let plan = AttentionPlan::new(isa, &AttentionParams { rows, ..all }).unwrap();
+            let store = AttentionPlan::new(isa, &all).unwrap();
+            let (q, k, v) = ([1.0f32; 2], [0.0f32, -97.0], [1.0f32, 6e4]);
+            let large = if cache == CacheType::F32 { [1.0, 3e38] } else { v };
+            let mut memory = Buffer::output(plan.cache_bytes(), Place::ALL[0]);
+            let mut y = [f32::NAN; 2];
+            let operands = AttentionOperands {
+                q: q.as_ptr(),
+                k: k.as_ptr(),
+                v: large.as_ptr(),
+                positions: [0, 1].as_ptr(),
+                cache: memory.as_mut_ptr(),
+                y: y.as_mut_ptr(),
+            };
+            // SAFETY: operands of the plan's lengths, one thread.
+            unsafe { store.run_store(&operands, 0..store.store_units()) };
+            let now = 2 - rows;
+            let operands = AttentionOperands {
+                k: k[now..].as_ptr(),
+                v: large[now..].as_ptr(),
+                positions: [0, 1][now..].as_ptr(),
+                ..operands
+            };
+            run(&plan, &operands, Place::ALL[1]);
+            assert_eq!(y[rows - 1], 1.0, "{isa:?} {rows} {cache:?}");
+        }
+    }
+}
+
 #[test]
 fn bad_parameters_and_positions_are_refused() {
     let p = AttentionParams::new(2, [4, 2, 8], 10);

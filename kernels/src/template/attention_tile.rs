@@ -186,7 +186,7 @@ pub(crate) const LEAST: f32 = f32::MIN;
 pub(crate) const SPLITS: usize = 16;
 
 /// Scores so far below the greatest one have no weight.
-pub(crate) const FAR: f32 = -126.0;
+pub(crate) const FAR: f32 = -127.0;
 
 /// Vector `i` of the 16 elements at `p`, numbers or halves.
 macro_rules! cached {
@@ -268,7 +268,7 @@ macro_rules! attention_row {
                 for (part, weight) in weights.iter_mut().enumerate().take(count) {
                     let [score, weights] = end(part);
                     let x = tile!(VMAX tile!(VSET FAR), tile!(VSET score - most));
-                    *weight = tile!(LANES_OF tile!(MATH EXP2_IN x))[0];
+                    *weight = tile!(LANES_OF tile!(MATH EXP2_WEIGHT x))[0];
                     sum += *weight * weights;
                 }
                 let factor = if most == LEAST { f32::NAN } else { 1.0 / sum };

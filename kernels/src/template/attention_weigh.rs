@@ -26,7 +26,7 @@ macro_rules! step {
 /// The exponential.
 macro_rules! weight {
     (single $x:expr) => {
-        tile!(MATH EXP2_IN $x)
+        tile!(MATH EXP2_WEIGHT $x)
     };
     (pairs $x:expr) => {
         tile!(MATH EXP2_BF16 $x)
@@ -142,7 +142,7 @@ macro_rules! weigh_functions {
                     let far = tile!(VSET FAR);
                     let change = tile!(VMAX far, tile!(VSUB before, now));
                     tile!(VSTORE most, 0, now);
-                    tile!(VSTORE alpha, 0, tile!(MATH EXP2_IN change));
+                    tile!(VSTORE alpha, 0, tile!(MATH EXP2_WEIGHT change));
                     for (i, &(lo, hi)) in bounds.iter().enumerate().take(rows) {
                         let s = w.s.wrapping_add((first + i) * w.stride);
                         let weights = w.p.wrapping_add((first + i) * (w.stride / STEP));
@@ -158,7 +158,7 @@ macro_rules! weigh_functions {
                         let mut other = tile!(VZERO);
                         let (mut at, end) = whole(lo, hi);
                         // Two sums and four vectors at a time, as each is a long chain. Elements without a
-                        // key have 2^-126 or less: nothing beside the greatest weight, 1.
+                        // key have 0.
                         while at + 4 * L <= end {
                             let (from, to) = (s.wrapping_add(at), weights.wrapping_add(at / STEP));
                             let mut x = [sum; 4];

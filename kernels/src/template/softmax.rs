@@ -237,7 +237,7 @@ macro_rules! softmax_row {
                         softmax_pass!($l axis, y y, |v, i| tile!(VSUB v, m));
                         continue;
                     }
-                    softmax_pass!($l axis, x y, |v, i| tile!(MATH EXP_DOWN tile!(VSUB v, m)));
+                    softmax_pass!($l axis, x y, |v, i| tile!(MATH EXP_WEIGHT tile!(VSUB v, m)));
                     // SAFETY: the row that was just written, one result.
                     unsafe { sum::rows(y, &raw mut value, axis, 1, 1) };
                     let r = tile!(VSET 1.0 / value);
@@ -298,7 +298,7 @@ macro_rules! softmax_row {
                     for k in 0..=axis {
                         let (n, k) = (if k < axis { n } else { rest }, k * inner);
                         let (x, y) = (x.wrapping_add(k), y.wrapping_add(k));
-                        softmax_pass!($l n, x y, |v, i| tile!(MATH EXP_DOWN tile!(VSUB v, tile!(VLOAD m, i))));
+                        softmax_pass!($l n, x y, |v, i| tile!(MATH EXP_WEIGHT tile!(VSUB v, tile!(VLOAD m, i))));
                     }
                     // SAFETY: the columns that were just written, `n` results.
                     unsafe { sum::columns(y, m, axis, n, inner) };
