@@ -1,5 +1,8 @@
 //! Graphs built by hand: ggml's semantics, both modes, fusion, layouts and the executor.
 
+#[path = "graph/channels_last.rs"]
+mod channels_last;
+
 use std::sync::Arc;
 
 use tilewright::backend::cpu::{Executor, compute, evaluator};

@@ -60,6 +60,8 @@ pub struct Context {
     cache: Arc<ConstCache>,
     evaluator: Option<Evaluator>,
     keep_quantized: bool,
+    /// Views and their dense copies, by view.
+    copies: Vec<(TensorId, TensorId)>,
 }
 
 impl Context {
@@ -350,7 +352,19 @@ impl Context {
     /// # Errors
     /// [`GraphError::Full`].
     pub fn cont(&mut self, id: TensorId) -> Result<TensorId, GraphError> {
-        if self.record(id).is_contiguous() { Ok(id) } else { self.op(ops::cont::Cont, &[id]) }
+        if self.record(id).is_contiguous() {
+            return Ok(id);
+        }
+        let place = self.copies.binary_search_by_key(&id, |copy| copy.0);
+        // What is computed at once may have been of a leaf that has another value by now.
+        if let (Ok(place), None) = (place, &self.evaluator) {
+            return Ok(self.copies[place].1);
+        }
+        let copy = self.op(ops::cont::Cont, &[id])?;
+        if let Err(place) = place {
+            self.copies.insert(place, (id, copy));
+        }
+        Ok(copy)
     }
 
     /// As [`Context::cont`], in lazy mode whatever this context's mode is.

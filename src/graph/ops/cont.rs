@@ -74,6 +74,13 @@ impl StridedCopy {
 
     /// The copy as a transposition of dense planes of four-byte elements, if it is one.
     fn planes(&self) -> Option<LayoutParams> {
+        let [n, h, c] = self.transposed().filter(|_| self.element == 4)?;
+        Some(LayoutParams { op: LayoutOp::NchwToNhwc, n, c, h, w: 1 })
+    }
+
+    /// The extents of the result, if the copy transposes so many dense planes; both extents of a plane are more
+    /// than 1.
+    pub(in crate::graph) fn transposed(&self) -> Option<[usize; 3]> {
         let (&h, outer) = self.outer.split_last()?;
         let (&across, strides) = self.strides.split_last()?;
         let plane = self.row * h * self.element;
@@ -81,13 +88,11 @@ impl StridedCopy {
             outer.iter().zip(strides).rev().try_fold(plane, |expected, (extent, stride)| {
                 (*stride == expected).then_some(extent * stride)
             });
-        let transposed = self.element == 4
-            && across == self.element
+        let transposed = across == self.element
             && self.step == h * self.element
             && dense.is_some()
             && self.row > 1;
-        let n = outer.iter().product();
-        transposed.then_some(LayoutParams { op: LayoutOp::NchwToNhwc, n, c: self.row, h, w: 1 })
+        transposed.then(|| [outer.iter().product(), h, self.row])
     }
 
     fn rows(&self) -> usize {

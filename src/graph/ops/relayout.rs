@@ -104,6 +104,6 @@ pub(in crate::graph) fn has_layouts(dtype: DType) -> bool {
 }
 
 /// Whether the kernel that moves f32 serves the type, whose bits it does not look at.
-fn is_word(dtype: DType) -> bool {
+pub(in crate::graph) fn is_word(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::I32)
 }

@@ -32,7 +32,19 @@ pub fn fuse(cx: &mut Context, outputs: &[TensorId]) -> Result<(), GraphError> {
         let fused = match &*cx.record(id).shared_op() {
             Op::Binary(op) => fuse_binary(cx, id, op, &uses)?,
             Op::Unary(op) => match op.op.activation() {
-                Some(activation) => fuse_activation(cx, id, activation, &uses)?,
+                Some(activation) => {
+                    let x = cx.record(id).src()[0];
+                    let from = moved(cx, x, &uses);
+                    match fuse_activation(cx, from, activation, &uses) {
+                        // What is activated before it is moved need not be again.
+                        Some((op, src)) if from != x => {
+                            cx.rewrite(from, op, src)?;
+                            cx.rewrite_as_view(id, "reshape", x);
+                            None
+                        }
+                        fused => fused,
+                    }
+                }
                 None => None,
             },
             Op::Conv(conv) => fuse_pad(cx, id, conv, &uses)?,
@@ -61,16 +73,24 @@ fn sole(cx: &Context, id: TensorId, uses: &[usize]) -> Option<Arc<Op>> {
     alone.then(|| cx.record(id).shared_op())
 }
 
-fn fuse_activation(
-    cx: &Context,
-    id: TensorId,
-    activation: Activation,
-    uses: &[usize],
-) -> Result<Fused, GraphError> {
-    let x = cx.record(id).src()[0];
+/// The tensor whose elements `id` has in another order or shape, each once, if nobody else reads what lies between.
+fn moved(cx: &Context, mut id: TensorId, uses: &[usize]) -> TensorId {
+    loop {
+        let record = cx.record(id);
+        let &[from] = record.src() else { return id };
+        let moves = matches!(record.op(), Op::View("transpose" | "reshape") | Op::Cont(_));
+        if !moves || uses[id.index()] != 1 || record.value().is_some() {
+            return id;
+        }
+        id = from;
+    }
+}
+
+/// The producer of `x` with an activation behind it.
+fn fuse_activation(cx: &Context, x: TensorId, activation: Activation, uses: &[usize]) -> Fused {
     let src = cx.record(x).src().to_vec();
     let f32_only = cx.dtype(x) == DType::F32;
-    Ok(match sole(cx, x, uses).as_deref() {
+    match sole(cx, x, uses).as_deref() {
         Some(Op::Conv(op)) if op.activation == Activation::None => {
             Some((Conv { activation, ..op.clone() }.into(), src))
         }
@@ -84,7 +104,7 @@ fn fuse_activation(
             Some((Binary { activation, ..*op }.into(), src))
         }
         _ => None,
-    })
+    }
 }
 
 fn fuse_binary(

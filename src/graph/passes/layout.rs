@@ -3,16 +3,18 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::super::ops::relayout::{Relayout, has_layouts};
+use super::super::ops::relayout::{Relayout, has_layouts, is_word};
 use super::super::ops::{LayoutRule, Operator, RuleCx};
 use super::super::{Context, GraphError, Info, Layout, Op, TensorId};
+use super::channels_last::{before_copy, behind_copy, reads_behind, undone};
 use tilewright_kernels::C_BLOCK;
 
 /// Chooses the layout of each tensor and inserts conversions where producer and consumer differ.
 ///
 /// Operators with blocked kernels get blocked operands; element-wise operators follow their
 /// operands; all else, and every output, is plain. A tensor is converted to a layout once, however
-/// many want it so. Returns the outputs, some of which may now be conversions.
+/// many want it so. Copies that bring channels behind the pixels or back are part of such a conversion, or
+/// views where one undoes another. Returns the outputs, some of which may now be conversions.
 ///
 /// # Errors
 /// [`GraphError::Full`].
@@ -33,7 +35,27 @@ pub fn assign_layouts(cx: &mut Context, outputs: &[TensorId]) -> Result<Vec<Tens
             }
             continue;
         };
-        let infos: Vec<Info> = src.iter().map(|&s| cx.record(s).info()).collect();
+        if let Some(source) = undone(cx, id) {
+            cx.rewrite_as_view(id, "reshape", source);
+            continue;
+        }
+        if let Some(blocks) = blocks_behind(cx, id) {
+            let last = pass.convert(cx, blocks, Layout::Interleaved)?;
+            cx.rewrite_as_view(id, "relabel", last);
+            continue;
+        }
+        let mut infos: Vec<Info> = src.iter().map(|&s| cx.record(s).info()).collect();
+        for (info, &s) in infos.iter_mut().zip(&src) {
+            let many = info.dims.get(1).is_some_and(|&c| c >= C_BLOCK);
+            if info.layout == Layout::Plain
+                && many
+                && in_words(cx, s)
+                && before_copy(cx, s).is_some()
+            {
+                // Plain only by a copy, which blocks do not need.
+                info.layout = Layout::Interleaved;
+            }
+        }
         let constant: Vec<bool> = src.iter().map(|&s| cx.record(s).is_constant()).collect();
         let plain_result = &|| readers.want_plain(cx, id, READERS);
         let rule = RuleCx { src: &infos, dst: &record.info(), constant: &constant, plain_result };
@@ -41,7 +63,9 @@ pub fn assign_layouts(cx: &mut Context, outputs: &[TensorId]) -> Result<Vec<Tens
             LayoutRule::Plain => (Vec::new(), Layout::Plain),
             LayoutRule::Blocked(wishes) => (wishes, Layout::Blocked),
             LayoutRule::Follow(list) => {
-                if list.iter().any(|&i| infos[i].layout == Layout::Blocked) {
+                let blocked = |&i: &usize| infos[i].layout == Layout::Blocked;
+                let copied = |&i: &usize| infos[i].layout == Layout::Interleaved;
+                if list.iter().any(blocked) || list.iter().all(copied) && !plain_result() {
                     (list.into_iter().map(|i| (i, Layout::Blocked)).collect(), Layout::Blocked)
                 } else {
                     (Vec::new(), Layout::Plain)
@@ -56,6 +80,19 @@ pub fn assign_layouts(cx: &mut Context, outputs: &[TensorId]) -> Result<Vec<Tens
         cx.records[id.index()].layout = result;
     }
     outputs.iter().map(|&id| pass.convert(cx, id, Layout::Plain)).collect()
+}
+
+/// Whether kernels bring a tensor's channels from behind its pixels into blocks and back.
+fn in_words(cx: &Context, id: TensorId) -> bool {
+    is_word(cx.dtype(id))
+}
+
+/// The tensor in blocks whose channels a copy brings behind its pixels, once it is plain.
+fn blocks_behind(cx: &Context, id: TensorId) -> Option<TensorId> {
+    let plain = cx.record(behind_copy(cx, id)?);
+    let blocks = *plain.src().first()?;
+    let turns = matches!(plain.op(), Op::Relayout(Relayout { to: Layout::Plain }));
+    (turns && cx.record(blocks).layout() == Layout::Blocked && in_words(cx, id)).then_some(blocks)
 }
 
 /// What an operator wishes; what is of a type that has no other layouts stays plain, whatever it would follow.
@@ -100,7 +137,12 @@ impl Readers {
 
     fn wants_plain(&self, cx: &Context, id: TensorId, operand: usize, depth: usize) -> bool {
         let record = cx.record(id);
-        let Some(operator) = record.op().operator() else { return true };
+        let Some(operator) = record.op().operator() else {
+            let readers = |id: TensorId| {
+                self.of.get(&id).into_iter().flatten().map(|&(reader, _)| reader).collect()
+            };
+            return !reads_behind(cx, &readers, id, record.src()[0]);
+        };
         let infos: Vec<Info> = record.src().iter().map(|&s| cx.record(s).info()).collect();
         let constant: Vec<bool> =
             record.src().iter().map(|&s| cx.record(s).is_constant()).collect();
@@ -140,6 +182,14 @@ impl Pass {
         }
         let made = match same_bytes(cx, id, to) {
             Some(source) => cx.alias(source, id, to)?,
+            None if to == Layout::Blocked && in_words(cx, id) => match before_copy(cx, id) {
+                // What a copy brought to the front goes into blocks in one step.
+                Some(source) => {
+                    let last = cx.alias(source, id, Layout::Interleaved)?;
+                    cx.relayout(last, to)?
+                }
+                None => cx.relayout(id, to)?,
+            },
             None => cx.relayout(id, to)?,
         };
         self.converted.insert((id, to), made);
@@ -160,37 +210,8 @@ fn same_bytes(cx: &Context, id: TensorId, to: Layout) -> Option<TensorId> {
         (Layout::Blocked, Layout::Plain) if space == 1 && (n == 1 || c % C_BLOCK == 0) => Some(id),
         (Layout::Plain, Layout::Blocked) if space == 1 && c % C_BLOCK == 0 => Some(id),
         // A copy that undoes a picture's channels-last order: use the picture as it came.
-        (Layout::Plain, Layout::Interleaved) if matches!(record.op(), Op::Cont(_)) => {
-            let view = cx.record(record.src()[0]);
-            let source = *view.src().first()?;
-            let from = cx.record(source);
-            let rank = info.dims.len();
-            let mut last = from.dims_of_plain()?;
-            last.rotate_right(1);
-            last.swap(0, 1);
-            let (strides, bytes) = (view.shape().strides(), from.dtype().block_bytes());
-            // As of a dense picture: all of an image for the first axis, whatever extents are the same.
-            let pixels = |first: usize| info.dims[first..].iter().product::<usize>() * c * bytes;
-            let stride = |axis: usize| match axis {
-                0 => pixels(2),
-                1 => bytes,
-                _ => pixels(axis + 1),
-            };
-            let moved = matches!(view.op(), Op::View("transpose"))
-                && last == info.dims
-                && (3..=4).contains(&rank)
-                && (0..rank).all(|axis| info.dims[axis] == 1 || strides[axis] == stride(axis));
-            moved.then_some(source)
-        }
+        (Layout::Plain, Layout::Interleaved) => before_copy(cx, id),
         _ => None,
-    }
-}
-
-impl super::super::Record {
-    /// Extents of a plain, contiguous tensor of rank 3 or more.
-    fn dims_of_plain(&self) -> Option<Vec<usize>> {
-        let dims = self.shape().dims();
-        (self.layout() == Layout::Plain && self.is_contiguous() && dims.len() >= 3).then_some(dims)
     }
 }
 

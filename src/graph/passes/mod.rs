@@ -1,6 +1,7 @@
 //! Rewrites of a graph before it is planned. Each is a function on a context and its outputs.
 
 mod attention;
+mod channels_last;
 mod constants;
 mod fuse;
 mod gelu;
