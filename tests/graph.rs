@@ -2,7 +2,6 @@
 
 #[path = "graph/channels_last.rs"]
 mod channels_last;
-
 use std::sync::Arc;
 
 use tilewright::backend::cpu::{Executor, compute, evaluator};

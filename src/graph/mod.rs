@@ -355,16 +355,18 @@ impl Context {
         if self.record(id).is_contiguous() {
             return Ok(id);
         }
-        let place = self.copies.binary_search_by_key(&id, |copy| copy.0);
-        // What is computed at once may have been of a leaf that has another value by now.
-        if let (Ok(place), None) = (place, &self.evaluator) {
-            return Ok(self.copies[place].1);
+        // What is computed at once may be of a leaf that has another value the next time.
+        if self.evaluator.is_some() {
+            return self.op(ops::cont::Cont, &[id]);
         }
-        let copy = self.op(ops::cont::Cont, &[id])?;
-        if let Err(place) = place {
-            self.copies.insert(place, (id, copy));
+        match self.copies.binary_search_by_key(&id, |copy| copy.0) {
+            Ok(place) => Ok(self.copies[place].1),
+            Err(place) => {
+                let copy = self.op(ops::cont::Cont, &[id])?;
+                self.copies.insert(place, (id, copy));
+                Ok(copy)
+            }
         }
-        Ok(copy)
     }
 
     /// As [`Context::cont`], in lazy mode whatever this context's mode is.

@@ -196,24 +196,29 @@ fn multiplied(
         });
     }
     let (batch_dims, inner_dims) = shared.split_at_checked(batch.len()).unwrap_or_default();
+    let product = |d: &[usize]| {
+        let product = d.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
+        product.ok_or_else(|| malformed(equation))
+    };
+    // Axes of the batch stay apart, as other operators would have them.
+    let flat_batch = [product(batch_dims)?];
+    let outer = if batch.len() + 2 > MAX_DIMS { &flat_batch[..] } else { batch_dims };
+    // The second operand as it comes, if its last axis is a column.
+    let transposed_b = b.term.last().is_none_or(|c| !columns.contains(c));
     let mut own = Vec::new();
-    for (o, side) in [(&mut a, &rows), (&mut b, &columns)] {
-        let order: Term = batch.iter().chain(side).chain(&inner).copied().collect();
+    for (o, side, inner_last) in [(&mut a, &rows, true), (&mut b, &columns, transposed_b)] {
+        let ends = if inner_last { [side, &inner] } else { [&inner, side] };
+        let order: Term = batch.iter().chain(ends.into_iter().flatten()).copied().collect();
+        let free = places(&o.term, side).ok_or_else(|| malformed(equation))?;
         let places = places(&o.term, &order).ok_or_else(|| malformed(equation))?;
         let dims = cx.dims(o.id);
-        let free: Vec<usize> = places
-            .iter()
-            .skip(batch.len())
-            .take(side.len())
-            .filter_map(|&i| dims.get(i).copied())
-            .collect();
+        let free: Vec<usize> = free.into_iter().filter_map(|i| dims.get(i).copied()).collect();
         o.id = cx.transpose(o.id, &places)?;
-        let full = [batch_dims, &free, inner_dims].concat();
-        o.id = cx.expand(o.id, &full)?;
-        let product = |d: &[usize]| d.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
-        let flat = [product(batch_dims), product(&free), product(inner_dims)];
-        let flat: Option<Vec<usize>> = flat.into_iter().collect();
-        o.id = cx.reshape(o.id, &flat.ok_or_else(|| malformed(equation))?)?;
+        let ends = if inner_last { [&free, inner_dims] } else { [inner_dims, &free] };
+        o.id = cx.expand(o.id, &[batch_dims, &ends.concat()].concat())?;
+        let [rows, columns] = ends;
+        let flat = [outer, &[product(rows)?, product(columns)?]].concat();
+        o.id = cx.reshape(o.id, &flat)?;
         own.push(free);
     }
     let term: Term = batch.into_iter().chain(rows).chain(columns).collect();
@@ -226,7 +231,7 @@ fn multiplied(
         let (rank, dtype) = (term.len(), cx.dtype(a.id));
         return Err(NodeError::unsupported(format!("a product of {rank} axes of {dtype}")));
     }
-    let product = MatMul { transposed_b: true, ..MatMul::default() };
+    let product = MatMul { transposed_b, ..MatMul::default() };
     let y = cx.op(product, &[a.id, b.id])?;
     let own = own.concat();
     let id = cx.reshape(y, &[batch_dims, &own].concat())?;
