@@ -314,6 +314,38 @@ fn shape_chains_vanish_and_constants_keep_their_storage() {
     assert_eq!(built(1), built(5));
 }
 
+/// As many of PyTorch's repositories write it.
+#[test]
+fn attention_of_einsums_is_recognised() {
+    let einsum = |inputs: &[&str], y: &str, equation| {
+        node("Einsum", inputs, &[y], &[("equation", A::S(equation))])
+    };
+    let forms = [
+        ("bhld,bhtd->bhlt", "bhlt,bhtd->bhld", "attention"),
+        ("blhd,bthd->bhlt", "bhlt,bthd->blhd", "attention"),
+        ("hld,htd->hlt", "hlt,htd->hld", "attention"),
+        // Weights of the keys are no attention.
+        ("bhld,bhtd->bhtl", "bhtl,bhtd->bhld", "matmul"),
+    ];
+    for (scores, result, last) in forms {
+        let nodes = vec![
+            einsum(&["x", "x"], "scores", scores),
+            node("Softmax", &["scores"], &["weights"], &[("axis", A::I(-1))]),
+            einsum(&["weights", "x"], "y", result),
+        ];
+        let m = load(graph(nodes)).unwrap();
+        let mut cx = Context::new();
+        let dims = &[2, 3, 5, 4][usize::from(scores.len() < 15)..];
+        let y = m.instantiate(&mut cx, &[("x", dims)], &[]).unwrap()[0];
+        assert_eq!(cx.dims(y), dims, "{result}");
+        crate::graph::passes::use_attention(&mut cx, &[y]).unwrap();
+        let order = cx.build_forward(&[y]).unwrap();
+        let mut ops = order.iter().rev().map(|&id| cx.record(id).op().name());
+        let moves = ["transpose", "reshape", "cont"];
+        assert_eq!(ops.find(|op| !moves.contains(op)), Some(last), "{scores} {result}");
+    }
+}
+
 #[test]
 fn a_shape_that_is_not_known_is_named() {
     let nodes = vec![

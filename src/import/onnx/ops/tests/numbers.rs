@@ -23,6 +23,48 @@ fn einsum() {
         &[3],
         &[0.0, 1.0, 8.0],
     );
+    // Each of two operands with its axes in any order, and axes of a batch.
+    for equation in [
+        "ab,cb->ac",
+        "ba,bc->ca",
+        "abc,dc->dab",
+        "abcd,abed->abce",
+        "abce,abed->abcd",
+        "abcd,aebd->abce",
+        "abcd,dce->eab",
+        "bac,ac->cb",
+        "a,ba->b",
+        "abcdef,abcdgf->abcdeg",
+    ] {
+        let (terms, y) = equation.split_once("->").unwrap();
+        let (left, right) = terms.split_once(',').unwrap();
+        let extent = |c: char| 2 + usize::from(c as u8 - b'a') % 3;
+        let dims = |term: &str| term.chars().map(extent).collect::<Vec<_>>();
+        let operands = [count(&dims(left)), count(&dims(right))];
+        let letters: Vec<char> = ('a'..='g').filter(|&c| terms.contains(c)).collect();
+        let mut want = vec![0.0f32; dims(y).iter().product()];
+        let all: usize = letters.iter().map(|&c| extent(c)).product();
+        for i in 0..all {
+            let at = |term: &str| {
+                let (mut rest, mut place) = (i, 0);
+                let places: Vec<usize> = letters
+                    .iter()
+                    .map(|&c| {
+                        let own = rest % extent(c);
+                        rest /= extent(c);
+                        own
+                    })
+                    .collect();
+                for c in term.chars() {
+                    let own = letters.iter().position(|&l| l == c).unwrap();
+                    place = place * extent(c) + places[own];
+                }
+                place
+            };
+            want[at(y)] += (at(left) * at(right)) as f32;
+        }
+        close(&of(equation, &operands).unwrap(), &dims(y), &want);
+    }
     for bad in
         ["ij", "ij,jk->iz", "ij,jk->ii", "ijk,jk->i", "i1,jk", "ij,jk,kl->i", "->", "", ",->"]
     {
