@@ -299,9 +299,9 @@ macro_rules! tile_default {
         let above = $crate::$m!(VGT a, $crate::$m!(VSET f32::NEG_INFINITY));
         $crate::$m!(VSEL above, $crate::$m!(VMIN a, b), $crate::$m!(VSUB a, $crate::$m!(VABS b))) }};
     ($m:ident VNEG $x:expr) => { $crate::$m!(VSUB $crate::$m!(VSET -0.0f32), $x) };
-    // In two steps, so that the product may underflow gradually and the powers stay normal.
-    ($m:ident VSCALE_OR0 $x:expr, $n:expr) => { $crate::$m!(VMUL $x, $crate::$m!(VPOW2 $n)) };
     ($m:ident VSCALABLE $lo:expr, $x:expr) => { $crate::$m!(VMAX $lo, $x) };
+    ($m:ident VSCALE_OR0 $x:expr, $n:expr) => { $crate::$m!(VMUL $x, $crate::$m!(VPOW2 $n)) };
+    // In two steps, so that the product may underflow gradually and the powers stay normal.
     ($m:ident VSCALE $x:expr, $n:expr) => {{
         let (x, n) = ($x, $n);
         let half = $crate::$m!(VFLOOR $crate::$m!(VMUL n, $crate::$m!(VSET 0.5f32)));

@@ -224,7 +224,8 @@ fn explain_says_why_and_what_would_help() {
             assert!(node[key].as_f64().is_some_and(|v| v >= 0.0), "{key} of {node}");
         }
     }
-    let moved = nodes.iter().find(|n| n["op"] == "to_plain").expect("the output is plain");
+    let moves = |n: &&serde_json::Value| n["op"] == "to_interleaved";
+    let moved = nodes.iter().find(moves).expect("columns of the picture come one after another");
     assert!(moved["why_not_faster"].as_str().unwrap().contains("layouts"), "{moved}");
     assert!(!found["advice"].as_array().unwrap().is_empty());
     // In words, and without running it.

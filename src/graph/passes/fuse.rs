@@ -32,19 +32,7 @@ pub fn fuse(cx: &mut Context, outputs: &[TensorId]) -> Result<(), GraphError> {
         let fused = match &*cx.record(id).shared_op() {
             Op::Binary(op) => fuse_binary(cx, id, op, &uses)?,
             Op::Unary(op) => match op.op.activation() {
-                Some(activation) => {
-                    let x = cx.record(id).src()[0];
-                    let from = moved(cx, x, &uses);
-                    match fuse_activation(cx, from, activation, &uses) {
-                        // What is activated before it is moved need not be again.
-                        Some((op, src)) if from != x => {
-                            cx.rewrite(from, op, src)?;
-                            cx.rewrite_as_view(id, "reshape", x);
-                            None
-                        }
-                        fused => fused,
-                    }
-                }
+                Some(activation) => fuse_activation(cx, id, activation, &uses)?,
                 None => None,
             },
             Op::Conv(conv) => fuse_pad(cx, id, conv, &uses)?,
@@ -86,8 +74,28 @@ fn moved(cx: &Context, mut id: TensorId, uses: &[usize]) -> TensorId {
     }
 }
 
+fn fuse_activation(
+    cx: &mut Context,
+    id: TensorId,
+    activation: Activation,
+    uses: &[usize],
+) -> Result<Fused, GraphError> {
+    let x = cx.record(id).src()[0];
+    let from = moved(cx, x, uses);
+    let fused = activated(cx, from, activation, uses);
+    if from == x {
+        return Ok(fused);
+    }
+    // What is activated before it is moved need not be again.
+    if let Some((op, src)) = fused {
+        cx.rewrite(from, op, src)?;
+        cx.rewrite_as_view(id, "reshape", x);
+    }
+    Ok(None)
+}
+
 /// The producer of `x` with an activation behind it.
-fn fuse_activation(cx: &Context, x: TensorId, activation: Activation, uses: &[usize]) -> Fused {
+fn activated(cx: &Context, x: TensorId, activation: Activation, uses: &[usize]) -> Fused {
     let src = cx.record(x).src().to_vec();
     let f32_only = cx.dtype(x) == DType::F32;
     match sole(cx, x, uses).as_deref() {

@@ -44,18 +44,7 @@ pub fn assign_layouts(cx: &mut Context, outputs: &[TensorId]) -> Result<Vec<Tens
             cx.rewrite_as_view(id, "relabel", last);
             continue;
         }
-        let mut infos: Vec<Info> = src.iter().map(|&s| cx.record(s).info()).collect();
-        for (info, &s) in infos.iter_mut().zip(&src) {
-            let many = info.dims.get(1).is_some_and(|&c| c >= C_BLOCK);
-            if info.layout == Layout::Plain
-                && many
-                && in_words(cx, s)
-                && before_copy(cx, s).is_some()
-            {
-                // Plain only by a copy, which blocks do not need.
-                info.layout = Layout::Interleaved;
-            }
-        }
+        let infos: Vec<Info> = src.iter().map(|&s| seen(cx, s)).collect();
         let constant: Vec<bool> = src.iter().map(|&s| cx.record(s).is_constant()).collect();
         let plain_result = &|| readers.want_plain(cx, id, READERS);
         let rule = RuleCx { src: &infos, dst: &record.info(), constant: &constant, plain_result };
@@ -82,9 +71,16 @@ pub fn assign_layouts(cx: &mut Context, outputs: &[TensorId]) -> Result<Vec<Tens
     outputs.iter().map(|&id| pass.convert(cx, id, Layout::Plain)).collect()
 }
 
-/// Whether kernels bring a tensor's channels from behind its pixels into blocks and back.
-fn in_words(cx: &Context, id: TensorId) -> bool {
-    is_word(cx.dtype(id))
+/// What an operator is told of an operand: that it is interleaved, if only a copy made it plain that its way into
+/// blocks does not need.
+fn seen(cx: &Context, id: TensorId) -> Info {
+    let info = cx.record(id).info();
+    let many = info.dims.get(1).is_some_and(|&c| c >= C_BLOCK);
+    let plain = info.layout == Layout::Plain;
+    if plain && many && is_word(info.dtype) && before_copy(cx, id).is_some() {
+        return Info { layout: Layout::Interleaved, ..info };
+    }
+    info
 }
 
 /// The tensor in blocks whose channels a copy brings behind its pixels, once it is plain.
@@ -92,7 +88,8 @@ fn blocks_behind(cx: &Context, id: TensorId) -> Option<TensorId> {
     let plain = cx.record(behind_copy(cx, id)?);
     let blocks = *plain.src().first()?;
     let turns = matches!(plain.op(), Op::Relayout(Relayout { to: Layout::Plain }));
-    (turns && cx.record(blocks).layout() == Layout::Blocked && in_words(cx, id)).then_some(blocks)
+    (turns && cx.record(blocks).layout() == Layout::Blocked && is_word(cx.dtype(id)))
+        .then_some(blocks)
 }
 
 /// What an operator wishes; what is of a type that has no other layouts stays plain, whatever it would follow.
@@ -182,7 +179,7 @@ impl Pass {
         }
         let made = match same_bytes(cx, id, to) {
             Some(source) => cx.alias(source, id, to)?,
-            None if to == Layout::Blocked && in_words(cx, id) => match before_copy(cx, id) {
+            None if to == Layout::Blocked && is_word(cx.dtype(id)) => match before_copy(cx, id) {
                 // What a copy brought to the front goes into blocks in one step.
                 Some(source) => {
                     let last = cx.alias(source, id, Layout::Interleaved)?;
