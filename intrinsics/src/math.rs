@@ -41,6 +41,7 @@ macro_rules! tile_math {
         let x = $crate::$m!(VMAX lo, $crate::$m!(VMIN hi, $x));
         $crate::tile_math!($m EXP_IN x)
     }};
+    // n is -127 from 126.5 ln 2 on, and so at the bound.
     ($m:ident EXP_WEIGHT $x:expr) => {{
         let lo = $crate::$m!(VSET -88.1f32);
         let x = $crate::$m!(VSCALABLE lo, $x);

@@ -71,16 +71,19 @@ pub fn assign_layouts(cx: &mut Context, outputs: &[TensorId]) -> Result<Vec<Tens
     outputs.iter().map(|&id| pass.convert(cx, id, Layout::Plain)).collect()
 }
 
-/// What an operator is told of an operand: that it is interleaved, if only a copy made it plain that its way into
-/// blocks does not need.
+/// Whether only a copy made a tensor plain that its way into blocks does not need.
+fn by_copy(cx: &Context, id: TensorId) -> bool {
+    let record = cx.record(id);
+    let plain = record.layout() == Layout::Plain;
+    plain && is_word(record.dtype()) && before_copy(cx, id).is_some()
+}
+
+/// What an operator is told of an operand: that it is interleaved, if it is plain by a copy alone.
 fn seen(cx: &Context, id: TensorId) -> Info {
     let info = cx.record(id).info();
     let many = info.dims.get(1).is_some_and(|&c| c >= C_BLOCK);
-    let plain = info.layout == Layout::Plain;
-    if plain && many && is_word(info.dtype) && before_copy(cx, id).is_some() {
-        return Info { layout: Layout::Interleaved, ..info };
-    }
-    info
+    let layout = if many && by_copy(cx, id) { Layout::Interleaved } else { info.layout };
+    Info { layout, ..info }
 }
 
 /// The tensor in blocks whose channels a copy brings behind its pixels, once it is plain.
@@ -179,14 +182,11 @@ impl Pass {
         }
         let made = match same_bytes(cx, id, to) {
             Some(source) => cx.alias(source, id, to)?,
-            None if to == Layout::Blocked && is_word(cx.dtype(id)) => match before_copy(cx, id) {
-                // What a copy brought to the front goes into blocks in one step.
-                Some(source) => {
-                    let last = cx.alias(source, id, Layout::Interleaved)?;
-                    cx.relayout(last, to)?
-                }
-                None => cx.relayout(id, to)?,
-            },
+            // What a copy brought to the front goes into blocks in one step.
+            None if to == Layout::Blocked && by_copy(cx, id) => {
+                let last = self.convert(cx, id, Layout::Interleaved)?;
+                cx.relayout(last, to)?
+            }
             None => cx.relayout(id, to)?,
         };
         self.converted.insert((id, to), made);
