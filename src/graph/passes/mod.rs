@@ -1,10 +1,10 @@
 //! Rewrites of a graph before it is planned. Each is a function on a context and its outputs.
 
+mod activations;
 mod attention;
 mod channels_last;
 mod constants;
 mod fuse;
-mod gelu;
 mod integer;
 mod layer_norm;
 mod layout;
@@ -18,10 +18,10 @@ mod phases;
 mod scaled;
 mod strided;
 
+pub use activations::use_activations;
 pub use attention::use_attention;
 pub use constants::fold_constants;
 pub use fuse::fuse;
-pub use gelu::use_gelu;
 pub use integer::{use_integer_products, use_integers};
 pub use layer_norm::use_layer_norm;
 pub use layout::assign_layouts;
@@ -54,7 +54,7 @@ pub fn optimize(cx: &mut Context, outputs: &[TensorId], threads: usize) -> Resul
     }
     if cfg!(feature = "ops-more") {
         use_phases(cx, outputs)?;
-        use_gelu(cx, outputs)?;
+        use_activations(cx, outputs)?;
         use_layer_norm(cx, outputs)?;
         use_attention(cx, outputs)?;
     }

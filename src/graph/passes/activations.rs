@@ -1,4 +1,4 @@
-//! Recognition of GELU in the operators that exporters write it in.
+//! Recognition of activations in the operators that exporters write them in.
 
 use tilewright_kernels::template::binary::BinaryOp;
 
@@ -10,45 +10,85 @@ use crate::tensor::DType;
 /// Factors that a product is taken apart into, at most.
 const FACTORS: usize = 5;
 
-/// Makes one operator of `x * 0.5 * (1 + erf(x / sqrt(2)))` and of
-/// `x * 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))`, whatever the order of the factors.
+/// Makes one operator of each of these, whatever the order of the factors:
+///
+/// - SiLU: `x * sigmoid(x)`;
+/// - hard swish: `x * hard_sigmoid(x)` with 1/6 and 1/2, `x * clip(x + 3, 0, 6) / 6`;
+/// - Mish: `x * tanh(softplus(x))`;
+/// - GELU: `x * 0.5 * (1 + erf(x / sqrt(2)))`, `x * 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))`.
 ///
 /// Results change by rounding only. What else reads the parts still finds them.
 ///
 /// # Errors
 /// What the operators refuse; an error here is a mistake of the pass.
-pub fn use_gelu(cx: &mut Context, outputs: &[TensorId]) -> Result<(), GraphError> {
+pub fn use_activations(cx: &mut Context, outputs: &[TensorId]) -> Result<(), GraphError> {
     for id in cx.build_forward(outputs)? {
-        if let Some((op, x)) = gelu(cx, id) {
+        if let Some((op, x)) = activation(cx, id) {
             cx.rewrite(id, Op::Unary(Unary::new(op)), vec![x])?;
         }
     }
     Ok(())
 }
 
-fn gelu(cx: &Context, id: TensorId) -> Option<(UnaryOp, TensorId)> {
+/// The activation that a product is, and of what.
+fn activation(cx: &Context, id: TensorId) -> Option<(UnaryOp, TensorId)> {
     if cx.dtype(id) != DType::F32 {
         return None;
     }
-    let whole = product(cx, id)?;
-    // A factor or divisor of one half or two, x, and one plus a function of x.
-    let &[a, b] = &whole.others[..] else { return None };
-    if !close(whole.constant as f32, 0.5) {
-        return None;
-    }
-    [(a, b), (b, a)].into_iter().find_map(|(x, sum)| {
+    // Of factors as they stand, as x may be a product, too; and of all there are.
+    let direct = binary(cx, id, BinaryOp::Mul).and_then(|pair| gated(cx, id, pair, 1.0));
+    direct.or_else(|| {
+        let whole = product(cx, id)?;
+        gated(cx, id, whole.others.try_into().ok()?, whole.constant as f32)
+    })
+}
+
+/// The activation that the product of two factors and a number is, whichever of them is x.
+fn gated(
+    cx: &Context,
+    id: TensorId,
+    [a, b]: [TensorId; 2],
+    factor: f32,
+) -> Option<(UnaryOp, TensorId)> {
+    [(a, b), (b, a)].into_iter().find_map(|(x, gate)| {
         if cx.dims(x) != cx.dims(id) {
             return None;
         }
-        let inner = plus(cx, sum, 1.0)?;
-        if let Some(scaled) = unary(cx, inner, UnaryOp::Erf) {
-            let scaled = product(cx, scaled)?;
-            let root = close(scaled.constant as f32, core::f64::consts::FRAC_1_SQRT_2);
-            return (root && scaled.others == [x]).then_some((UnaryOp::Gelu, x));
-        }
-        let cubic = unary(cx, inner, UnaryOp::Tanh)?;
-        is_cubic(cx, cubic, x).then_some((UnaryOp::GeluTanh, x))
+        gated_by(cx, x, gate, factor).map(|op| (op, x))
     })
+}
+
+/// The activation that `x * gate * factor` is, if the gate is the one of an activation.
+fn gated_by(cx: &Context, x: TensorId, gate: TensorId, factor: f32) -> Option<UnaryOp> {
+    if close(factor, 1.0) {
+        let Op::Unary(function) = cx.record(gate).op() else { return None };
+        let (of, activation) = match function.op {
+            UnaryOp::Sigmoid => (unary(cx, gate, function.op)?, UnaryOp::Silu),
+            UnaryOp::HardSigmoid { alpha, beta } if close(alpha, 1.0 / 6.0) && beta == 0.5 => {
+                (unary(cx, gate, function.op)?, UnaryOp::HardSwish)
+            }
+            UnaryOp::Tanh => {
+                (unary(cx, unary(cx, gate, function.op)?, UnaryOp::Softplus)?, UnaryOp::Mish)
+            }
+            _ => return None,
+        };
+        return (of == x).then_some(activation);
+    }
+    if close(factor, 1.0 / 6.0) {
+        let clipped = unary(cx, gate, UnaryOp::Clip { min: 0.0, max: 6.0 })?;
+        return (plus(cx, clipped, 3.0)? == x).then_some(UnaryOp::HardSwish);
+    }
+    if !close(factor, 0.5) {
+        return None;
+    }
+    let inner = plus(cx, gate, 1.0)?;
+    if let Some(scaled) = unary(cx, inner, UnaryOp::Erf) {
+        let scaled = product(cx, scaled)?;
+        let root = close(scaled.constant as f32, core::f64::consts::FRAC_1_SQRT_2);
+        return (root && scaled.others == [x]).then_some(UnaryOp::Gelu);
+    }
+    let cubic = unary(cx, inner, UnaryOp::Tanh)?;
+    is_cubic(cx, cubic, x).then_some(UnaryOp::GeluTanh)
 }
 
 /// Whether `id` is `sqrt(2 / pi) * (x + 0.044715 * x^3)`, or with x before the parenthesis.
@@ -146,7 +186,7 @@ mod tests {
         }
 
         fn found(mut self, y: TensorId, x: TensorId) -> Option<UnaryOp> {
-            use_gelu(&mut self.0, &[y]).unwrap();
+            use_activations(&mut self.0, &[y]).unwrap();
             let record = self.0.record(y);
             match record.op() {
                 Op::Unary(u) if record.src() == [x] => Some(u.op),
@@ -209,15 +249,62 @@ mod tests {
         }
     }
 
+    /// `x` times functions of it, in either order, where `x` is a product itself.
+    #[test]
+    fn gates_of_the_same_tensor() {
+        let sixth = |beta| UnaryOp::HardSigmoid { alpha: 1.0 / 6.0, beta };
+        for (gates, wanted) in [
+            (&[UnaryOp::Sigmoid][..], Some(UnaryOp::Silu)),
+            (&[sixth(0.5)], Some(UnaryOp::HardSwish)),
+            (&[sixth(0.4)], None),
+            (&[UnaryOp::Softplus, UnaryOp::Tanh], Some(UnaryOp::Mish)),
+            (&[UnaryOp::Sigmoid, UnaryOp::Tanh], None),
+            (&[UnaryOp::Tanh], None),
+        ] {
+            for first in [false, true] {
+                let (mut n, x) = net();
+                let x = n.pair(BinaryOp::Mul, x, x);
+                let gate = gates.iter().fold(x, |y, &op| n.unary(op, y));
+                let y = if first { [gate, x] } else { [x, gate] };
+                let y = n.pair(BinaryOp::Mul, y[0], y[1]);
+                assert_eq!(n.found(y, x), wanted, "{gates:?}");
+            }
+        }
+    }
+
+    /// Hard swish as it was written before it was an operator, the sixth at the clipped sum or behind all.
+    #[test]
+    fn hard_swish_of_its_parts() {
+        for (max, at_the_sum) in [(6.0, true), (6.0, false), (5.0, true)] {
+            let (mut n, x) = net();
+            let sum = n.with(BinaryOp::Add, x, 3.0);
+            let mut y = n.unary(UnaryOp::Clip { min: 0.0, max }, sum);
+            if at_the_sum {
+                y = n.with(BinaryOp::Div, y, 6.0);
+            }
+            y = n.pair(BinaryOp::Mul, x, y);
+            if !at_the_sum {
+                y = n.with(BinaryOp::Mul, y, 1.0 / 6.0);
+            }
+            assert_eq!(n.found(y, x), (max == 6.0).then_some(UnaryOp::HardSwish));
+        }
+    }
+
     #[test]
     fn another_tensor_is_not_taken_for_x() {
         let (mut n, x) = net();
         let z = n.unary(UnaryOp::Relu, x);
+        let gate = n.unary(UnaryOp::Sigmoid, z);
+        let other = n.pair(BinaryOp::Mul, x, gate);
         let inner = n.with(BinaryOp::Div, z, core::f32::consts::SQRT_2);
         let inner = n.unary(UnaryOp::Erf, inner);
         let sum = n.with(BinaryOp::Add, inner, 1.0);
         let y = n.pair(BinaryOp::Mul, x, sum);
         let y = n.with(BinaryOp::Mul, y, 0.5);
+        let y = n.pair(BinaryOp::Add, y, other);
+        use_activations(&mut n.0, &[y]).unwrap();
+        assert!(matches!(n.0.record(other).op(), Op::Binary(_)));
+        let [y, _] = n.0.record(y).src()[..] else { panic!("a sum") };
         assert_eq!(n.found(y, x), None);
     }
 }
