@@ -188,6 +188,19 @@ pub(crate) fn dot_kernels(isa: crate::Isa) -> impl Iterator<Item = crate::Kernel
     dot_tile::own(isa).map(|k| k.info)
 }
 
+/// What `join` makes of all lanes of a vector, in every lane.
+macro_rules! fold_lanes {
+    ($v:expr, |$p:ident, $q:ident| $join:expr) => {{
+        let mut v = $v;
+        for _ in 0..tile!(LANES).ilog2() {
+            let ($p, $q) = (tile!(VEVEN v, v), tile!(VODD v, v));
+            v = $join;
+        }
+        v
+    }};
+}
+pub(crate) use fold_lanes;
+
 /// The number of columns of a tile, lanes times vectors, as a literal for kernel names.
 macro_rules! c_ob {
     (1 1) => {

@@ -9,6 +9,7 @@
 //! Sums are in `f32`: a row whose sum of squares leaves its range gives 0, infinities or NaN. A row
 //! with a NaN or an infinity becomes NaN (RMS norm: an infinity becomes NaN, other numbers 0).
 
+use super::fold_lanes;
 use crate::error::{check_len, checked_len};
 use crate::{Dtype, Isa, KernelError};
 use core::ops::Range;
@@ -318,15 +319,7 @@ macro_rules! norm_row {
 macro_rules! norm_fold {
     ($t:ident) => {{
         let (a, b) = (tile!(VADD $t[0][0], $t[2][0]), tile!(VADD $t[1][0], $t[3][0]));
-        let mut lanes = tile!(LANES_OF tile!(VADD a, b));
-        let mut half = tile!(LANES) / 2;
-        while half > 0 {
-            for k in 0..half {
-                lanes[k] += lanes[k + half];
-            }
-            half /= 2;
-        }
-        lanes[0]
+        tile!(LANES_OF fold_lanes!(tile!(VADD a, b), |a, b| tile!(VADD a, b)))[0]
     }};
 }
 

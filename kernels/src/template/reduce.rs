@@ -4,6 +4,7 @@
 //! `inner` and walk the axis. Partial results are combined in an order that depends on the lengths
 //! and the instruction set only.
 
+use super::fold_lanes;
 use crate::error::{check_len, checked_len};
 use crate::{Dtype, Isa, KernelError};
 use core::ops::Range;
@@ -170,31 +171,26 @@ macro_rules! reduce_row {
         pub(crate) mod $id {
             use super::*;
             use tilewright_intrinsics::{$tile as tile, each};
-            // start; what fills a partial vector; step; join of two partial results, as vectors and
-            // as numbers; end, with `m` the maximum where it is asked for and `n` the count.
+            // start; what fills a partial vector; step; join of two partial results; end, with `m` the maximum where it is asked for and `n` the count.
             reduce_kernels! { $feat $l $isa_name
-                sum Sum 0.0, 0.0, none, |t, x, m| tile!(VADD t, x), |p, q| tile!(VADD p, q), p + q, |t, n| t;
-                mean Mean 0.0, 0.0, none, |t, x, m| tile!(VADD t, x), |p, q| tile!(VADD p, q), p + q,
-                    |t, n| tile!(VDIV t, n);
+                sum Sum 0.0, 0.0, none, |t, x, m| tile!(VADD t, x), |p, q| tile!(VADD p, q), |t, n| t;
+                mean Mean 0.0, 0.0, none, |t, x, m| tile!(VADD t, x), |p, q| tile!(VADD p, q), |t, n| tile!(VDIV t, n);
                 max Max f32::NEG_INFINITY, f32::NEG_INFINITY, none, |t, x, m| tile!(VMAXIMUM x, t),
-                    |p, q| tile!(VMAXIMUM p, q), if p > q || p.is_nan() { p } else { q }, |t, n| t;
+                    |p, q| tile!(VMAXIMUM p, q), |t, n| t;
                 min Min f32::INFINITY, f32::INFINITY, none, |t, x, m| tile!(VMINIMUM x, t),
-                    |p, q| tile!(VMINIMUM p, q), if p < q || p.is_nan() { p } else { q }, |t, n| t;
+                    |p, q| tile!(VMINIMUM p, q), |t, n| t;
                 #[cfg(not(feature = "few-kernels"))]
-                prod Prod 1.0, 1.0, none, |t, x, m| tile!(VMUL t, x), |p, q| tile!(VMUL p, q), p * q, |t, n| t;
+                prod Prod 1.0, 1.0, none, |t, x, m| tile!(VMUL t, x), |p, q| tile!(VMUL p, q), |t, n| t;
                 #[cfg(not(feature = "few-kernels"))]
-                l1 L1 0.0, 0.0, none, |t, x, m| tile!(VADD t, tile!(VABS x)), |p, q| tile!(VADD p, q), p + q,
-                    |t, n| t;
+                l1 L1 0.0, 0.0, none, |t, x, m| tile!(VADD t, tile!(VABS x)), |p, q| tile!(VADD p, q), |t, n| t;
                 #[cfg(not(feature = "few-kernels"))]
-                l2 L2 0.0, 0.0, none, |t, x, m| tile!(VFMA x, x, t), |p, q| tile!(VADD p, q), p + q,
-                    |t, n| tile!(VSQRT t);
+                l2 L2 0.0, 0.0, none, |t, x, m| tile!(VFMA x, x, t), |p, q| tile!(VADD p, q), |t, n| tile!(VSQRT t);
                 #[cfg(not(feature = "few-kernels"))]
-                sum_square SumSquare 0.0, 0.0, none, |t, x, m| tile!(VFMA x, x, t), |p, q| tile!(VADD p, q), p + q,
-                    |t, n| t;
+                sum_square SumSquare 0.0, 0.0, none, |t, x, m| tile!(VFMA x, x, t), |p, q| tile!(VADD p, q), |t, n| t;
                 #[cfg(not(feature = "few-kernels"))]
                 log_sum_exp LogSumExp 0.0, f32::NEG_INFINITY, max,
                     |t, x, m| tile!(VADD t, tile!(MATH EXP tile!(VSUB x, m))),
-                    |p, q| tile!(VADD p, q), p + q, |t, n| tile!(MATH LOG t);
+                    |p, q| tile!(VADD p, q), |t, n| tile!(MATH LOG t);
             }
         }
     };
@@ -202,11 +198,11 @@ macro_rules! reduce_row {
 
 macro_rules! reduce_kernels {
     ($feat:tt $l:tt $isa_name:ident $($(#[$when:meta])? $name:ident $variant:ident $start:expr, $pad:expr, $before:ident,
-        |$t:ident, $x:ident, $m:ident| $step:expr, |$p:ident, $q:ident| $join:expr, $join1:expr,
+        |$t:ident, $x:ident, $m:ident| $step:expr, |$p:ident, $q:ident| $join:expr,
         |$u:ident, $n:ident| $end:expr;)*) => {
         $($(#[$when])? pub(crate) mod $name {
             use super::*;
-            reduce_rows! { $feat $l $start, $pad, $before, |$t, $x, $m| $step, |$p, $q| $join, $join1, |$u, $n| $end }
+            reduce_rows! { $feat $l $start, $pad, $before, |$t, $x, $m| $step, |$p, $q| $join, |$u, $n| $end }
             reduce_columns! { $feat $l $start, $before, |$t, $x, $m| $step, |$u, $n| $end }
         })*
 
@@ -257,7 +253,7 @@ macro_rules! reduce_after {
 
 macro_rules! reduce_rows {
     ([$($f:tt)*] $l:tt $start:expr, $pad:expr, $before:ident, |$t:ident, $x:ident, $m:ident| $step:expr,
-     |$p:ident, $q:ident| $join:expr, $join1:expr, |$u:ident, $n:ident| $end:expr) => {
+     |$p:ident, $q:ident| $join:expr, |$u:ident, $n:ident| $end:expr) => {
         $(#[target_feature(enable = $f)])*
         pub(crate) unsafe fn rows(x: *const f32, y: *mut f32, axis: usize, len: usize, _: usize) {
             reduce_before!($before rows(x, y, axis, len, 1));
@@ -288,16 +284,7 @@ macro_rules! reduce_rows {
                 }
                 each!(k in 2 { let ($p, $q) = (v[k][0], v[k + 2][0]); v[k][0] = $join; });
                 let ($p, $q) = (v[0][0], v[1][0]);
-                let mut lanes = tile!(LANES_OF $join);
-                let mut half = tile!(LANES) / 2;
-                while half > 0 {
-                    for k in 0..half {
-                        let ($p, $q) = (lanes[k], lanes[k + half]);
-                        lanes[k] = $join1;
-                    }
-                    half /= 2;
-                }
-                let $u = tile!(VSET lanes[0]);
+                let $u = fold_lanes!($join, |$p, $q| $join);
                 let z = reduce_after!($before $end, $m);
                 // SAFETY: the caller owns one result per row.
                 unsafe { *y = tile!(LANES_OF z)[0] };

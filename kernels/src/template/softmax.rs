@@ -4,6 +4,7 @@
 //! lie along the axis, else along `inner`; many short rows are transposed to columns on the stack. An axis with a NaN, with +inf, or of -inf only becomes
 //! NaN, as the formula gives.
 
+use super::fold_lanes;
 use crate::error::{check_len, checked_len};
 use crate::{Dtype, Isa, KernelError};
 use core::ops::Range;
@@ -237,10 +238,13 @@ macro_rules! softmax_row {
                         softmax_pass!($l axis, y y, |v, i| tile!(VSUB v, m));
                         continue;
                     }
-                    softmax_pass!($l axis, x y, |v, i| tile!(MATH EXP_WEIGHT tile!(VSUB v, m)));
-                    // SAFETY: the row that was just written, one result.
-                    unsafe { sum::rows(y, &raw mut value, axis, 1, 1) };
-                    let r = tile!(VSET 1.0 / value);
+                    let mut total = tile!(VZERO);
+                    softmax_pass!($l axis, x y, |v, i| {
+                        let e = tile!(MATH EXP_WEIGHT tile!(VSUB v, m));
+                        total = tile!(VADD total, e);
+                        e
+                    });
+                    let r = tile!(VDIV tile!(VSET 1.0f32), fold_lanes!(total, |p, q| tile!(VADD p, q)));
                     softmax_pass!($l axis, y y, |v, i| tile!(VMUL v, r));
                 }
             }
@@ -325,7 +329,8 @@ macro_rules! softmax_log {
     };
 }
 
-/// Replaces each vector `v` (number `i`) of `n` elements by a value.
+/// Replaces each vector `v` (number `i`) of `n` elements by a value. Of the last one, lanes without an element are -inf,
+/// which have no weight.
 macro_rules! softmax_pass {
     ($l:tt $n:expr, $x:ident $y:ident, |$v:ident, $i:ident| $value:expr) => {{
         const L: usize = $l;
@@ -339,7 +344,7 @@ macro_rules! softmax_pass {
         if rest > 0 {
             let ($i, x, y) = (whole, $x.wrapping_add(whole * L), $y.wrapping_add(whole * L));
             let _ = $i;
-            let $v = tile!(VLOAD_TAIL x, rest);
+            let $v = tile!(VLOAD_OR x, rest, f32::NEG_INFINITY);
             let z = $value;
             tile!(VSTORE_TAIL y, rest, z);
         }

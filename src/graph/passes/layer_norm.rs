@@ -1,4 +1,4 @@
-//! Recognition of layer normalisation in the operators that exporters write it in.
+//! Recognition of layer and RMS normalisation in the operators that exporters write them in.
 
 use tilewright_kernels::template::binary::BinaryOp;
 
@@ -11,8 +11,8 @@ use super::pattern::{binary, reshaped, scalar, unary};
 use super::use_counts;
 use crate::tensor::DType;
 
-/// Makes one operator of `(x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon)` over the last axes, and
-/// gives it the constants that it is then multiplied with and that are added.
+/// Makes one operator of `(x - mean(x)) / sqrt(mean((x - mean(x))^2) + epsilon)` over the last axes, and of
+/// `x / sqrt(mean(x^2) + epsilon)`, and gives it the constants that it is then multiplied with and that are added.
 ///
 /// Results change by rounding only. What else reads the parts still finds them.
 ///
@@ -39,8 +39,7 @@ pub fn use_layer_norm(cx: &mut Context, outputs: &[TensorId]) -> Result<(), Grap
 
 /// The norm without scale, and its operand.
 fn normalized(cx: &Context, id: TensorId) -> Option<(Norm, TensorId)> {
-    let [centred, deviation] = binary(cx, id, BinaryOp::Div)?;
-    let sum = unary(cx, deviation, UnaryOp::Sqrt)?;
+    let (of, sum) = over_root(cx, id)?;
     let [variance, epsilon] = binary(cx, sum, BinaryOp::Add)?;
     let (variance, epsilon) = match (scalar(cx, epsilon), scalar(cx, variance)) {
         (Some(value), _) => (variance, value),
@@ -49,14 +48,34 @@ fn normalized(cx: &Context, id: TensorId) -> Option<(Norm, TensorId)> {
     };
     let (squares, axis) = mean(cx, variance)?;
     let is_square = match unary(cx, squares, UnaryOp::Square) {
-        Some(x) => x == centred,
-        None => binary(cx, squares, BinaryOp::Mul) == Some([centred; 2]),
+        Some(x) => x == of,
+        None => binary(cx, squares, BinaryOp::Mul) == Some([of; 2]),
     };
-    let [x, middle] = binary(cx, centred, BinaryOp::Sub)?;
-    let same = mean(cx, middle) == Some((x, axis));
+    let centred = binary(cx, of, BinaryOp::Sub)
+        .and_then(|[x, middle]| (mean(cx, middle) == Some((x, axis))).then_some(x));
+    let (op, x) = centred.map_or((NormOp::Rms, of), |x| (NormOp::Layer, x));
     let valid = epsilon.is_finite() && epsilon >= 0.0 && cx.dims(x) == cx.dims(id);
-    let norm = Norm { op: NormOp::Layer, axis, epsilon, by_parts: false };
-    (is_square && same && valid).then_some((norm, x))
+    (is_square && valid).then_some((Norm { op, axis, epsilon, by_parts: false }, x))
+}
+
+/// `x` and `v` of `x / sqrt(v)`, `x * (1 / sqrt(v))` or `x * v^-0.5`.
+fn over_root(cx: &Context, id: TensorId) -> Option<(TensorId, TensorId)> {
+    if let Some([x, root]) = binary(cx, id, BinaryOp::Div) {
+        return Some((x, unary(cx, root, UnaryOp::Sqrt)?));
+    }
+    let [a, b] = binary(cx, id, BinaryOp::Mul)?;
+    let is = |id, value| scalar(cx, id) == Some(value);
+    [(a, b), (b, a)].into_iter().find_map(|(x, factor)| {
+        let one_over = |[one, root]: [TensorId; 2]| is(one, 1.0).then_some(root);
+        let root = unary(cx, factor, UnaryOp::Reciprocal)
+            .or_else(|| binary(cx, factor, BinaryOp::Div).and_then(one_over));
+        let v = match root {
+            Some(root) => unary(cx, root, UnaryOp::Sqrt)?,
+            None => binary(cx, factor, BinaryOp::Pow)
+                .and_then(|[v, exponent]| is(exponent, -0.5).then_some(v))?,
+        };
+        Some((x, v))
+    })
 }
 
 /// What `id` is the mean of, with extents of 1 for the axes it was taken over: all from which on.
@@ -162,6 +181,40 @@ mod tests {
             let norm = Norm { op: NormOp::Layer, axis: 2, epsilon: 1e-5, by_parts: false };
             assert_eq!(*cx.record(y).op(), Op::Norm(norm));
             assert_eq!(cx.record(y).src(), [x, scale, bias]);
+        }
+    }
+
+    /// As decoders write it: the root's reciprocal in any of three ways, with a scale.
+    #[test]
+    fn root_mean_square() {
+        let dims = [1, 2, 3];
+        for (way, exponent, found) in
+            [(0, 0.0, true), (1, 0.0, true), (2, -0.5, true), (2, -1.0, false)]
+        {
+            let mut cx = Context::new();
+            let x = cx.input("x", DType::F32, &dims).unwrap();
+            let square = op(&mut cx, BinaryOp::Mul, x, x);
+            let variance = mean_of(&mut cx, square, false);
+            let epsilon = constant(&mut cx, &[1e-6]);
+            let sum = op(&mut cx, BinaryOp::Add, epsilon, variance);
+            let one = constant(&mut cx, &[if way == 2 { exponent } else { 1.0 }]);
+            let factor = if way == 2 {
+                op(&mut cx, BinaryOp::Pow, sum, one)
+            } else {
+                let root = cx.op(Unary::new(UnaryOp::Sqrt), &[sum]).unwrap();
+                if way == 0 {
+                    op(&mut cx, BinaryOp::Div, one, root)
+                } else {
+                    cx.op(Unary::new(UnaryOp::Reciprocal), &[root]).unwrap()
+                }
+            };
+            let y = op(&mut cx, BinaryOp::Mul, x, factor);
+            let scale = constant(&mut cx, &[1.0, 2.0, 3.0]);
+            let y = op(&mut cx, BinaryOp::Mul, scale, y);
+            use_layer_norm(&mut cx, &[y]).unwrap();
+            let norm = Norm { op: NormOp::Rms, axis: 2, epsilon: 1e-6, by_parts: false };
+            assert_eq!(*cx.record(y).op() == Op::Norm(norm), found, "{way}");
+            assert_eq!(cx.record(y).src() == [x, scale], found, "{way}");
         }
     }
 
