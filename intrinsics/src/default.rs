@@ -290,7 +290,6 @@ macro_rules! tile_default {
         a }};
     // Verbs on vectors.
     // An infinity meets no operand of the other sign, so that NaN comes of NaN alone.
-    ($m:ident VDIV_NEAR $a:expr, $b:expr) => { $crate::$m!(VDIV $a, $b) };
     ($m:ident VMAXIMUM $a:expr, $b:expr) => {{
         let (a, b) = ($a, $b);
         let below = $crate::$m!(VGT $crate::$m!(VSET f32::INFINITY), a);

@@ -122,7 +122,6 @@
 //! | `VPAIR16 a, b`, `VROW16 a, b` | rows of words of two bf16 only: words of a lane of `a` and that of `b`; words of neighbouring lanes, those of `a` before those of `b` |
 //! | `VKEEP x` | `x`, computed where it stands in the source, so that it is not loaded for long before |
 //! | `VMAXIMUM a, b`, `VMINIMUM a, b` | the larger and the smaller; NaN if a lane of either is (IEEE 754-2019 `maximum` and `minimum`, but for the sign of 0) |
-//! | `VDIV_NEAR a, b` | `a / b` to 1 ulp, for finite `a` and `b` from 1 to `2^100`; NaN if a lane of either is |
 //! | `VSCALABLE lo, x` | `max(lo, x)`, NaN for NaN; where `VSCALE_OR0` takes any `n`, `x` |
 //! | `VSCALE_OR0 x, n` | `x * 2^n` for an integer `n` in -126..=127, 0 for what is less as `VSCALABLE` leaves it, NaN for NaN |
 //! | `VNEG x`, `VSCALE x, n`, `LANES_OF x` | `-x`; `x * 2^n` for an integer `n` in -250..=250; the lanes as an array |

@@ -141,7 +141,7 @@ macro_rules! tile_math {
         let x = $x;
         let a = $crate::$m!(VMIN $crate::$m!(VSET 10.0f32), $crate::$m!(VABS x));
         let e = $crate::tile_math!($m EXPM1 $crate::$m!(VADD a, a));
-        let y = $crate::$m!(VDIV_NEAR e, $crate::$m!(VADD e, $crate::$m!(VSET 2.0f32)));
+        let y = $crate::$m!(VDIV e, $crate::$m!(VADD e, $crate::$m!(VSET 2.0f32)));
         $crate::$m!(VCOPYSIGN y, x)
     }};
     // With e = e^x: e / (1 + e), which is 1 from e^17 on, and e where that is small.
@@ -149,7 +149,7 @@ macro_rules! tile_math {
         let x = $crate::$m!(VMIN $crate::$m!(VSET 30.0f32), $x);
         let x = $crate::$m!(VMAX $crate::$m!(VSET -104.0f32), x);
         let e = $crate::tile_math!($m EXP_IN x);
-        $crate::$m!(VDIV_NEAR e, $crate::$m!(VADD e, $crate::$m!(VSET 1.0f32)))
+        $crate::$m!(VDIV e, $crate::$m!(VADD e, $crate::$m!(VSET 1.0f32)))
     }};
     ($m:ident EXP_NEG_ABS $x:ident) => {{
         let a = $crate::$m!(VMIN $crate::$m!(VSET 104.0f32), $crate::$m!(VABS $x));

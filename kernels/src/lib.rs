@@ -124,7 +124,7 @@ pub use template::reduce::{ReduceOp, ReduceParams, ReducePlan};
 pub use template::rope::{RopeParams, RopePlan, RopeStyle};
 #[cfg(any(feature = "alloc", test))]
 pub use template::separable::{SeparableParams, SeparablePlan};
-pub use template::softmax::{SoftmaxParams, SoftmaxPlan};
+pub use template::softmax::{RowWeights, SoftmaxParams, SoftmaxPlan};
 pub use template::taps::{TapsParams, TapsPlan};
 pub use template::unary::{UnaryKernel, UnaryOp, UnaryParams, UnaryPlan};
 pub use tilewright_intrinsics::dtype::Dtype;

@@ -30,13 +30,6 @@ macro_rules! tile_avx512_f32 {
     (VSUB $a:expr, $b:expr) => { $crate::arch::_mm512_sub_ps($a, $b) };
     (VMUL $a:expr, $b:expr) => { $crate::arch::_mm512_mul_ps($a, $b) };
     (VDIV $a:expr, $b:expr) => { $crate::arch::_mm512_div_ps($a, $b) };
-    // A division takes Intel's processors 16 cycles. The reciprocal to 14 bits, and what that leaves of the quotient.
-    (VDIV_NEAR $a:expr, $b:expr) => {{
-        let (a, b) = ($a, $b);
-        let r = $crate::arch::_mm512_rcp14_ps(b);
-        let q = $crate::arch::_mm512_mul_ps(a, r);
-        $crate::arch::_mm512_fmadd_ps($crate::arch::_mm512_fnmadd_ps(b, q, a), r, q)
-    }};
     (VMAX $a:expr, $b:expr) => { $crate::arch::_mm512_max_ps($a, $b) };
     (VMIN $a:expr, $b:expr) => { $crate::arch::_mm512_min_ps($a, $b) };
     (VSQRT $x:expr) => { $crate::arch::_mm512_sqrt_ps($x) };

@@ -1,7 +1,7 @@
 //! References and conformance tests of reductions and softmax.
 
 use super::reduce::{ReduceOp, ReduceParams, ReducePlan};
-use super::softmax::{SoftmaxParams, SoftmaxPlan};
+use super::softmax::{RowWeights, SoftmaxParams, SoftmaxPlan};
 use crate::testing::{Guarded, Numbers, Place, assert_close, maximum, minimum, skip, tolerance};
 use crate::{Dtype, Isa, KernelError};
 use alloc::{vec, vec::Vec};
@@ -159,6 +159,60 @@ fn hand_computed() {
             reduce(ReduceOp::LogSumExp, 1, 1, 3, &[low, f32::INFINITY, 0.0]),
             [low, f32::INFINITY, 0.0]
         );
+    }
+}
+
+/// Weights times their row's share are a softmax of `factor * x`, and nothing else is touched.
+#[test]
+fn weights_of_rows() {
+    for isa in Isa::available() {
+        let shapes = [(1, 1, 1.0), (3, 7, 0.125), (2, 64, 2.0), (5, 197, 0.25), (2, 33, 1.0)];
+        for ((rows, axis, factor), place) in shapes.into_iter().zip(Place::ALL.into_iter().cycle())
+        {
+            let x: Vec<f32> =
+                (0..rows * axis).map(|i| (i * 37 % 101) as f32 * 0.3 - 15.0).collect();
+            let mut y = Guarded::new(&x, place);
+            let mut shares = Guarded::output(rows, place);
+            // SAFETY: so many rows, and as many shares.
+            unsafe {
+                RowWeights::new(isa).unwrap().run(
+                    y.as_mut_ptr(),
+                    [rows, axis],
+                    factor,
+                    shares.as_mut_ptr(),
+                )
+            };
+            y.check();
+            shares.check();
+            for ((x, y), share) in x.chunks(axis).zip(y.chunks(axis)).zip(shares.iter()) {
+                let most = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let exponents: Vec<f64> =
+                    x.iter().map(|x| f64::from(factor) * f64::from(x - most)).collect();
+                let sum: f64 = exponents.iter().map(|t| t.exp()).sum();
+                for (y, t) in y.iter().zip(&exponents) {
+                    let (found, want) = (f64::from(*y), t.exp());
+                    let bound =
+                        want * (1.0 + t.abs()) / f64::from(1 << 20) + f64::from(f32::MIN_POSITIVE);
+                    assert!((found - want).abs() <= bound, "{isa:?} {axis} {found} {want}");
+                }
+                assert!(
+                    (f64::from(*share) * sum - 1.0).abs() < 1e-5,
+                    "{isa:?} {axis} {share} {sum}"
+                );
+            }
+        }
+        for wrong in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+            let (mut x, mut share) = ([wrong, wrong, wrong], 0.0);
+            // SAFETY: one row.
+            unsafe {
+                RowWeights::new(isa).unwrap().run(x.as_mut_ptr(), [1, 3], 1.0, &raw mut share)
+            };
+            assert!(share.is_nan(), "{isa:?} {wrong}");
+        }
+        let (mut x, mut share) = ([f32::NEG_INFINITY, 3.0, f32::MIN], 0.0);
+        // SAFETY: one row.
+        unsafe { RowWeights::new(isa).unwrap().run(x.as_mut_ptr(), [1, 3], 1.0, &raw mut share) };
+        assert_eq!((x, share), ([0.0, 1.0, 0.0], 1.0));
     }
 }
 

@@ -166,6 +166,56 @@ const SHORT: usize = 12;
 /// the second, which may be the same.
 type SoftmaxFn = unsafe fn(*const f32, *mut f32, usize, usize, usize);
 
+/// Rows of scores, which become weights of a softmax that are not divided by their sums yet: where they are summed up
+/// next, there are fewer results to divide.
+#[derive(Clone, Copy, Debug)]
+pub struct RowWeights(WeightsFn);
+
+/// `(x, [rows, axis], factor, shares)`.
+///
+/// # Safety
+///
+/// The CPU has the instructions; `rows * axis` elements may be read and written at the first pointer, `rows` be
+/// written at the last. Neither extent is 0.
+type WeightsFn = unsafe fn(*mut f32, [usize; 2], f32, *mut f32);
+
+/// Exponents of weights that are 0, of 2.
+const FAR: f32 = -127.0;
+
+impl RowWeights {
+    /// The kernel of an instruction set.
+    ///
+    /// # Errors
+    ///
+    /// [`KernelError::IsaUnavailable`].
+    pub fn new(isa: Isa) -> Result<Self, KernelError> {
+        isa.require()?;
+        let isa = isa.serving(Dtype::F32);
+        macro_rules! row {
+            ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
+                if isa == Isa::$isa {
+                    return Ok(Self($id::weights));
+                }
+            };
+        }
+        tilewright_intrinsics::for_each_tile!(row);
+        Ok(Self(scalar_f32::weights))
+    }
+
+    /// Replaces the elements of each of some rows at `x` by `e^(factor * (x - max))`, and writes one over their sum to
+    /// `shares`: NaN where softmax is NaN. Weights are within `2^-20 * (1 + |factor * (x - max)|)` of their size, 0
+    /// where they would be subnormal.
+    ///
+    /// # Safety
+    ///
+    /// `x` may be read and written for `rows * axis` elements, and `shares` be written for `rows`. Neither extent
+    /// is 0; `factor` is positive and finite.
+    pub unsafe fn run(&self, x: *mut f32, [rows, axis]: [usize; 2], factor: f32, shares: *mut f32) {
+        // SAFETY: `new` checked the ISA; the rest is the caller's.
+        unsafe { (self.0)(x, [rows, axis], factor * core::f32::consts::LOG2_E, shares) };
+    }
+}
+
 /// Columns that are worked on together; their maxima and sums lie on the stack.
 const COLUMNS: usize = 64;
 
@@ -204,7 +254,7 @@ macro_rules! softmax_row {
             #[cfg(not(feature = "few-kernels"))]
             use crate::template::reduce::$id::log_sum_exp;
             use crate::template::reduce::$id::{max, sum};
-            use tilewright_intrinsics::$tile as tile;
+            use tilewright_intrinsics::{$tile as tile, each};
 
             pub(super) const KERNELS: [[Option<(SoftmaxFn, &str)>; 2]; 3] = [
                 [
@@ -225,12 +275,10 @@ macro_rules! softmax_row {
             unsafe fn rows<const LOG: bool>(x: *const f32, y: *mut f32, axis: usize, len: usize, _: usize) {
                 for row in 0..len {
                     let (x, y) = (x.wrapping_add(row * axis), y.wrapping_add(row * axis));
-                    let mut value = 0.0;
-                    // SAFETY: a row of `axis` elements, one result.
-                    unsafe { max::rows(x, &raw mut value, axis, 1, 1) };
-                    let m = tile!(VSET value);
+                    let m = softmax_most!($l axis, x);
                     #[cfg(not(feature = "few-kernels"))]
                     if LOG {
+                        let mut value = 0.0;
                         softmax_pass!($l axis, x y, |v, i| tile!(VSUB v, m));
                         // SAFETY: the row that was just written, one result.
                         unsafe { log_sum_exp::rows(y, &raw mut value, axis, 1, 1) };
@@ -246,6 +294,25 @@ macro_rules! softmax_row {
                     });
                     let r = tile!(VDIV tile!(VSET 1.0f32), fold_lanes!(total, |p, q| tile!(VADD p, q)));
                     softmax_pass!($l axis, y y, |v, i| tile!(VMUL v, r));
+                }
+            }
+
+            $(#[target_feature(enable = $f)])*
+            pub(super) unsafe fn weights(x: *mut f32, [len, axis]: [usize; 2], factor: f32, shares: *mut f32) {
+                let (factor, far) = (tile!(VSET factor), tile!(VSET FAR));
+                for row in 0..len {
+                    let x = x.wrapping_add(row * axis);
+                    let m = softmax_most!($l axis, x);
+                    let mut total = tile!(VZERO);
+                    softmax_pass!($l axis, x x, |v, i| {
+                        let v = tile!(VMUL factor, tile!(VSUB v, m));
+                        let e = tile!(MATH EXP2_WEIGHT tile!(VSCALABLE far, v));
+                        total = tile!(VADD total, e);
+                        e
+                    });
+                    let share = tile!(VDIV tile!(VSET 1.0f32), fold_lanes!(total, |p, q| tile!(VADD p, q)));
+                    // SAFETY: the caller owns one share per row.
+                    unsafe { *shares.add(row) = tile!(LANES_OF share)[0] };
                 }
             }
 
@@ -327,6 +394,28 @@ macro_rules! softmax_log {
     ($kernel:expr) => {
         if cfg!(feature = "few-kernels") { None } else { Some($kernel) }
     };
+}
+
+/// The largest of `n` elements, in all lanes; what is no number is passed over, as it makes the sum NaN.
+macro_rules! softmax_most {
+    ($l:tt $n:expr, $x:ident) => {{
+        let (mut at, mut parts) = (0, [tile!(VSET f32::NEG_INFINITY); 4]);
+        while $n - at >= 4 * $l {
+            let x = $x.wrapping_add(at);
+            each!(k in 4 { parts[k] = tile!(VMAX tile!(VLOAD x, k), parts[k]); });
+            at += 4 * $l;
+        }
+        while $n - at >= $l {
+            parts[0] = tile!(VMAX tile!(VLOAD $x.wrapping_add(at), 0), parts[0]);
+            at += $l;
+        }
+        if at < $n {
+            let last = tile!(VLOAD_OR $x.wrapping_add(at), ($n - at), f32::NEG_INFINITY);
+            parts[1] = tile!(VMAX last, parts[1]);
+        }
+        let (a, b) = (tile!(VMAX parts[0], parts[1]), tile!(VMAX parts[2], parts[3]));
+        fold_lanes!(tile!(VMAX a, b), |p, q| tile!(VMAX p, q))
+    }};
 }
 
 /// Replaces each vector `v` (number `i`) of `n` elements by a value. Of the last one, lanes without an element are -inf,

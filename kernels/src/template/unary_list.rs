@@ -38,7 +38,7 @@ macro_rules! unary_list {
         mish Mish x 2 |x, a, b| {
             let e = tile!(MATH EXP tile!(VMIN tile!(VSET 30.0f32), x));
             let n = tile!(VMUL e, tile!(VADD e, tile!(VSET 2.0f32)));
-            tile!(VMUL x, tile!(VDIV_NEAR n, tile!(VADD n, tile!(VSET 2.0f32))))
+            tile!(VMUL x, tile!(VDIV n, tile!(VADD n, tile!(VSET 2.0f32))))
         };
         elu Elu x 2 |x, a, b| {
             let e = tile!(VMUL a, tile!(MATH EXPM1 x));

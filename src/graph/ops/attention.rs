@@ -4,8 +4,7 @@ use core::ops::Range;
 use core::{ptr, slice};
 use std::sync::Arc;
 
-use tilewright_kernels::template::softmax::{SoftmaxParams, SoftmaxPlan};
-use tilewright_kernels::{Epilogue, Isa, MatmulParams, MatmulPlan};
+use tilewright_kernels::{Epilogue, Isa, MatmulParams, MatmulPlan, RowWeights};
 
 use super::binary::Broadcast;
 use super::{Operator, expect_operands};
@@ -15,9 +14,8 @@ use crate::tensor::{AlignedBytes, DType};
 /// Scores of a block of queries, about: with keys and values they stay in the L2 cache.
 const SCORES: usize = 24 << 10;
 
-/// Queries of a block where there are so many keys that it would have fewer: each block packs keys and values
-/// anew. Whisper's 1,500 positions took 48.0 ms by blocks of 16 queries, 42.7 by 64 (one thread of a Zen 4).
-const QUERIES: usize = 64;
+/// Queries of a block where there are so many keys that it would have fewer.
+const QUERIES: usize = 32;
 
 /// Scores of such a block, at most.
 const MOST_SCORES: usize = 96 << 10;
@@ -100,6 +98,11 @@ impl Attention {
             true => [whole, self.queries * self.values, self.values],
             false => [whole, self.values, self.heads * self.values],
         }
+    }
+
+    /// Whether weights are made of products that have not been scaled, for so many operands.
+    fn folds(&self, operands: usize) -> bool {
+        operands == 3 && self.scale > 0.0
     }
 
     /// Whether a mask has a row for each query; if not, all queries share one.
@@ -206,15 +209,24 @@ impl Operator for Attention {
         let parts = self.queries.div_ceil(rows);
         let last = self.queries - (parts - 1) * rows;
         let blocks =
-            [Block::new(self, cx.isa, rows, by_query)?, Block::new(self, cx.isa, last, by_query)?];
+            [rows, last].map(|rows| Block::new(self, cx.isa, rows, by_query, cx.src.len()));
+        let [whole, rest] = blocks;
+        let blocks = [whole?, rest?];
         let most = |f: fn(&Block) -> usize| blocks.iter().map(f).max().unwrap_or(0);
         let bias_len = most(|b| b.scores.bias_len().max(b.values.bias_len()));
         let zeros = Arc::new(AlignedBytes::zeroed(bias_len * size_of::<f32>())?);
-        let aligned = |len: usize| len.next_multiple_of(16);
-        let scratch = most(|b| b.scores.plain_scratch_len().max(b.values.plain_scratch_len()));
-        let lens =
-            [aligned(rows * self.size), aligned(bias_len), aligned(rows * self.keys), scratch];
-        Ok(Some(Box::new(Run { op: *self, mask, more, parts, blocks, zeros, lens })))
+        let lens = [
+            if self.folds(cx.src.len()) { 0 } else { rows * self.size },
+            bias_len,
+            rows * self.keys,
+            rows,
+            most(|b| b.scores.weights_len()),
+            most(|b| b.values.weights_len()),
+            most(|b| b.scores.scratch_len().max(b.values.scratch_len())),
+        ]
+        .map(|len| len.next_multiple_of(16));
+        let weights = RowWeights::new(cx.isa)?;
+        Ok(Some(Box::new(Run { op: *self, mask, more, parts, blocks, weights, zeros, lens })))
     }
 
     fn macs(&self, _src: &[Info], _dst: &Info) -> u64 {
@@ -233,15 +245,20 @@ struct Mask {
 struct Block {
     rows: usize,
     scores: MatmulPlan,
-    softmax: SoftmaxPlan,
     values: MatmulPlan,
 }
 
 impl Block {
-    fn new(op: &Attention, isa: Isa, rows: usize, residual: bool) -> Result<Self, GraphError> {
+    fn new(
+        op: &Attention,
+        isa: Isa,
+        rows: usize,
+        residual: bool,
+        operands: usize,
+    ) -> Result<Self, GraphError> {
         let [q, k, v] = op.rows;
         let scores = MatmulParams {
-            a_row: if op.scale == 1.0 { q.row } else { op.size },
+            a_row: if op.folds(operands) { q.row } else { op.size },
             b_row: k.row,
             b_transposed: true,
             epilogue: Epilogue { residual, ..Epilogue::default() },
@@ -252,19 +269,16 @@ impl Block {
             c_row: op.result_steps()[2],
             ..MatmulParams::new(rows, op.keys, op.values)
         };
-        let softmax =
-            SoftmaxParams { outer: rows, axis: op.keys, inner: 1, log: false, guarded: op.guarded };
         Ok(Self {
             rows,
             scores: MatmulPlan::new(isa, &scores)?,
-            softmax: SoftmaxPlan::new(isa, &softmax)?,
             values: MatmulPlan::new(isa, &values)?,
         })
     }
 }
 
 /// Units are blocks of the queries of a head. A thread's scratch memory holds the scaled queries, a
-/// row of the mask, the scores, and what the products need.
+/// row of the mask, the scores, the shares of weights of each row, packed keys and values, and what the products need.
 struct Run {
     op: Attention,
     mask: Option<Mask>,
@@ -274,9 +288,10 @@ struct Run {
     parts: usize,
     /// Those for all blocks but the last, and the last.
     blocks: [Block; 2],
+    weights: RowWeights,
     zeros: Arc<AlignedBytes>,
     /// Elements of the parts of the scratch memory.
-    lens: [usize; 4],
+    lens: [usize; 7],
 }
 
 impl Step for Run {
@@ -300,34 +315,46 @@ impl Step for Run {
         scratch: *mut u8,
         units: Range<usize>,
     ) -> Result<(), GraphError> {
-        let (op, scratch) = (&self.op, scratch.cast::<f32>());
-        let [scaled, bias, scores] = [0, 1, 2].map(|i| self.lens[..i].iter().sum::<usize>());
-        let products = scores + self.lens[2];
+        let op = &self.op;
+        let mut at = scratch.cast::<f32>();
+        let [scaled, bias, scores, shares, keys, values, products] = self.lens.map(|len| {
+            let here = at;
+            at = at.wrapping_add(len);
+            here
+        });
         let zeros: *const f32 = self.zeros.as_ptr().cast();
         let steps = op.result_steps();
+        // The blocks of a head that are alike share packed keys and values.
+        let mut packed = None;
         for unit in units {
-            let (head, part) = (unit / self.parts, unit % self.parts);
-            let (batch, head) = (head / op.heads, head % op.heads);
-            let block = &self.blocks[usize::from(part + 1 == self.parts)];
+            let (of_head, part) = (unit / self.parts, unit % self.parts);
+            let (batch, head) = (of_head / op.heads, of_head % op.heads);
+            let is_last = part + 1 == self.parts && self.blocks[0].rows != self.blocks[1].rows;
+            let block = &self.blocks[usize::from(is_last)];
             let first = part * self.blocks[0].rows;
             let at = |i: usize, row: usize| op.rows[i].at(batch, head, row);
             let place = ((batch * op.heads + head) * op.queries + first) * op.keys;
             let out = batch * steps[0] + head * steps[1] + first * steps[2];
             // SAFETY: `infer` checked that all rows of q, k and v lie in their operands and that
             // masks broadcast to the scores and have all keys; a unit writes the rows of one block and head, which no
-            // other does. The parts of the scratch memory follow each other as `lower` measured
-            // them, and the plans were made for these strides.
+            // other does. The parts of the scratch memory are as `lower` measured them, and the plans were made for
+            // these strides.
             unsafe {
-                let [scaled, bias, scores, products] =
-                    [scaled, bias, scores, products].map(|i| scratch.add(i));
+                if packed.replace((of_head, is_last)) != Some((of_head, is_last)) {
+                    let (k, v) = (src[1].cast::<f32>(), src[2].cast::<f32>());
+                    let (of_keys, of_values) = (&block.scores, &block.values);
+                    of_keys.run_pack(k.add(at(1, 0)), keys, 0..of_keys.pack_units());
+                    of_values.run_pack(v.add(at(2, 0)), values, 0..of_values.pack_units());
+                }
                 let mut q = src[0].cast::<f32>().add(at(0, first));
-                if op.scale != 1.0 {
+                let mut factor = op.scale;
+                if !op.folds(src.len()) {
                     for row in 0..block.rows {
                         let from = slice::from_raw_parts(q.add(row * op.rows[0].row), op.size);
                         let to = slice::from_raw_parts_mut(scaled.add(row * op.size), op.size);
                         to.iter_mut().zip(from).for_each(|(to, from)| *to = from * op.scale);
                     }
-                    q = scaled;
+                    (q, factor) = (scaled, 1.0);
                 }
                 let (mut added, mut residual) = (zeros, ptr::null());
                 if let Some(mask) = &self.mask {
@@ -340,9 +367,8 @@ impl Step for Run {
                         added = bias;
                     }
                 }
-                let k = src[1].cast::<f32>().add(at(1, 0));
                 let plan = &block.scores;
-                plan.run_plain(q, k, added, residual, scores, products, 0..plan.units());
+                plan.run(q, keys, added, residual, scores, products, 0..plan.units());
                 if let Some(more) = &self.more {
                     let rows = slice::from_raw_parts_mut(scores, block.rows * op.keys);
                     for (i, row) in rows.chunks_exact_mut(op.keys).enumerate() {
@@ -351,10 +377,20 @@ impl Step for Run {
                         row.iter_mut().zip(from).for_each(|(to, from)| *to += from);
                     }
                 }
-                block.softmax.run(scores, scores, 0..block.softmax.units());
-                let v = src[2].cast::<f32>().add(at(2, 0));
+                self.weights.run(scores, [block.rows, op.keys], factor, shares);
+                let shares = slice::from_raw_parts_mut(shares, block.rows);
+                if op.guarded {
+                    for (row, share) in shares.iter_mut().enumerate().filter(|(_, s)| s.is_nan()) {
+                        scores.add(row * op.keys).write_bytes(0, op.keys);
+                        *share = 0.0;
+                    }
+                }
                 let (plan, c) = (&block.values, dst.cast::<f32>().add(out));
-                plan.run_plain(scores, v, zeros, ptr::null(), c, products, 0..plan.units());
+                plan.run(scores, values, zeros, ptr::null(), c, products, 0..plan.units());
+                for (row, share) in shares.iter().enumerate() {
+                    let row = slice::from_raw_parts_mut(c.add(row * steps[2]), op.values);
+                    row.iter_mut().for_each(|y| *y *= share);
+                }
             }
         }
         Ok(())
