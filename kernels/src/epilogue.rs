@@ -39,8 +39,11 @@ pub enum Activation {
     },
     /// `x * min(max(x / 6 + 1/2, 0), 1)`.
     HardSwish,
-    /// `x * sigmoid(x)`.
-    Silu,
+    /// `x * sigmoid(alpha * x)`.
+    Silu {
+        /// Factor inside, 1 unless it is said.
+        alpha: f32,
+    },
     /// `x / 2 * (1 + erf(x / sqrt(2)))`.
     Gelu,
     /// The approximation of GELU by `tanh`.

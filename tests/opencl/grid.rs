@@ -93,7 +93,7 @@ fn functions_of_one_number() {
         Erf,
         Gelu,
         GeluTanh,
-        Silu,
+        Silu { alpha: 1.702 },
         Softplus,
         Softsign,
         Mish,

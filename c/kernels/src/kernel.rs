@@ -131,7 +131,7 @@ pub(crate) fn activation(number: i32, low: f32, high: f32) -> Result<Activation,
         3 => Activation::LeakyRelu { alpha: low },
         4 => Activation::Sigmoid,
         5 => Activation::Tanh,
-        6 => Activation::Silu,
+        6 => Activation::Silu { alpha: 1.0 },
         7 => Activation::Gelu,
         n => return Err(Fail::Number("activation", n)),
     })

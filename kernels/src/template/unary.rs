@@ -74,8 +74,12 @@ pub enum UnaryOp {
     Gelu,
     /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`. 0.5 ulp and `3e-7 * max(1, |x|)`.
     GeluTanh,
-    /// `x * sigmoid(x)`. 5 ulp, and `2^-149 * |x|` where the sigmoid is denormal.
-    Silu,
+    /// `x * sigmoid(alpha * x)`. 5 ulp, and `2^-149 * |x|` where the sigmoid is denormal, for an `alpha` that is a
+    /// power of two; for others a relative `2^-24 * |alpha * x|` more.
+    Silu {
+        /// Factor inside.
+        alpha: f32,
+    },
     /// `ln(1 + e^x)`. 4 ulp.
     Softplus,
     /// `x / (1 + |x|)`. 1.5 ulp.
@@ -140,7 +144,7 @@ macro_rules! each_activation {
 macro_rules! activations {
     ($then:ident $($args:tt)*) => { $then! { $($args)*;
         Relu, Clip { min, max }, LeakyRelu { alpha }, Sigmoid, Tanh, HardSigmoid { alpha, beta },
-        HardSwish, Silu, Gelu, GeluTanh, Elu { alpha } } };
+        HardSwish, Silu { alpha }, Gelu, GeluTanh, Elu { alpha } } };
 }
 
 /// The activation that a function is, if it is one.
@@ -154,6 +158,9 @@ macro_rules! activation_of {
 }
 
 impl UnaryOp {
+    /// `x * sigmoid(x)`.
+    pub const SILU: Self = Self::Silu { alpha: 1.0 };
+
     /// The function of an activation; `None` for [`Activation::None`].
     pub fn from_activation(activation: Activation) -> Option<Self> {
         each_activation!(activation, op => op)
@@ -181,9 +188,10 @@ impl UnaryOp {
     /// The two parameters of the kernel.
     fn params(self) -> [f32; 2] {
         match self {
-            Self::LeakyRelu { alpha } | Self::Elu { alpha } | Self::ThresholdedRelu { alpha } => {
-                [alpha, 0.0]
-            }
+            Self::LeakyRelu { alpha }
+            | Self::Silu { alpha }
+            | Self::Elu { alpha }
+            | Self::ThresholdedRelu { alpha } => [alpha, 0.0],
             Self::Celu { alpha } => [alpha, 1.0 / alpha],
             Self::Clip { min, max } => [min, max],
             Self::HardSigmoid { alpha, beta } => [alpha, beta],

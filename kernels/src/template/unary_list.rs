@@ -28,7 +28,7 @@ macro_rules! unary_list {
         erf Erf x 2 |x, a, b| tile!(MATH ERF x);
         gelu Gelu x 2 |x, a, b| tile!(MATH GELU x);
         gelu_tanh GeluTanh x 2 |x, a, b| tile!(MATH GELU_TANH x);
-        silu Silu x 2 |x, a, b| tile!(MATH SILU x);
+        silu Silu x 2 |x, a, b| tile!(VMUL x, tile!(MATH SIGMOID tile!(VMUL a, x)));
         softplus Softplus x 2 |x, a, b| {
             let e = tile!(MATH EXP_NEG_ABS x);
             tile!(VADD tile!(VMAX tile!(VZERO), x), tile!(MATH LOG1P01 e))

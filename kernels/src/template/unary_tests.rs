@@ -59,7 +59,7 @@ fn reference(op: UnaryOp, x: f64) -> f64 {
             let u = (2.0 / core::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
             0.5 * x * (1.0 + u.tanh())
         }
-        UnaryOp::Silu => x * sigmoid(x),
+        UnaryOp::Silu { alpha } => x * sigmoid(f64::from(alpha) * x),
         UnaryOp::Softplus => softplus(x),
         UnaryOp::Softsign => x / (1.0 + x.abs()),
         UnaryOp::Mish => x * softplus(x).tanh(),
@@ -104,7 +104,9 @@ fn cases() -> Vec<(UnaryOp, f64, f64)> {
         (UnaryOp::Erf, 4.0, 0.0),
         (UnaryOp::Gelu, 0.5, 3e-7),
         (UnaryOp::GeluTanh, 0.5, 3e-7),
-        (UnaryOp::Silu, 5.0, 1.5e-45),
+        (UnaryOp::SILU, 5.0, 1.5e-45),
+        // A power of two: no other rounding.
+        (UnaryOp::Silu { alpha: 2.0 }, 5.0, 1.5e-45),
         (UnaryOp::Softplus, 4.0, 0.0),
         (UnaryOp::Softsign, 1.5, 0.0),
         (UnaryOp::Mish, 8.0, 1.5e-45),
@@ -250,7 +252,8 @@ fn reference_agrees_with_known_values() {
         (UnaryOp::Mish, 1.0, 0.865_098_388_267_310_3),
         (UnaryOp::HardSwish, 1.0, 2.0 / 3.0),
         (UnaryOp::Selu { alpha: 2.0, gamma: 3.0 }, -1.0, 6.0 * ((-1.0f64).exp() - 1.0)),
-        (UnaryOp::Silu, 1.0, 0.731_058_578_630_004_9),
+        (UnaryOp::SILU, 1.0, 0.731_058_578_630_004_9),
+        (UnaryOp::Silu { alpha: 0.5 }, 2.0, 2.0 * 0.731_058_578_630_004_9),
     ] {
         let found = reference(op, x);
         assert!((found - y).abs() < 1e-12, "{op:?}({x}) = {found}, not {y}");

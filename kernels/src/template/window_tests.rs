@@ -322,7 +322,7 @@ fn activate(activation: Activation, x: f64) -> f64 {
                 x * f64::from(alpha)
             }
         }
-        Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::Silu { alpha } => x / (1.0 + (-f64::from(alpha) * x).exp()),
         _ => panic!("no reference"),
     }
 }
@@ -414,7 +414,7 @@ const EPILOGUES: [Epilogue; 6] = [
     Epilogue { activation: Activation::Relu, residual: false },
     Epilogue { activation: Activation::Clip { min: 0.0, max: 6.0 }, residual: true },
     Epilogue { activation: Activation::LeakyRelu { alpha: 0.5 }, residual: true },
-    Epilogue { activation: Activation::Silu, residual: false },
+    Epilogue { activation: Activation::Silu { alpha: 1.702 }, residual: false },
     Epilogue { activation: Activation::None, residual: true },
 ];
 

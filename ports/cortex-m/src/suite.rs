@@ -352,7 +352,7 @@ fn unaries(isa: Isa) {
         (UnaryOp::Exp, &libm::exp),
         (UnaryOp::Tanh, &libm::tanh),
         (UnaryOp::Sigmoid, &sigmoid),
-        (UnaryOp::Silu, &|x| x * sigmoid(x)),
+        (UnaryOp::SILU, &|x| x * sigmoid(x)),
         (UnaryOp::Erf, &libm::erf),
         (UnaryOp::Round, &libm::rint),
     ];

@@ -43,7 +43,7 @@ impl Operator for Glu {
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
         let (gate, up) = (src[0].slice::<f32>(OP)?, src[1].slice::<f32>(OP)?);
         let function = match self.op {
-            GluOp::Silu => UnaryOp::Silu,
+            GluOp::Silu => UnaryOp::SILU,
             GluOp::GeluTanh => UnaryOp::GeluTanh,
             GluOp::Gelu => UnaryOp::Gelu,
         };

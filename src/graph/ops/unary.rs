@@ -81,7 +81,7 @@ pub(crate) fn apply(op: UnaryOp, x: f64) -> f64 {
             let inner = (2.0 / core::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
             x / 2.0 * (1.0 + inner.tanh())
         }
-        UnaryOp::Silu => x * sigmoid(x),
+        UnaryOp::Silu { alpha } => x * sigmoid(f64::from(alpha) * x),
         UnaryOp::Softplus => softplus(x),
         UnaryOp::Softsign => x / (1.0 + x.abs()),
         UnaryOp::Mish => x * softplus(x).tanh(),
@@ -129,7 +129,7 @@ fn name(op: UnaryOp) -> &'static str {
         UnaryOp::Erf => "erf",
         UnaryOp::Gelu => "gelu",
         UnaryOp::GeluTanh => "gelu_tanh",
-        UnaryOp::Silu => "silu",
+        UnaryOp::Silu { .. } => "silu",
         UnaryOp::Softplus => "softplus",
         UnaryOp::Softsign => "softsign",
         UnaryOp::Mish => "mish",

@@ -12,7 +12,7 @@ const FACTORS: usize = 5;
 
 /// Makes one operator of each of these, whatever the order of the factors:
 ///
-/// - SiLU: `x * sigmoid(x)`;
+/// - SiLU: `x * sigmoid(x)`, and with a factor inside (1.702: QuickGELU);
 /// - hard swish: `x * hard_sigmoid(x)` with 1/6 and 1/2, `x * clip(x + 3, 0, 6) / 6`;
 /// - Mish: `x * tanh(softplus(x))`;
 /// - GELU: `x * 0.5 * (1 + erf(x / sqrt(2)))`, `x * 0.5 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))`.
@@ -63,7 +63,9 @@ fn gated_by(cx: &Context, x: TensorId, gate: TensorId, factor: f32) -> Option<Un
     if close(factor, 1.0) {
         let Op::Unary(function) = cx.record(gate).op() else { return None };
         let (of, activation) = match function.op {
-            UnaryOp::Sigmoid => (unary(cx, gate, function.op)?, UnaryOp::Silu),
+            UnaryOp::Sigmoid => {
+                return swish(cx, x, unary(cx, gate, function.op)?);
+            }
             UnaryOp::HardSigmoid { alpha, beta } if close(alpha, 1.0 / 6.0) && beta == 0.5 => {
                 (unary(cx, gate, function.op)?, UnaryOp::HardSwish)
             }
@@ -89,6 +91,16 @@ fn gated_by(cx: &Context, x: TensorId, gate: TensorId, factor: f32) -> Option<Un
     }
     let cubic = unary(cx, inner, UnaryOp::Tanh)?;
     is_cubic(cx, cubic, x).then_some(UnaryOp::GeluTanh)
+}
+
+/// `x` times the sigmoid of `inner`, if that is `x` or a multiple of it.
+fn swish(cx: &Context, x: TensorId, inner: TensorId) -> Option<UnaryOp> {
+    if inner == x {
+        return Some(UnaryOp::SILU);
+    }
+    let [a, b] = binary(cx, inner, BinaryOp::Mul)?;
+    let alpha = if a == x { scalar(cx, b)? } else { scalar(cx, a).filter(|_| b == x)? };
+    (cx.dims(inner) == cx.dims(x)).then_some(UnaryOp::Silu { alpha })
 }
 
 /// Whether `id` is `sqrt(2 / pi) * (x + 0.044715 * x^3)`, or with x before the parenthesis.
@@ -233,6 +245,20 @@ mod tests {
         assert_eq!(with_erf(0, 1.5), None);
     }
 
+    /// QuickGELU, the factor on either side.
+    #[test]
+    fn factor_inside() {
+        for first in [false, true] {
+            let (mut n, x) = net();
+            let factor = n.number(1.702);
+            let inner = if first { [factor, x] } else { [x, factor] };
+            let inner = n.pair(BinaryOp::Mul, inner[0], inner[1]);
+            let gate = n.unary(UnaryOp::Sigmoid, inner);
+            let y = n.pair(BinaryOp::Mul, x, gate);
+            assert_eq!(n.found(y, x), Some(UnaryOp::Silu { alpha: 1.702 }));
+        }
+    }
+
     #[test]
     fn tanh_form() {
         for (factor, wanted) in [(0.044_715, Some(UnaryOp::GeluTanh)), (0.05, None)] {
@@ -254,7 +280,7 @@ mod tests {
     fn gates_of_the_same_tensor() {
         let sixth = |beta| UnaryOp::HardSigmoid { alpha: 1.0 / 6.0, beta };
         for (gates, wanted) in [
-            (&[UnaryOp::Sigmoid][..], Some(UnaryOp::Silu)),
+            (&[UnaryOp::Sigmoid][..], Some(UnaryOp::SILU)),
             (&[sixth(0.5)], Some(UnaryOp::HardSwish)),
             (&[sixth(0.4)], None),
             (&[UnaryOp::Softplus, UnaryOp::Tanh], Some(UnaryOp::Mish)),

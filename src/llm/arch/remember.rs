@@ -107,7 +107,7 @@ impl Builder<'_> {
     /// The convolution of a layer that remembers, activated.
     fn activated_taps(&mut self, x: TensorId, layer: usize) -> Result<TensorId, Error> {
         let x = self.taps(x, layer, "ssm_conv1d")?;
-        self.unary("silu", UnaryOp::Silu, x)
+        self.unary("silu", UnaryOp::SILU, x)
     }
 
     /// What the matrices of a layer give: of queries, keys, values, decay and share.

@@ -65,7 +65,7 @@ typedef JOIN(float, VEC) floatv;
         case 5: return tanh(x); \
         case 6: return clamp(va * x + vb, zero, one); \
         case 7: return x * clamp(x / 6.0f + 0.5f, zero, one); \
-        case 8: return x * NAME##_sigmoid(x); \
+        case 8: return x * NAME##_sigmoid(va * x); \
         case 9: return x * 0.5f * (1.0f + erf(x * 0.70710678118654752f)); \
         case 10: return x * 0.5f * (1.0f + tanh(0.79788456080286536f * (x + 0.044715f * x * x * x))); \
         case 11: return (x > zero) ? x : va * expm1(x); \

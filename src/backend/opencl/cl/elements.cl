@@ -71,11 +71,11 @@ __kernel void gated(IN(float, gate), IN(float, up), OUT(float, y), int n)
     OPEN_OUT(float, y);
     int i = get_global_id(0) * VEC;
     if (i + VEC <= n) {
-        VSTORE(function_v(VLOAD(gate + i), KIND, 0.0f, 0.0f) * VLOAD(up + i), y + i);
+        VSTORE(function_v(VLOAD(gate + i), KIND, 1.0f, 0.0f) * VLOAD(up + i), y + i);
         return;
     }
     for (; i < n; i++)
-        y[i] = function1(gate[i], KIND, 0.0f, 0.0f) * up[i];
+        y[i] = function1(gate[i], KIND, 1.0f, 0.0f) * up[i];
 }
 
 // A work-item turns one pair of one head, or moves one element behind those that turn.

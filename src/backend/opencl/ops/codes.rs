@@ -45,7 +45,7 @@ pub(super) fn unary(op: UnaryOp) -> Option<Function> {
         UnaryOp::Tanh => plain(5),
         UnaryOp::HardSigmoid { alpha, beta } => with(6, alpha, beta),
         UnaryOp::HardSwish => plain(7),
-        UnaryOp::Silu => plain(8),
+        UnaryOp::Silu { alpha } => with(8, alpha, 0.0),
         UnaryOp::Gelu => plain(9),
         UnaryOp::GeluTanh => plain(10),
         UnaryOp::Elu { alpha } => with(11, alpha, 0.0),

@@ -89,13 +89,7 @@ fn thresholded_relu(cx: &mut NodeCx<'_>) -> Outputs {
 /// `x * sigmoid(alpha * x)`.
 fn swish(cx: &mut NodeCx<'_>) -> Outputs {
     let alpha = cx.float("alpha", 1.0);
-    if alpha.to_bits() == 1.0f32.to_bits() {
-        return plain(cx, UnaryOp::Silu);
-    }
-    let x = cx.input(0)?;
-    let scaled = cx.unary(UnaryOp::Affine { scale: alpha, shift: 0.0 }, x)?;
-    let gate = cx.unary(UnaryOp::Sigmoid, scaled)?;
-    Ok(vec![cx.binary(BinaryOp::Mul, x, gate)?])
+    plain(cx, UnaryOp::Silu { alpha })
 }
 
 fn prelu(cx: &mut NodeCx<'_>) -> Outputs {

@@ -84,15 +84,17 @@ fn mean(cx: &mut NodeCx<'_>) -> Outputs {
 fn pow(cx: &mut NodeCx<'_>) -> Outputs {
     let (x, exponent) = operands(cx)?;
     let dtype = cx.dtype(x);
-    // Squares are what the operator is mostly used for.
+    // Squares and cubes are what the operator is mostly used for.
     if dtype == DType::F32
         && let Some(value) = cx.value(exponent)
         && value.shape().elements() == 1
         && cx.rank(exponent) <= cx.rank(x)
-        && crate::import::onnx::data::to_f32s(value).is_some_and(|v| v.first() == Some(&2.0))
+        && let Some(&[power @ (2.0 | 3.0)]) = crate::import::onnx::data::to_f32s(value).as_deref()
     {
         use tilewright_kernels::template::unary::UnaryOp;
-        return Ok(vec![cx.unary(UnaryOp::Square, x)?]);
+        let square = cx.unary(UnaryOp::Square, x)?;
+        let y = if power == 2.0 { square } else { cx.binary(BinaryOp::Mul, square, x)? };
+        return Ok(vec![y]);
     }
     if !dtype.is_float() && cx.dtype(exponent).is_float() {
         // Powers of integers that are none are cut off.

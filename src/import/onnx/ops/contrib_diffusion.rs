@@ -82,7 +82,7 @@ fn group_norm(cx: &mut NodeCx<'_>, x: TensorId) -> Result<TensorId, NodeError> {
         let channels = cx.dims(x).get(1).copied().unwrap_or(0);
         let groups = norms::groups(cx, "groups", channels)?;
         let y = norms::by_groups(cx, x, affine, groups, channels / groups)?;
-        if cx.flag("activation", false) { cx.unary(UnaryOp::Silu, y) } else { Ok(y) }
+        if cx.flag("activation", false) { cx.unary(UnaryOp::SILU, y) } else { Ok(y) }
     })
 }
 

@@ -136,7 +136,7 @@ fn activated(
     let y = match kind.as_str() {
         "relu" => cx.unary(UnaryOp::Relu, y)?,
         "gelu" => cx.unary(UnaryOp::GeluTanh, y)?,
-        "silu" => cx.unary(UnaryOp::Silu, y)?,
+        "silu" => cx.unary(UnaryOp::SILU, y)?,
         _ => y,
     };
     match more {

@@ -239,8 +239,15 @@ fn local_response(cx: &mut NodeCx<'_>) -> Outputs {
     let padded = cx.op(Pad { before: pads(before), after: pads(after) }, &[square, zero])?;
     let sum = window_sums(cx, padded, channels, before + after + 1)?;
     let base = cx.unary(UnaryOp::Affine { scale: alpha, shift: bias }, sum)?;
-    let beta = cx.scalar(dtype, f64::from(beta))?;
-    let divisor = cx.binary(BinaryOp::Pow, base, beta)?;
+    // AlexNet's: the product of its root and the root of that.
+    let divisor = if beta.to_bits() == 0.75f32.to_bits() {
+        let root = cx.unary(UnaryOp::Sqrt, base)?;
+        let fourth = cx.unary(UnaryOp::Sqrt, root)?;
+        cx.binary(BinaryOp::Mul, root, fourth)?
+    } else {
+        let beta = cx.scalar(dtype, f64::from(beta))?;
+        cx.binary(BinaryOp::Pow, base, beta)?
+    };
     Ok(vec![cx.binary(BinaryOp::Div, x, divisor)?])
 }
 

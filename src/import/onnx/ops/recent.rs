@@ -92,7 +92,7 @@ pub(super) fn causal_conv(cx: &mut NodeCx<'_>) -> Outputs {
     };
     let mut y = cx.op(op, &src)?;
     if cx.string("activation", "none") != "none" {
-        y = cx.unary(UnaryOp::Silu, y)?;
+        y = cx.unary(UnaryOp::SILU, y)?;
     }
     let state = cx.slice(all, 2, length, kept, 1)?;
     Ok(vec![y, state])
