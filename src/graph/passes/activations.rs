@@ -175,7 +175,9 @@ fn product(cx: &Context, id: TensorId) -> Option<Product> {
 mod tests {
     use super::*;
     use crate::graph::ops::binary::Binary;
+    use crate::graph::ops::conv::Conv;
     use crate::tensor::Tensor;
+    use tilewright_kernels::Activation;
 
     struct Net(Context);
 
@@ -296,6 +298,21 @@ mod tests {
                 assert_eq!(n.found(y, x), wanted, "{gates:?}");
             }
         }
+    }
+
+    /// What YOLO's exporters write behind each convolution is part of it.
+    #[test]
+    fn convolutions_have_their_gate_inside() {
+        let (mut n, x) = (Net(Context::new()), [1, 2, 4, 4]);
+        let x = n.0.input("x", DType::F32, &x).unwrap();
+        let weights = Tensor::zeros(DType::F32, &[3, 2, 3, 3]).unwrap();
+        let weights = n.0.constant(weights).unwrap();
+        let y = n.0.op(Conv::default(), &[x, weights]).unwrap();
+        let gate = n.unary(UnaryOp::Sigmoid, y);
+        let y = n.pair(BinaryOp::Mul, y, gate);
+        crate::graph::passes::optimize(&mut n.0, &[y], 1).unwrap();
+        let Op::Conv(conv) = n.0.record(y).op() else { panic!("a convolution") };
+        assert_eq!(conv.activation, Activation::Silu { alpha: 1.0 });
     }
 
     /// Hard swish as it was written before it was an operator, the sixth at the clipped sum or behind all.

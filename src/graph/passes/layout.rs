@@ -1,6 +1,5 @@
 //! Layouts of activations, and the conversions at the borders.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::super::ops::relayout::{Relayout, has_layouts, is_word};
@@ -19,7 +18,7 @@ use tilewright_kernels::C_BLOCK;
 /// # Errors
 /// [`GraphError::Full`].
 pub fn assign_layouts(cx: &mut Context, outputs: &[TensorId]) -> Result<Vec<TensorId>, GraphError> {
-    let mut pass = Pass { converted: HashMap::new() };
+    let mut pass = Pass { converted: Vec::new() };
     let order = cx.build_forward(outputs)?;
     let readers = readers(cx, &order);
     for id in order {
@@ -112,15 +111,15 @@ const READERS: usize = 4;
 
 /// Who reads each tensor.
 struct Readers {
-    /// The records and the position among their operands.
-    of: HashMap<TensorId, Vec<(TensorId, usize)>>,
+    /// The records and the position among their operands, by the tensor.
+    of: Vec<Vec<(TensorId, usize)>>,
 }
 
 fn readers(cx: &Context, order: &[TensorId]) -> Readers {
-    let mut of: HashMap<_, Vec<_>> = HashMap::new();
+    let mut of = vec![Vec::new(); cx.len()];
     for &id in order {
         for (i, &src) in cx.record(id).src().iter().enumerate() {
-            of.entry(src).or_default().push((id, i));
+            of[src.index()].push((id, i));
         }
     }
     Readers { of }
@@ -130,7 +129,7 @@ impl Readers {
     /// Whether all that read a result would have it plain: outputs of the graph, views, operators
     /// without kernels of blocks, and what follows its operands to such.
     fn want_plain(&self, cx: &Context, id: TensorId, depth: usize) -> bool {
-        self.of.get(&id).is_none_or(|list| {
+        self.of.get(id.index()).is_none_or(|list| {
             list.iter().all(|&(reader, i)| self.wants_plain(cx, reader, i, depth))
         })
     }
@@ -139,7 +138,7 @@ impl Readers {
         let record = cx.record(id);
         let Some(operator) = record.op().operator() else {
             let readers = |id: TensorId| {
-                self.of.get(&id).into_iter().flatten().map(|&(reader, _)| reader).collect()
+                self.of.get(id.index()).into_iter().flatten().map(|&(reader, _)| reader).collect()
             };
             return !reads_behind(cx, &readers, id, record.src()[0]);
         };
@@ -163,7 +162,8 @@ impl Readers {
 }
 
 struct Pass {
-    converted: HashMap<(TensorId, Layout), TensorId>,
+    /// What there is of each tensor in other layouts.
+    converted: Vec<Vec<(Layout, TensorId)>>,
 }
 
 impl Pass {
@@ -177,7 +177,8 @@ impl Pass {
         if record.layout() == to {
             return Ok(id);
         }
-        if let Some(&found) = self.converted.get(&(id, to)) {
+        let known = self.converted.get(id.index()).and_then(|of| of.iter().find(|c| c.0 == to));
+        if let Some(&(_, found)) = known {
             return Ok(found);
         }
         let made = match same_bytes(cx, id, to) {
@@ -189,7 +190,10 @@ impl Pass {
             }
             None => cx.relayout(id, to)?,
         };
-        self.converted.insert((id, to), made);
+        if self.converted.len() <= id.index() {
+            self.converted.resize_with(cx.len(), Vec::new);
+        }
+        self.converted[id.index()].push((to, made));
         Ok(made)
     }
 }

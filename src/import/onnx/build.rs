@@ -76,6 +76,9 @@ pub(super) struct NodeCx<'a> {
     pub(super) budget: &'a mut Budget,
 }
 
+/// Scalars that are kept, at most.
+const SCALARS: usize = 256;
+
 impl NodeCx<'_> {
     /// The node's name.
     pub(super) fn name(&self) -> &str {
@@ -307,11 +310,14 @@ impl NodeCx<'_> {
     pub(super) fn scalar(&mut self, dtype: DType, value: f64) -> Result<TensorId, NodeError> {
         let key = (dtype, value.to_bits());
         let mut scalars = self.model.scalars.lock().unwrap_or_else(PoisonError::into_inner);
-        let tensor = match scalars.get(&key) {
-            Some(t) => t.clone(),
+        let tensor = match scalars.iter().find(|known| known.0 == key) {
+            Some((_, t)) => t.clone(),
             None => {
                 let t = scalar_tensor(dtype, value)?;
-                scalars.insert(key, t.clone());
+                // As few as operators ask for; a file that needs more has them made again.
+                if scalars.len() < SCALARS {
+                    scalars.push((key, t.clone()));
+                }
                 t
             }
         };

@@ -1,7 +1,7 @@
 //! What a loaded model is.
 
 use core::fmt;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use super::attr::Attrs;
@@ -153,7 +153,7 @@ pub struct OnnxModel {
     pub(super) graph: Body,
     /// Scalars that building made, by type and bits of the value, so that each instantiation uses
     /// the same storage.
-    pub(super) scalars: Mutex<HashMap<(DType, u64), Tensor>>,
+    pub(super) scalars: Mutex<Vec<((DType, u64), Tensor)>>,
 }
 
 impl OnnxModel {
