@@ -2,6 +2,7 @@
 //! softmax of rows as far as they are seen, and the sums of a few rows with a cache as it lies.
 
 use super::attention_layout::CacheType;
+use super::softmax::FAR;
 use crate::{Dtype, Isa};
 
 /// The functions of an instruction set.
@@ -184,9 +185,6 @@ pub(crate) const LEAST: f32 = f32::MIN;
 
 /// Most parts of the keys of a head.
 pub(crate) const SPLITS: usize = 16;
-
-/// Scores so far below the greatest one have no weight.
-pub(crate) const FAR: f32 = -127.0;
 
 /// Vector `i` of the 16 elements at `p`, numbers or halves.
 macro_rules! cached {

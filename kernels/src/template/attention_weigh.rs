@@ -1,7 +1,8 @@
 //! Scores of rows as weights of softmax: `f32` in place, or bf16, whose exponential need not be as exact.
 
 use super::attention_layout::GROUP;
-use super::attention_tile::{FAR, Weigh};
+use super::attention_tile::Weigh;
+use super::softmax::FAR;
 
 macro_rules! weigh_row {
     ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, f32, $feat:tt, lanes $l:tt, $($rest:tt)*) => {

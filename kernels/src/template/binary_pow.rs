@@ -84,7 +84,8 @@ fn polynomial<const N: usize>(coefficients: &[f64; N], x: f64) -> f64 {
     pairs.fold(0.0, |sum, pair| sum * square + (pair[0] * x + pair[1]))
 }
 
-/// The binary logarithm of a positive normal number, to about 2^-44 of its size: the first term left out is 0.0295^8 / 17.
+/// The binary logarithm of a positive normal number, to about 2^-44 of its size: the first term left out is
+/// 0.0295^8 / 17.
 #[inline(always)]
 fn log2(x: f64) -> f64 {
     /// The bits of sqrt(1/2).

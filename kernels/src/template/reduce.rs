@@ -171,7 +171,8 @@ macro_rules! reduce_row {
         pub(crate) mod $id {
             use super::*;
             use tilewright_intrinsics::{$tile as tile, each};
-            // start; what fills a partial vector; step; join of two partial results; end, with `m` the maximum where it is asked for and `n` the count.
+            // start; what fills a partial vector; step; join of two partial results; end, with `m` the
+            // maximum where it is asked for and `n` the count.
             reduce_kernels! { $feat $l $isa_name
                 sum Sum 0.0, 0.0, none, |t, x, m| tile!(VADD t, x), |p, q| tile!(VADD p, q), |t, n| t;
                 mean Mean 0.0, 0.0, none, |t, x, m| tile!(VADD t, x), |p, q| tile!(VADD p, q), |t, n| tile!(VDIV t, n);

@@ -180,7 +180,7 @@ pub struct RowWeights(WeightsFn);
 type WeightsFn = unsafe fn(*mut f32, [usize; 2], f32, *mut f32);
 
 /// Exponents of weights that are 0, of 2.
-const FAR: f32 = -127.0;
+pub(crate) const FAR: f32 = -127.0;
 
 impl RowWeights {
     /// The kernel of an instruction set.

@@ -100,11 +100,6 @@ impl Attention {
         }
     }
 
-    /// Whether weights are made of products that have not been scaled, for so many operands.
-    fn folds(&self, operands: usize) -> bool {
-        operands == 3 && self.scale > 0.0
-    }
-
     /// Whether a mask has a row for each query; if not, all queries share one.
     fn by_query(&self, mask: &[usize]) -> bool {
         mask.len() > 1 && mask[mask.len() - 2] == self.queries
@@ -208,15 +203,15 @@ impl Operator for Attention {
         let rows = self.queries.div_ceil(self.queries.div_ceil(rows));
         let parts = self.queries.div_ceil(rows);
         let last = self.queries - (parts - 1) * rows;
-        let blocks =
-            [rows, last].map(|rows| Block::new(self, cx.isa, rows, by_query, cx.src.len()));
-        let [whole, rest] = blocks;
-        let blocks = [whole?, rest?];
+        // Weights may be made of products that nothing has scaled, unless a mask is added to those.
+        let scaled = self.scale <= 0.0 || mask.is_some() && self.scale != 1.0;
+        let block = |rows| Block::new(self, cx.isa, rows, by_query, scaled);
+        let blocks = [block(rows)?, block(last)?];
         let most = |f: fn(&Block) -> usize| blocks.iter().map(f).max().unwrap_or(0);
         let bias_len = most(|b| b.scores.bias_len().max(b.values.bias_len()));
         let zeros = Arc::new(AlignedBytes::zeroed(bias_len * size_of::<f32>())?);
         let lens = [
-            if self.folds(cx.src.len()) { 0 } else { rows * self.size },
+            if scaled { rows * self.size } else { 0 },
             bias_len,
             rows * self.keys,
             rows,
@@ -226,7 +221,17 @@ impl Operator for Attention {
         ]
         .map(|len| len.next_multiple_of(16));
         let weights = RowWeights::new(cx.isa)?;
-        Ok(Some(Box::new(Run { op: *self, mask, more, parts, blocks, weights, zeros, lens })))
+        Ok(Some(Box::new(Run {
+            op: *self,
+            mask,
+            more,
+            parts,
+            blocks,
+            scaled,
+            weights,
+            zeros,
+            lens,
+        })))
     }
 
     fn macs(&self, _src: &[Info], _dst: &Info) -> u64 {
@@ -254,11 +259,11 @@ impl Block {
         isa: Isa,
         rows: usize,
         residual: bool,
-        operands: usize,
+        scaled: bool,
     ) -> Result<Self, GraphError> {
         let [q, k, v] = op.rows;
         let scores = MatmulParams {
-            a_row: if op.folds(operands) { q.row } else { op.size },
+            a_row: if scaled { op.size } else { q.row },
             b_row: k.row,
             b_transposed: true,
             epilogue: Epilogue { residual, ..Epilogue::default() },
@@ -288,6 +293,8 @@ struct Run {
     parts: usize,
     /// Those for all blocks but the last, and the last.
     blocks: [Block; 2],
+    /// Whether queries are copied, times the scale.
+    scaled: bool,
     weights: RowWeights,
     zeros: Arc<AlignedBytes>,
     /// Elements of the parts of the scratch memory.
@@ -317,7 +324,7 @@ impl Step for Run {
     ) -> Result<(), GraphError> {
         let op = &self.op;
         let mut at = scratch.cast::<f32>();
-        let [scaled, bias, scores, shares, keys, values, products] = self.lens.map(|len| {
+        let [queries, bias, scores, shares, keys, values, products] = self.lens.map(|len| {
             let here = at;
             at = at.wrapping_add(len);
             here
@@ -348,13 +355,13 @@ impl Step for Run {
                 }
                 let mut q = src[0].cast::<f32>().add(at(0, first));
                 let mut factor = op.scale;
-                if !op.folds(src.len()) {
+                if self.scaled {
                     for row in 0..block.rows {
                         let from = slice::from_raw_parts(q.add(row * op.rows[0].row), op.size);
-                        let to = slice::from_raw_parts_mut(scaled.add(row * op.size), op.size);
+                        let to = slice::from_raw_parts_mut(queries.add(row * op.size), op.size);
                         to.iter_mut().zip(from).for_each(|(to, from)| *to = from * op.scale);
                     }
-                    (q, factor) = (scaled, 1.0);
+                    (q, factor) = (queries, 1.0);
                 }
                 let (mut added, mut residual) = (zeros, ptr::null());
                 if let Some(mask) = &self.mask {
