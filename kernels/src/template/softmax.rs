@@ -297,6 +297,7 @@ macro_rules! softmax_row {
                 }
             }
 
+            #[allow(clippy::approx_constant, reason = "a coefficient of a polynomial is near ln 2")]
             $(#[target_feature(enable = $f)])*
             pub(super) unsafe fn weights(x: *mut f32, [len, axis]: [usize; 2], factor: f32, shares: *mut f32) {
                 let (factor, far) = (tile!(VSET factor), tile!(VSET FAR));
