@@ -24,14 +24,16 @@ class Graph:
 
     def __init__(self, name, shape):
         self.name, self.shape = name, {"x": tuple(shape)}
-        self.nodes, self.constants, self.macs = [], [], 0
+        self.nodes, self.constants, self.macs, self.opset = [], [], 0, 13
         self.random = np.random.default_rng(zlib.crc32(name.encode()))
 
-    def constant(self, values):
+    def constant(self, values, dtype=np.float32):
         name = f"c{len(self.constants)}"
-        values = np.asarray(values, np.float32)
-        self.constants.append(numpy_helper.from_array(values, name))
+        self.constants.append(numpy_helper.from_array(np.asarray(values, dtype), name))
         return name
+
+    def integers(self, values):
+        return self.constant(values, np.int64)
 
     def weights(self, shape, fan_in):
         values = self.random.standard_normal(shape) * (2.0 / fan_in) ** 0.5
@@ -121,7 +123,7 @@ class Graph:
             self.nodes, self.name, [value("x", TensorProto.FLOAT, self.shape["x"])],
             [value("y", TensorProto.FLOAT, self.shape[y])], self.constants)
         domains = sorted({"", *(node.domain for node in self.nodes)})
-        opsets = [helper.make_opsetid(domain, 1 if domain else 13) for domain in domains]
+        opsets = [helper.make_opsetid(domain, 1 if domain else self.opset) for domain in domains]
         model = helper.make_model(graph, opset_imports=opsets)
         model.ir_version = 8
         checker.check_model(model)
@@ -368,9 +370,11 @@ def quantized(row):
 
 
 def build(what, folder, only=""):
-    """Writes the files of `what` ("layers", "nets", "tiny", "bits" or "int8") whose names contain `only`."""
+    """Writes the files of `what` ("layers", "operators", "nets", "tiny", "bits" or "int8") whose names contain
+    `only`."""
+    from operators import operators
     os.makedirs(folder, exist_ok=True)
-    pairs = {"layers": layers, "tiny": tiny, "bits": bits}.get(what, nets)()
+    pairs = {"layers": layers, "operators": operators, "tiny": tiny, "bits": bits}.get(what, nets)()
     rows = [graph.save(folder, y) for graph, y in pairs if only in graph.name]
     if what == "int8":
         rows = [quantized(row) for row in rows]

@@ -4,6 +4,7 @@
 Examples:
   versus.py --what layers --threads 1 --out results
   versus.py --what layers --only conv3x3 --rounds 5
+  versus.py --what operators --peers onnxruntime openvino --rounds 2
   versus.py --what nets --threads 1 2
   versus.py --what int8 --peers onnxruntime openvino
   versus.py --what bits --threads 1 2
@@ -395,7 +396,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--what", default="layers",
-                        choices=["layers", "nets", "tiny", "int8", "bits", "load", "gemm",
+                        choices=["layers", "operators", "nets", "tiny", "int8", "bits", "load", "gemm",
                                  "gemm-int8", "gemm-bf16"])
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--only", default="", help="names that contain this")
