@@ -22,6 +22,15 @@ pub struct Glu {
 
 const OP: &str = "glu";
 
+/// The function of the gate.
+pub(crate) fn function(op: GluOp) -> UnaryOp {
+    match op {
+        GluOp::Silu => UnaryOp::SILU,
+        GluOp::GeluTanh => UnaryOp::GeluTanh,
+        GluOp::Gelu => UnaryOp::Gelu,
+    }
+}
+
 impl Operator for Glu {
     fn name(&self) -> &'static str {
         OP
@@ -42,11 +51,7 @@ impl Operator for Glu {
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
         let (gate, up) = (src[0].slice::<f32>(OP)?, src[1].slice::<f32>(OP)?);
-        let function = match self.op {
-            GluOp::Silu => UnaryOp::SILU,
-            GluOp::GeluTanh => UnaryOp::GeluTanh,
-            GluOp::Gelu => UnaryOp::Gelu,
-        };
+        let function = function(self.op);
         for ((y, &gate), &up) in dst.slice::<f32>(OP)?.iter_mut().zip(gate).zip(up) {
             *y = (apply(function, f64::from(gate)) * f64::from(up)) as f32;
         }

@@ -4,7 +4,7 @@ use tilewright_kernels::Activation;
 use tilewright_kernels::template::binary::BinaryOp;
 
 use super::Arg;
-use crate::graph::ops::glu::GluOp;
+use crate::graph::ops::glu::{self, GluOp};
 use crate::graph::ops::unary::UnaryOp;
 
 /// A function with its two numbers.
@@ -24,12 +24,7 @@ impl Function {
 
     /// That of a gated unit.
     pub(super) fn gate(op: GluOp) -> Self {
-        let code = match op {
-            GluOp::Silu => 8,
-            GluOp::Gelu => 9,
-            GluOp::GeluTanh => 10,
-        };
-        Self(code, [0.0; 2])
+        unary(glu::function(op)).expect("devices have the functions of gates")
     }
 }
 
