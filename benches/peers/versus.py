@@ -91,11 +91,15 @@ def feed_of(path):
 
 
 def off(output, reference, tolerance):
-    """Whether an output is another than the reference."""
-    output = output.reshape(-1)
+    """Whether an output is another than the reference, or NaN elsewhere."""
+    output, reference = output.reshape(-1), reference.reshape(-1)
     if output.size != reference.size:
         return True
-    error = np.abs(output - reference.reshape(-1)).max() / (np.abs(reference).max() + 1e-12)
+    defined = ~np.isnan(reference)
+    if (np.isnan(output) == defined).any():
+        return True
+    output, reference = output[defined], reference[defined]
+    error = np.abs(output - reference).max(initial=0) / (np.abs(reference).max(initial=0) + 1e-12)
     return not error <= tolerance
 
 
