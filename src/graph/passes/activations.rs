@@ -62,19 +62,15 @@ fn gated(
 fn gated_by(cx: &Context, x: TensorId, gate: TensorId, factor: f32) -> Option<UnaryOp> {
     if close(factor, 1.0) {
         let Op::Unary(function) = cx.record(gate).op() else { return None };
-        let (of, activation) = match function.op {
-            UnaryOp::Sigmoid => {
-                return swish(cx, x, unary(cx, gate, function.op)?);
-            }
+        let of = unary(cx, gate, function.op)?;
+        return match function.op {
+            UnaryOp::Sigmoid => swish(cx, x, of),
             UnaryOp::HardSigmoid { alpha, beta } if close(alpha, 1.0 / 6.0) && beta == 0.5 => {
-                (unary(cx, gate, function.op)?, UnaryOp::HardSwish)
+                (of == x).then_some(UnaryOp::HardSwish)
             }
-            UnaryOp::Tanh => {
-                (unary(cx, unary(cx, gate, function.op)?, UnaryOp::Softplus)?, UnaryOp::Mish)
-            }
-            _ => return None,
+            UnaryOp::Tanh => (unary(cx, of, UnaryOp::Softplus)? == x).then_some(UnaryOp::Mish),
+            _ => None,
         };
-        return (of == x).then_some(activation);
     }
     if close(factor, 1.0 / 6.0) {
         let clipped = unary(cx, gate, UnaryOp::Clip { min: 0.0, max: 6.0 })?;
