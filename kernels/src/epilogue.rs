@@ -41,7 +41,7 @@ pub enum Activation {
     HardSwish,
     /// `x * sigmoid(alpha * x)`.
     Silu {
-        /// Factor inside, 1 unless it is said.
+        /// Factor inside: 1 for SiLU itself, 1.702 for QuickGELU.
         alpha: f32,
     },
     /// `x / 2 * (1 + erf(x / sqrt(2)))`.

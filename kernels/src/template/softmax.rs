@@ -179,7 +179,7 @@ pub struct RowWeights(WeightsFn);
 /// written at the last. Neither extent is 0.
 type WeightsFn = unsafe fn(*mut f32, [usize; 2], f32, *mut f32);
 
-/// Exponents of weights that are 0, of 2.
+/// Weights are powers of 2, and 0 where the exponent is this or less.
 pub(crate) const FAR: f32 = -127.0;
 
 impl RowWeights {

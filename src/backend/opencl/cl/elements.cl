@@ -64,18 +64,18 @@ __kernel void binary(IN(float, a), IN(float, b), OUT(float, y), int d0, int d1, 
         y[i] = function1(pair1(a[i * a3], b[i * b3], PAIR_KIND), KIND, fa, fb);
 }
 
-__kernel void gated(IN(float, gate), IN(float, up), OUT(float, y), int n)
+__kernel void gated(IN(float, gate), IN(float, up), OUT(float, y), int n, float a, float b)
 {
     OPEN_IN(float, gate);
     OPEN_IN(float, up);
     OPEN_OUT(float, y);
     int i = get_global_id(0) * VEC;
     if (i + VEC <= n) {
-        VSTORE(function_v(VLOAD(gate + i), KIND, 1.0f, 0.0f) * VLOAD(up + i), y + i);
+        VSTORE(function_v(VLOAD(gate + i), KIND, a, b) * VLOAD(up + i), y + i);
         return;
     }
     for (; i < n; i++)
-        y[i] = function1(gate[i], KIND, 1.0f, 0.0f) * up[i];
+        y[i] = function1(gate[i], KIND, a, b) * up[i];
 }
 
 // A work-item turns one pair of one head, or moves one element behind those that turn.

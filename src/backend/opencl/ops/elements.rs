@@ -26,8 +26,9 @@ pub(super) fn glu(op: &Glu, cx: &Lower<'_>) -> Result {
     let vec = cx.vector_for(n);
     let Some([n_arg]) = ints([n]) else { return Ok(None) };
     let (global, local) = cx.spread([n.div_ceil(vec), 1, 1], GROUP);
-    let args = vec![Arg::Src(0), Arg::Src(1), Arg::Dst, n_arg];
-    let definitions = format!("{} {}", cx.vec(vec), codes::Function::gate(op.op).definition());
+    let function = codes::Function::gate(op.op);
+    let args = args![[Arg::Src(0), Arg::Src(1), Arg::Dst, n_arg], function.numbers()];
+    let definitions = format!("{} {}", cx.vec(vec), function.definition());
     Ok(Some(Call { family: ELEMENTS, definitions, kernel: "gated", args, global, local }.into()))
 }
 
