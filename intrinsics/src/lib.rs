@@ -54,6 +54,17 @@
 //! bits in vectors of the type for floats: they are loaded, splat and stored as such, and only
 //! `VFMA`, `VIMLA` and `VITOF` look into them.
 //!
+//! # Rows of tiles
+//!
+//! A row for `tiles` is of a machine whose registers hold matrices: up to 16 rows of 16 words of four bytes. Operands are
+//! those of words of bytes, `U8x4`, of whose row the macro takes all arms but these:
+//!
+//! | arm | effect |
+//! |---|---|
+//! | `TILES <- r, w` | shapes the registers of this thread for pieces of `r` rows and steps of `w` words |
+//! | `TILES s, v, two; a, step, segments, n, w; p` | the sums of one or, if `two`, two pieces by `v` vectors, 1 or 2, at `s[0]` and `s[1]`: of each of the segments `n` steps of `w` words, from the rows at `a[0]` and `a[1]`, `step` words apart, and the panel `p` |
+//! | `TILES_DONE` | gives the registers back |
+//!
 //! # Rows of block-quantised weights
 //!
 //! A row for `block` has all arms of the `f32` row of its instruction set, and these on lanes that hold

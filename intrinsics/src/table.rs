@@ -25,7 +25,7 @@
 /// columns), `row` those of its single rows (partial sums, vectors of columns; one for each width of
 /// `matmul`), `rest` narrower ones with as many partial sums as a wide one, for what that leaves. Of one for another type, `dot` lists the tiles of dot products (pixels or rows of A,
 /// vectors), and `word` is what 32 bits of the operands hold, a variant of `dtype::Word`; `lanes` are
-/// words. That for `block` lists the tiles of block-quantised weights (vectors of rows, columns of
+/// words. One for `tiles` is of machines whose registers hold matrices: pieces of rows by vectors of columns. That for `block` lists the tiles of block-quantised weights (vectors of rows, columns of
 /// activations): a single column, many columns of one panel and perhaps of two; first `tiles` of weights taken
 /// apart, then `direct` ones of packed bytes and nibbles, which are taken apart for many columns where
 /// there is the first tile only, then those of `floats`; and how far ahead of its use a stream of weights is prefetched for a single
@@ -169,6 +169,11 @@ macro_rules! instruction_sets {
             dot [[1 8] [1 4] [2 4] [4 4] [6 4] [1 2] [2 2] [3 2] [4 2] [6 2] [8 2] [10 2] [11 2] [12 2] [13 2]
                  [1 1] [4 1] [12 1]];
         }
+        /// AMX: products of tiles of bytes.
+        Amx = amx over Avx512Bf16, if all(feature = "amx", target_arch = "x86_64", target_os = "linux"),
+        ["avx512f" "avx512bw" "avx512vnni"] {
+            amx_tiles: tile_amx_tiles, tiles, lanes 16, word U8x4, unroll 1, dot [[16 2] [16 1]];
+        }
     } };
 }
 
@@ -221,6 +226,7 @@ macro_rules! same_type {
     (bf16 bf16 $($then:tt)*) => { $($then)* };
     (i8 i8 $($then:tt)*) => { $($then)* };
     (u8 u8 $($then:tt)*) => { $($then)* };
+    (tiles tiles $($then:tt)*) => { $($then)* };
     (block block $($then:tt)*) => { $($then)* };
     ($want:ident $have:ident $($then:tt)*) => {};
 }

@@ -129,6 +129,43 @@ mod without_std {
     }
 }
 
+/// What has no target feature yet: whether the CPU has the registers of AMX, and the system lets this process use them.
+#[cfg(all(feature = "amx", target_arch = "x86_64", target_os = "linux", not(miri)))]
+#[allow(unsafe_code)]
+fn allowed(isa: Isa) -> bool {
+    use core::arch::x86_64::{__cpuid, __cpuid_count};
+    if isa != Isa::Amx {
+        return true;
+    }
+    // Registers, and products of bytes: bits 24 and 25 of `edx`. Eight registers of 1 KiB, 16 rows of 64 bytes.
+    const BITS: u32 = 3 << 24;
+    const SIZES: [u32; 3] = [1024 << 16 | 8192, 8 << 16 | 64, 16];
+    if __cpuid(0).eax < 0x1d || __cpuid_count(7, 0).edx & BITS != BITS {
+        return false;
+    }
+    let palette = __cpuid_count(0x1d, 1);
+    if [palette.eax, palette.ebx, palette.ecx & 0xffff] != SIZES {
+        return false;
+    }
+    // Linux gives the registers to processes that ask: `arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA)`, see its
+    // Documentation/arch/x86/xstate.rst. It says no where it does not save them.
+    const ARCH_PRCTL: isize = 158;
+    let mut result = ARCH_PRCTL;
+    // SAFETY: the call takes two numbers and touches no memory; `syscall` overwrites `rcx` and `r11`.
+    unsafe {
+        core::arch::asm!(
+            "syscall", inout("rax") result, in("rdi") 0x1023, in("rsi") 18,
+            out("rcx") _, out("r11") _, options(nostack, nomem)
+        );
+    }
+    result == 0
+}
+
+#[cfg(not(all(feature = "amx", target_arch = "x86_64", target_os = "linux", not(miri))))]
+fn allowed(_isa: Isa) -> bool {
+    true
+}
+
 macro_rules! isa {
     // Whether the CPU has a target feature: asked where that is possible, else what the target
     // guarantees.
@@ -201,7 +238,7 @@ macro_rules! isa {
                 match self {
                     $(
                         #[cfg($cfg)]
-                        Self::$isa => true $(&& isa!(has $feature))*,
+                        Self::$isa => true $(&& isa!(has $feature))* && allowed(Self::$isa),
                     )*
                     #[allow(unreachable_patterns, reason = "no row is left out of this build")]
                     _ => false,

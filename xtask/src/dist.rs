@@ -14,8 +14,11 @@ const FOLDER: &str = "target/dist";
 const FOLD: &str = "-Clink-arg=-Wl,--icf=all";
 /// All that the program has but the kernels of SSE4.1: with half a megabyte of those it would have more than the 6 MiB
 /// that packages keep to.
-const FEATURES: [&str; 3] =
-    ["--no-default-features", "--features", "cli,capi,llm,opencl,rknn,avxvnni,avx512bf16,neonbf16"];
+const FEATURES: [&str; 3] = [
+    "--no-default-features",
+    "--features",
+    "cli,capi,llm,opencl,rknn,avxvnni,avx512bf16,amx,neonbf16",
+];
 /// How the program is built.
 const PROFILE: &str = "compact";
 

@@ -101,7 +101,7 @@ impl Install {
     pub(crate) fn kernels(&self, version: &str) -> Result<(), String> {
         let of_models = |f: &&str| matches!(*f, "llm" | "opencl" | "rknn") || f.starts_with("ops-");
         let isas: Vec<&str> = self.features.split(',').filter(|f| !of_models(f)).collect();
-        let isas = isas.join(",").replace("all-isas", "sse41,avxvnni,avx512bf16,neonbf16");
+        let isas = isas.join(",").replace("all-isas", "sse41,avxvnni,avx512bf16,amx,neonbf16");
         let features = format!("library,alloc,{isas}");
         let built = kernels_library(&features, self.target.as_deref())?;
         let to = self.folder("lib")?.join("libtilewright-kernels.a");

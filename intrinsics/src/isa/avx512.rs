@@ -164,6 +164,8 @@ macro_rules! tile_avx512_f32 {
         let mut x = $x;
         unsafe { core::arch::asm!("/* {0} */", inout(zmm_reg) x, options(nomem, nostack, preserves_flags)) };
         x }};
+    (VIADD $a:expr, $b:expr) => { $crate::arch::_mm512_castsi512_ps($crate::arch::_mm512_add_epi32(
+        $crate::arch::_mm512_castps_si512($a), $crate::arch::_mm512_castps_si512($b))) };
     (VSCALABLE $lo:expr, $x:expr) => {{ let _ = $lo; $x }};
     (VSCALE_OR0 $x:expr, $n:expr) => {{
         let n = $n;

@@ -7,6 +7,7 @@
 
 use super::dot_convert::spare_words;
 use super::dot_division::{Division, Panel};
+use super::dot_pieces::{self, Piece, PieceKernels, Pieces};
 use super::dot_tile::{DotArgs, DotRow, Finish};
 use super::matmul_params::{MatmulForm, MatmulParams};
 use super::unary::UnaryKernel;
@@ -28,6 +29,7 @@ pub(crate) struct WordProduct {
     pub(crate) columns: usize,
     /// Units per (product, group).
     parts: usize,
+    pieces: Option<Pieces>,
 }
 
 /// The operands of [`WordProduct::run`].
@@ -110,14 +112,18 @@ pub(crate) fn check_sizes(op: &'static str, p: &MatmulParams) -> Result<[usize; 
 }
 
 impl WordProduct {
-    /// Divides a product whose sizes and strides were checked.
+    /// Divides a product whose sizes and strides were checked, for the kernels of `row`, or, if there are such, those
+    /// of pieces.
     pub(crate) fn new(
         sizes: &MatmulParams,
         row: &'static DotRow,
+        pieces: Option<&'static PieceKernels>,
         op: &'static str,
     ) -> Result<Self, KernelError> {
         check_extents(op, &[sizes.m, sizes.n])?;
+        let row = pieces.map_or(row, |kernels| &kernels.row);
         let k_words = sizes.k.div_ceil(row.word.group()).next_multiple_of(row.word.step());
+        let k_words = if pieces.is_some() { dot_pieces::filled(k_words, 1) } else { k_words };
         // Rows a multiple of 4 KiB apart would share the sets of the L1 cache.
         let lines = k_words.div_ceil(16);
         let a_stride = 16 * (lines + usize::from(lines.is_multiple_of(8)));
@@ -128,11 +134,16 @@ impl WordProduct {
         checked_len(op, &[padded, k_words + 3, sizes.batch, most])?;
         checked_len(op, &[sizes.m, a_stride + 1, sizes.batch])?;
 
-        let division = Division::new(sizes.m, sizes.n, 1, k_words, row);
+        let pieces = pieces.map(|kernels| Pieces::new(kernels, [1, sizes.m], k_words));
+        let division = match pieces {
+            Some(p) => Division::even([sizes.m, p.rows], sizes.n, 1, k_words, row),
+            None => Division::new(sizes.m, sizes.n, 1, k_words, row),
+        };
         let most = division.most_tiles();
         let parts = usize::div_ceil(32, sizes.batch * division.groups()).min(most);
         let columns = division.columns();
-        Ok(Self { sizes: sizes.clone(), row, k_words, a_stride, division, columns, parts })
+        let sizes = sizes.clone();
+        Ok(Self { sizes, row, k_words, a_stride, division, columns, parts, pieces })
     }
 
     /// Words of the packed B of one product.
@@ -148,6 +159,11 @@ impl WordProduct {
     /// Rows of A of all products.
     pub(crate) fn a_rows(&self) -> usize {
         self.sizes.m * if self.sizes.a_batch == 0 { 1 } else { self.sizes.batch }
+    }
+
+    /// Rows that are read behind the last ones of A.
+    pub(crate) fn behind(&self) -> usize {
+        self.pieces.map_or(0, |p| self.sizes.m.next_multiple_of(p.rows) - self.sizes.m)
     }
 
     /// Products with a B of their own.
@@ -217,6 +233,9 @@ impl WordProduct {
     ) {
         let p = &self.sizes;
         let at = |p: *const f32, i: usize| if p.is_null() { p } else { p.wrapping_add(i) };
+        if let Some(pieces) = &self.pieces {
+            pieces.begin();
+        }
         for unit in units {
             let (unit, part) = (unit / self.parts, unit % self.parts);
             let groups = self.division.groups();
@@ -226,10 +245,14 @@ impl WordProduct {
             let a = x.a.wrapping_add(batch * x.a_batch);
             let sums = at(x.row_sums, if x.a_batch == 0 { 0 } else { batch * p.m });
             let epilogue = x.epilogue.wrapping_add(batch * x.epilogue_batch);
-            for (row, kernel) in tiles.map(|tile| group.tiles.get(tile)) {
+            for tiles in dot_pieces::steps(&self.pieces, tiles) {
+                let places = [tiles.start, tiles.end - 1].map(|tile| group.tiles.get(tile));
+                let (row, kernel) = places[0];
+                // Pieces have their outputs from the first of all on.
+                let first = if self.pieces.is_some() { 0 } else { row };
                 for panel in group.panels.clone().map(|i| self.division.panel(i)) {
                     let bias = epilogue.wrapping_add(panel.column);
-                    let out = batch * p.c_batch + row * p.c_row + panel.column;
+                    let out = batch * p.c_batch + first * p.c_row + panel.column;
                     let args = DotArgs {
                         a: a.wrapping_add(row * x.a_step),
                         step: x.a_step,
@@ -241,24 +264,41 @@ impl WordProduct {
                         scale: bias.wrapping_add(self.columns),
                         shift: bias.wrapping_add(2 * self.columns),
                         offset: at(x.offset, batch * x.b_batch + panel.column),
-                        row_sums: at(sums, row),
+                        row_sums: at(sums, first),
                         o: x.c.wrapping_add(out * finish.size()),
                         o_step: p.c_row,
                         o_plane: 16,
                         tail: panel.tail,
                         finish,
                     };
-                    // SAFETY: the tile's rows and columns exist in A and C, the panel has its width
-                    // in the packed operands, and the plan checked the ISA.
-                    unsafe { (self.row.kernels[kernel].run)(&args) };
+                    let rows = match &self.pieces {
+                        None => {
+                            // SAFETY: the tile's rows and columns exist in A and C, the panel has its width
+                            // in the packed operands, and the plan checked the ISA.
+                            unsafe { (self.row.kernels[kernel].run)(&args) };
+                            self.row.kernels[kernel].info.w_ob
+                        }
+                        Some(all) => {
+                            let pieces = places.map(|(first, _)| Piece {
+                                a: a.wrapping_add(first * x.a_step),
+                                first,
+                            });
+                            // SAFETY: the same; behind the last rows of A there are as many as pieces read.
+                            unsafe { all.run(&args, panel.width, &pieces[..tiles.len()]) };
+                            (tiles.len() * all.rows).min(p.m - row)
+                        }
+                    };
                     let Some(post) = post else { continue };
-                    for i in 0..self.row.kernels[kernel].info.w_ob {
-                        let o = args.o.cast::<f32>().wrapping_add(i * p.c_row);
+                    for i in 0..rows {
+                        let o = args.o.cast::<f32>().wrapping_add((row - first + i) * p.c_row);
                         // SAFETY: this is a row of the tile just written.
                         unsafe { post.call(o, o, panel.width.min(p.n - panel.column)) };
                     }
                 }
             }
+        }
+        if let Some(pieces) = &self.pieces {
+            pieces.end();
         }
     }
 }

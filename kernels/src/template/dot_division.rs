@@ -64,6 +64,19 @@ impl Tiles {
         (0, 0)
     }
 
+    /// `m` rows in tiles of so many rows, of which the last may lack some; by the only kernel of a width.
+    fn even(m: usize, rows: usize, width: usize, kernels: &[DotKernel]) -> Self {
+        let mut tiles = Self::default();
+        let of_width = kernels.iter().enumerate().find(|(_, k)| k.info.c_ob == width);
+        if let (Some((i, kernel)), Some(run)) = (of_width, tiles.runs.first_mut()) {
+            tiles.count = m.div_ceil(rows);
+            *run = (rows, i, tiles.count);
+            // Each vector of columns is read and multiplied by, and rows are read for all of them.
+            tiles.cost = ((2 * kernel.info.c_vec + 1) * tiles.count) as u64;
+        }
+        tiles
+    }
+
     /// Cuts `m` rows into tiles of kernels of one width, at the least cost per reduction step; among
     /// equals into the most even ones.
     fn new(m: usize, width: usize, kernels: &[DotKernel]) -> Self {
@@ -170,6 +183,27 @@ impl Division {
     /// Of the widths that panels may have at most it takes the one whose total cost is least. With
     /// reductions of `k_words` words a group fits half of the L2 cache.
     pub(crate) fn new(m: usize, n: usize, block: usize, k_words: usize, row: &DotRow) -> Self {
+        Self::cut(n, block, k_words, row, |width| Tiles::new(m, width, row.kernels))
+    }
+
+    /// The same with tiles of so many rows, of which the last may lack some, for kernels of one height.
+    pub(crate) fn even(
+        [m, rows]: [usize; 2],
+        n: usize,
+        block: usize,
+        k_words: usize,
+        row: &DotRow,
+    ) -> Self {
+        Self::cut(n, block, k_words, row, |width| Tiles::even(m, rows, width, row.kernels))
+    }
+
+    fn cut(
+        n: usize,
+        block: usize,
+        k_words: usize,
+        row: &DotRow,
+        tiles: impl Fn(usize) -> Tiles,
+    ) -> Self {
         // The widths, widest first, with their tiles.
         let mut widths: [(usize, Tiles); WIDTHS] = Default::default();
         let mut used = 0;
@@ -179,7 +213,7 @@ impl Division {
             all.filter(|&w| w < below && w.is_multiple_of(block)).max()
         };
         while let Some((slot, width)) = widths.get_mut(used).zip(next(below)) {
-            *slot = (width, Tiles::new(m, width, row.kernels));
+            *slot = (width, tiles(width));
             (used, below) = (used + 1, width);
         }
         let widths = &widths[..used];

@@ -433,6 +433,8 @@ macro_rules! dot_rare {
     };
 }
 
+pub(super) use {dot_finish, dot_rare, dot_words};
+
 tilewright_intrinsics::for_each_tile!(dot_row, i8);
 tilewright_intrinsics::for_each_tile!(dot_row, u8);
 tilewright_intrinsics::for_each_tile!(dot_row, f16);

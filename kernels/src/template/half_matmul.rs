@@ -87,7 +87,7 @@ impl HalfMatmulPlan {
             let what = "this activation of a result that is not f32";
             return Err(KernelError::Unsupported { op: OP, what });
         }
-        let product = WordProduct::new(s, row(isa, params.dtype), OP)?;
+        let product = WordProduct::new(s, row(isa, params.dtype), None, OP)?;
         let dense = [s.k, s.a_row, s.a_batch].iter().all(|n| n.is_multiple_of(2));
         let apart = s.m < 8 || !s.a_row.is_multiple_of(2048);
         let direct = product.row.word != Word::F32x1 && dense && apart;

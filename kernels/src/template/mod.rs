@@ -64,6 +64,7 @@ pub mod depthwise;
 mod dot;
 mod dot_convert;
 mod dot_division;
+mod dot_pieces;
 mod dot_tile;
 pub mod fake_quantize;
 pub mod glu;
@@ -180,12 +181,15 @@ mod winograd_tests;
 pub(crate) mod winograd_tile;
 
 #[cfg(any(feature = "alloc", test))]
+pub(crate) use dot_pieces::peak as pieces_peak;
+#[cfg(any(feature = "alloc", test))]
 pub(crate) use dot_tile::{bytes_row, row as dot_row};
 
 #[cfg(any(feature = "alloc", test))]
 /// The kernels of dot products that an instruction set itself has.
 pub(crate) fn dot_kernels(isa: crate::Isa) -> impl Iterator<Item = crate::KernelInfo> {
-    dot_tile::own(isa).map(|k| k.info)
+    let pieces = dot_pieces::own(isa).map_or(&[][..], |pieces| pieces.row.kernels);
+    dot_tile::own(isa).chain(pieces).map(|k| k.info)
 }
 
 /// What `join` makes of all lanes of a vector, in every lane.

@@ -7,8 +7,7 @@
 //! Weights are packed less their zero points.
 
 use super::conv_params::InputLayout;
-use super::dot_convert::left_shift;
-use super::dot_tile::{Finish, bytes_row, row};
+use super::dot_tile::{Finish, row};
 use super::qconv_direct::Direct;
 pub use super::qconv_params::QconvParams;
 use super::qconv_params::{OP, Weights};
@@ -61,9 +60,9 @@ impl QconvPlan {
         let (way, shift) = match Qwinograd::new(isa, params, row(isa, Dtype::I8), finish)? {
             Some(plan) => (Way::Winograd(plan), 0),
             None => {
-                let row = bytes_row(isa, params.small);
-                let shift = left_shift(params.x, row.word);
-                (Way::Direct(Direct::new(params, row, finish)?), shift)
+                let direct = Direct::new(isa, params, finish)?;
+                let shift = direct.shift(params);
+                (Way::Direct(direct), shift)
             }
         };
         Ok(Self { params: params.clone(), way, shift, lens: [x_len, y_len] })

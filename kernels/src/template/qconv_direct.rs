@@ -9,17 +9,21 @@
 //! An image of few channels, such as a network's input, may be interleaved, `[n, h, w, c]`: the pass
 //! widens its pixels to whole groups of 4 channels, instead of the 16 of a block.
 //!
+//! Where the machine multiplies tiles, whose rows are 64 bytes, the pass brings all channels of a pixel together, as far as
+//! groups allow: blocks of 16 would fill a quarter of a row. It goes row by row of the image then.
+//!
 //! Where weights do not fit a signed byte they are sums of several that do, and the reduction is as many
 //! times longer.
 
 use super::conv_params::{ConvParams, InputLayout};
 use super::dot_convert::{left_shift, pack_panel, pack_words, spare_words, split};
 use super::dot_division::{Division, Panel};
-use super::dot_tile::{DotArgs, DotRow, Finish};
+use super::dot_pieces::{self, Piece, Pieces, Shape};
+use super::dot_tile::{DotArgs, DotRow, Finish, bytes_row};
 use super::qconv_params::{OP, QconvParams, Weights};
 use super::qconv_segments::{Segments, push};
 use crate::error::checked_len;
-use crate::{C_BLOCK, KernelError};
+use crate::{C_BLOCK, Isa, KernelError};
 use core::ops::Range;
 
 /// Channels to which those of an interleaved input are filled up, where kernels take one word at a time:
@@ -102,6 +106,11 @@ impl Bands {
     }
 }
 
+/// Whether every pixel sees just itself.
+fn is_dots(c: &ConvParams) -> bool {
+    c.kernel == [1, 1] && c.stride == [1, 1] && c.pads == [0; 4]
+}
+
 /// A convolution of bytes with all taps, in two steps.
 #[derive(Clone, Debug)]
 pub(super) struct Direct {
@@ -122,6 +131,7 @@ pub(super) struct Direct {
     /// Units per (image, band, group of panels).
     parts: usize,
     converts: bool,
+    pieces: Option<Pieces>,
     finish: Finish,
 }
 
@@ -131,26 +141,39 @@ impl Direct {
     /// # Errors
     ///
     /// [`KernelError::TooLarge`], and without an allocator [`KernelError::Unsupported`] for large filters.
-    pub(super) fn new(
-        p: &QconvParams,
-        row: &'static DotRow,
-        finish: Finish,
-    ) -> Result<Self, KernelError> {
+    pub(super) fn new(isa: Isa, p: &QconvParams, finish: Finish) -> Result<Self, KernelError> {
         let c = &p.conv;
+        let pixels = c.h_out * c.w_out;
+        let shape = Shape {
+            rows: c.n * pixels,
+            line: if is_dots(c) { pixels } else { c.w_out },
+            // With pixels that strides leave out.
+            bytes: (c.c_in * c.h_in * c.w_in).div_ceil(pixels),
+            depth: c.kernel.iter().fold(c.c_in, |n, taps| n.saturating_mul(*taps)),
+            columns: c.c_out,
+        };
+        let kernels = dot_pieces::kernels(isa, &shape).filter(|_| c.groups == 1);
+        let row = kernels.map_or_else(|| bytes_row(isa, p.small), |kernels| &kernels.row);
         let blocks = |n: usize| n.div_ceil(C_BLOCK);
         let interleaved = c.input == InputLayout::Interleaved;
-        let c_block =
-            if interleaved { c.c_in.next_multiple_of(QUAD * row.word.step()) } else { C_BLOCK };
+        let [f_h, f_w] = c.kernel;
+        // Neighbouring taps of a row are one stretch of words.
+        let (taps, merged) = if c.dilation[1] == 1 { (1, f_w) } else { (f_w, 1) };
+        let c_block = match kernels {
+            Some(_) => QUAD * dot_pieces::filled(c.c_in.div_ceil(QUAD), merged),
+            None if interleaved => c.c_in.next_multiple_of(QUAD * row.word.step()),
+            None => C_BLOCK,
+        };
         let padded = |i: usize, n: usize| n.checked_add(c.pads[i])?.checked_add(c.pads[i + 2]);
         let too_large = || KernelError::TooLarge { op: OP };
         let (h, w) = padded(0, c.h_in).zip(padded(1, c.w_in)).ok_or_else(too_large)?;
 
         let narrow = !row.word.is_wide();
-        let direct = narrow && !interleaved && c.pads == [0; 4] && left_shift(p.x, row.word) == 0;
+        let as_it_is = narrow && !interleaved && c.pads == [0; 4] && left_shift(p.x, row.word) == 0;
+        let direct = as_it_is && kernels.is_none();
         let pixel = c_block / row.word.group();
         let x_step = [pixel, w * pixel, h * w * pixel];
-        checked_len(OP, &[c.n, blocks(c.c_in), h, w, C_BLOCK])?;
-        let [f_h, f_w] = c.kernel;
+        checked_len(OP, &[c.n, blocks(c.c_in) + 1, h, w, 2 * C_BLOCK])?;
         let bands = Bands::new(c, c_block);
         let k_blocks = blocks(bands.outputs);
         let passes = if narrow { p.terms } else { 1 };
@@ -158,8 +181,6 @@ impl Direct {
         let all = [bands.count, bands.blocks, k_blocks + 8, 16 * 16, f_h, f_w, passes * most];
         checked_len(OP, &all)?;
 
-        // Neighbouring taps of a row are one stretch of words.
-        let (taps, merged) = if c.dilation[1] == 1 { (1, f_w) } else { (f_w, 1) };
         let mut segments = Segments::default();
         for block in (0..passes).flat_map(|_| 0..bands.blocks) {
             for (r, s) in (0..f_h).flat_map(|r| (0..taps).map(move |s| (r, s))) {
@@ -169,11 +190,20 @@ impl Direct {
         }
         let words = merged * pixel;
         // Where every pixel sees just itself the plane is one long row.
-        let dots = c.kernel == [1, 1] && c.stride == [1, 1] && c.pads == [0; 4];
-        let out = if dots { [1, c.h_out * c.w_out] } else { [c.h_out, c.w_out] };
+        let mut out = if is_dots(c) { [1, c.h_out * c.w_out] } else { [c.h_out, c.w_out] };
 
         let k_words = segments.len() * words;
-        let division = Division::new(out[1], k_blocks * C_BLOCK, C_BLOCK, k_words, row);
+        let mut pieces = kernels.map(|kernels| Pieces::new(kernels, out, words));
+        // Rows of the image follow each other with their margins.
+        let across = pieces.filter(|_| c.stride == [1, 1]).and_then(|p| p.across(out[0], w));
+        if let Some(long) = across {
+            (pieces, out) = (across, [1, long.count]);
+        }
+        let outputs = k_blocks * C_BLOCK;
+        let division = match pieces {
+            Some(p) => Division::even([out[1], p.rows], outputs, C_BLOCK, k_words, row),
+            None => Division::new(out[1], outputs, C_BLOCK, k_words, row),
+        };
         let most = division.most_tiles() * out[0];
         let parts = usize::div_ceil(32, c.n * bands.count * division.groups()).min(most);
         let columns = division.columns();
@@ -189,8 +219,14 @@ impl Direct {
             out,
             parts,
             converts: !direct,
+            pieces,
             finish,
         })
+    }
+
+    /// What must be added to a byte of the input, as kernels multiply it.
+    pub(super) fn shift(&self, p: &QconvParams) -> i32 {
+        left_shift(p.x, self.row.word)
     }
 
     /// Columns of the panels of one band.
@@ -215,7 +251,9 @@ impl Direct {
 
     pub(super) fn scratch_len(&self, p: &QconvParams) -> usize {
         let words = p.conv.n * self.in_blocks(p) * self.x_step[2];
-        if self.converts { words } else { 0 }
+        // The last tile may read pixels behind the last row.
+        let behind = self.pieces.map_or(0, |t| t.rows * p.conv.stride[1] * self.x_step[0]);
+        if self.converts { words + behind } else { 0 }
     }
 
     pub(super) fn units(&self, p: &QconvParams) -> usize {
@@ -223,7 +261,13 @@ impl Direct {
     }
 
     pub(super) fn convert_units(&self, p: &QconvParams) -> usize {
-        if self.converts { p.conv.n * self.in_blocks(p) } else { 0 }
+        let [_, row, plane] = self.x_step;
+        match (self.converts, self.pieces) {
+            (false, _) => 0,
+            (true, None) => p.conv.n * self.in_blocks(p),
+            // Rows of the image with its margins.
+            (true, Some(_)) => p.conv.n * (plane / row),
+        }
     }
 
     /// Words of the packed weights, with the sums.
@@ -339,6 +383,11 @@ impl Direct {
         scratch: *mut i32,
         units: Range<usize>,
     ) {
+        if self.pieces.is_some() {
+            // SAFETY: the caller's promises.
+            unsafe { self.convert_rows(p, x, scratch, units) };
+            return;
+        }
         let c = &p.conv;
         let [pixel, row_words, plane] = self.x_step;
         let [top, left, _, right] = c.pads;
@@ -363,14 +412,12 @@ impl Direct {
             for _ in 0..c.h_in {
                 margin(&mut put, to..to + left * pixel);
                 if interleaved {
-                    for first in (0..c.w_in).step_by(PIXELS) {
-                        let count = PIXELS.min(c.w_in - first);
-                        // SAFETY: these pixels lie in a row of the unit's image.
-                        let from = unsafe {
-                            core::slice::from_raw_parts(x.add(first * lanes), count * lanes)
-                        };
+                    // SAFETY: a row of the unit's image.
+                    let row = unsafe { core::slice::from_raw_parts(x, c.w_in * lanes) };
+                    for (i, from) in row.chunks(PIXELS * lanes).enumerate() {
                         widen(from, lanes, &mut wide, self.c_block);
-                        put(to + (left + first) * pixel, wide.as_ptr(), count);
+                        let at = to + (left + i * PIXELS) * pixel;
+                        put(at, wide.as_ptr(), from.len() / lanes);
                     }
                 } else {
                     put(to + left * pixel, x, c.w_in);
@@ -381,6 +428,67 @@ impl Direct {
                 x = x.wrapping_add(c.w_in * lanes);
             }
             margin(&mut put, to..end);
+        }
+    }
+
+    /// The same for tiles: some rows of images with their margins, of all channels of each pixel.
+    ///
+    /// # Safety
+    ///
+    /// As [`QconvPlan::run_convert`](super::qconv::QconvPlan::run_convert).
+    unsafe fn convert_rows(
+        &self,
+        p: &QconvParams,
+        x: *const u8,
+        scratch: *mut i32,
+        units: Range<usize>,
+    ) {
+        let c = &p.conv;
+        let [_, row, plane] = self.x_step.map(|words| 4 * words);
+        let ([top, left, ..], shift) = (c.pads, self.shift(p));
+        let flip = if shift == 0 { 0 } else { u128::from_ne_bytes([0x80; C_BLOCK]) };
+        for unit in units {
+            let (image, h) = (unit / (plane / row), unit % (plane / row));
+            // SAFETY: rows of the scratch memory follow each other, and this one is the unit's alone. Words are bytes here.
+            let to = unsafe {
+                core::slice::from_raw_parts_mut(scratch.cast::<u8>().add(unit * row), row)
+            };
+            let zero = (p.x_zero_point + shift) as u8;
+            let Some(h) = h.checked_sub(top).filter(|h| *h < c.h_in) else {
+                to.fill(zero);
+                continue;
+            };
+            let (before, rest) = to.split_at_mut(left * self.c_block);
+            let (inside, behind) = rest.split_at_mut(c.w_in * self.c_block);
+            before.fill(zero);
+            behind.fill(zero);
+            // SAFETY: rows of the image, of blocks of channels or of all that there are.
+            let from = |at: usize, lanes: usize| unsafe {
+                core::slice::from_raw_parts(
+                    x.add((at * c.h_in + h) * c.w_in * lanes),
+                    c.w_in * lanes,
+                )
+            };
+            if c.input == InputLayout::Interleaved {
+                widen(from(image, c.c_in), c.c_in, inside, self.c_block);
+                if shift != 0 {
+                    inside.iter_mut().for_each(|x| *x ^= 0x80);
+                }
+                continue;
+            }
+            let blocks = c.c_in.div_ceil(C_BLOCK);
+            for block in 0..blocks {
+                let pixels = from(image * blocks + block, C_BLOCK).as_chunks::<C_BLOCK>().0;
+                for (to, from) in inside.chunks_exact_mut(self.c_block).zip(pixels) {
+                    let bytes = (u128::from_ne_bytes(*from) ^ flip).to_ne_bytes();
+                    let to = &mut to[block * C_BLOCK..];
+                    // Of a size that is known: no call.
+                    match to.first_chunk_mut() {
+                        Some(to) => *to = bytes,
+                        None => to.copy_from_slice(&bytes[..to.len()]),
+                    }
+                }
+            }
         }
     }
 
@@ -402,6 +510,9 @@ impl Direct {
         let (in_blocks, out_blocks) = (self.in_blocks(p), c.c_out.div_ceil(C_BLOCK));
         let plane = c.h_out * c.w_out * C_BLOCK;
         let [pixel, row_words, x_plane] = self.x_step;
+        if let Some(pieces) = &self.pieces {
+            pieces.begin();
+        }
         for unit in units {
             let (unit, part) = (unit / self.parts, unit % self.parts);
             let groups = self.division.groups();
@@ -413,16 +524,22 @@ impl Direct {
             let weights = weights.wrapping_add(band * self.band_words()).cast::<f32>();
             let columns = columns.wrapping_add(band * 3 * self.columns).cast::<f32>();
             let count = self.out[0] * group.tiles.len();
-            for tile in part * count / self.parts..(part + 1) * count / self.parts {
-                let (h, (w, kernel)) =
-                    (tile / group.tiles.len(), group.tiles.get(tile % group.tiles.len()));
-                let from = h * c.stride[0] * row_words + w * c.stride[1] * pixel;
+            let tiles = part * count / self.parts..(part + 1) * count / self.parts;
+            for tiles in dot_pieces::steps(&self.pieces, tiles) {
+                let places = [tiles.start, tiles.end - 1].map(|tile| {
+                    let (h, at) = (tile / group.tiles.len(), tile % group.tiles.len());
+                    let (w, kernel) = group.tiles.get(at);
+                    let from = h * c.stride[0] * row_words + w * c.stride[1] * pixel;
+                    (x.wrapping_add(from), h * self.out[1] + w, kernel, tile)
+                });
+                let [(a, to, kernel, _), _] = places;
+                // Pieces have their outputs from the first of all on.
+                let to = if self.pieces.is_some() { 0 } else { to };
                 for panel in group.panels.clone().map(|i| self.division.panel(i)) {
                     let bias = columns.wrapping_add(panel.column);
-                    let out = (y_block + panel.column / C_BLOCK) * plane
-                        + (h * self.out[1] + w) * C_BLOCK;
+                    let out = (y_block + panel.column / C_BLOCK) * plane + to * C_BLOCK;
                     let args = DotArgs {
-                        a: x.wrapping_add(from),
+                        a,
                         step: c.stride[1] * pixel,
                         segments: &self.segments,
                         words: self.words,
@@ -439,12 +556,23 @@ impl Direct {
                         tail: self.row.lanes,
                         finish: self.finish,
                     };
-                    // SAFETY: with its margins the image has every pixel that a tap reads, the tiles
-                    // cover each output pixel once, and the packed operands are those of this panel;
-                    // `new` checked the ISA.
-                    unsafe { (self.row.kernels[kernel].run)(&args) };
+                    match &self.pieces {
+                        // SAFETY: with its margins the image has every pixel that a tap reads, the tiles
+                        // cover each output pixel once, and the packed operands are those of this panel;
+                        // `new` checked the ISA.
+                        None => unsafe { (self.row.kernels[kernel].run)(&args) },
+                        Some(all) => {
+                            let pieces = places.map(|(a, .., i)| Piece { a, first: i * all.rows });
+                            // SAFETY: the same. The last of a row has fewer pixels than are read: behind the last
+                            // row there are as many.
+                            unsafe { all.run(&args, panel.width, &pieces[..tiles.len()]) };
+                        }
+                    }
                 }
             }
+        }
+        if let Some(pieces) = &self.pieces {
+            pieces.end();
         }
     }
 }

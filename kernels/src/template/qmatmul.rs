@@ -8,6 +8,7 @@
 
 use super::dot::{WordOperands, WordProduct, check_sizes};
 use super::dot_convert::{left_shift, pack_panel, right_shift, spare_words, split};
+use super::dot_pieces::{self, Shape};
 use super::dot_tile::{Finish, bytes_row};
 use super::matmul_params::MatmulParams;
 use super::unary::{UnaryKernel, post_kernel};
@@ -97,13 +98,16 @@ impl QmatmulPlan {
         isa.require()?;
         let lens = check_sizes(OP, &params.sizes)?;
         params.check()?;
-        let row = bytes_row(isa, params.small);
-        let product = WordProduct::new(&params.sizes, row, OP)?;
         let s = &params.sizes;
+        let rows = s.m.saturating_mul(s.batch);
+        let shape = Shape { rows, line: s.m, bytes: s.k, depth: s.k, columns: s.n };
+        let pieces = dot_pieces::kernels(isa, &shape);
+        let product = WordProduct::new(s, bytes_row(isa, params.small), pieces, OP)?;
+        let row = product.row;
         let sums = params.b_zero_point || params.b == Dtype::U8;
         // Whole rows of words, which the kernels may read where they are. Rows a multiple of 4 KiB
         // apart share the sets of the L1 cache: it pays to copy them.
-        let whole = s.k.is_multiple_of(4 * row.word.step());
+        let whole = 4 * product.k_words == s.k && product.behind() == 0;
         let dense = whole && [s.a_row, s.a_batch].iter().all(|n| n.is_multiple_of(4));
         let bytes = row.word.group() == 4;
         let apart = s.m < 8 || !s.a_row.is_multiple_of(4096);
@@ -153,8 +157,9 @@ impl QmatmulPlan {
 
     /// Words of the converted A, 0 if it is read where it lies.
     pub fn scratch_len(&self) -> usize {
-        let sums = usize::from(self.sums);
-        if self.converts { self.product.a_rows() * (self.product.a_stride + sums) } else { 0 }
+        let (product, sums) = (&self.product, usize::from(self.sums));
+        let words = product.a_rows() * (product.a_stride + sums);
+        if self.converts { words + product.behind() * product.a_stride } else { 0 }
     }
 
     /// Independent units of work.

@@ -284,6 +284,7 @@ macro_rules! conformance {
     };
 }
 tilewright_intrinsics::for_each_tile!(conformance, i8);
+tilewright_intrinsics::for_each_tile!(conformance, tiles);
 
 #[test]
 fn wrong_parameters_are_named() {
