@@ -135,10 +135,8 @@ impl WordProduct {
         checked_len(op, &[sizes.m, a_stride + 1, sizes.batch])?;
 
         let pieces = pieces.map(|kernels| Pieces::new(kernels, [1, sizes.m], k_words));
-        let division = match pieces {
-            Some(p) => Division::even([sizes.m, p.rows], sizes.n, 1, k_words, row),
-            None => Division::new(sizes.m, sizes.n, 1, k_words, row),
-        };
+        let even = pieces.map(|pieces| pieces.rows);
+        let division = Division::new(sizes.m, even, sizes.n, 1, k_words, row);
         let most = division.most_tiles();
         let parts = usize::div_ceil(32, sizes.batch * division.groups()).min(most);
         let columns = division.columns();

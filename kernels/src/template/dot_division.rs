@@ -179,30 +179,17 @@ pub(crate) struct Division {
 }
 
 impl Division {
-    /// Cuts `n` columns into panels, multiples of `block` wide, and for each width `m` rows into tiles.
-    /// Of the widths that panels may have at most it takes the one whose total cost is least. With
-    /// reductions of `k_words` words a group fits half of the L2 cache.
-    pub(crate) fn new(m: usize, n: usize, block: usize, k_words: usize, row: &DotRow) -> Self {
-        Self::cut(n, block, k_words, row, |width| Tiles::new(m, width, row.kernels))
-    }
-
-    /// The same with tiles of so many rows, of which the last may lack some, for kernels of one height.
-    pub(crate) fn even(
-        [m, rows]: [usize; 2],
+    /// Cuts `n` columns into panels, multiples of `block` wide, and for each width `m` rows into tiles; into even ones, of
+    /// which the last may lack some, where that gives their rows: for kernels of one height. Of the widths that panels may
+    /// have at most it takes the one whose total cost is least. With reductions of `k_words` words a group fits half of the
+    /// L2 cache.
+    pub(crate) fn new(
+        m: usize,
+        even: Option<usize>,
         n: usize,
         block: usize,
         k_words: usize,
         row: &DotRow,
-    ) -> Self {
-        Self::cut(n, block, k_words, row, |width| Tiles::even(m, rows, width, row.kernels))
-    }
-
-    fn cut(
-        n: usize,
-        block: usize,
-        k_words: usize,
-        row: &DotRow,
-        tiles: impl Fn(usize) -> Tiles,
     ) -> Self {
         // The widths, widest first, with their tiles.
         let mut widths: [(usize, Tiles); WIDTHS] = Default::default();
@@ -213,7 +200,11 @@ impl Division {
             all.filter(|&w| w < below && w.is_multiple_of(block)).max()
         };
         while let Some((slot, width)) = widths.get_mut(used).zip(next(below)) {
-            *slot = (width, tiles(width));
+            let tiles = match even {
+                Some(rows) => Tiles::even(m, rows, width, row.kernels),
+                None => Tiles::new(m, width, row.kernels),
+            };
+            *slot = (width, tiles);
             (used, below) = (used + 1, width);
         }
         let widths = &widths[..used];
@@ -367,7 +358,7 @@ mod tests {
                 (9, 112, 16, 90),
                 (64, 16, 16, 1),
             ] {
-                let d = Division::new(m, n, block, k, row);
+                let d = Division::new(m, None, n, block, k, row);
                 let mut column = 0;
                 for panel in (0..d.panels()).map(|i| d.panel(i)) {
                     assert_eq!(panel.column, column);

@@ -199,11 +199,8 @@ impl Direct {
         if let Some(long) = across {
             (pieces, out) = (across, [1, long.count]);
         }
-        let outputs = k_blocks * C_BLOCK;
-        let division = match pieces {
-            Some(p) => Division::even([out[1], p.rows], outputs, C_BLOCK, k_words, row),
-            None => Division::new(out[1], outputs, C_BLOCK, k_words, row),
-        };
+        let even = pieces.map(|pieces| pieces.rows);
+        let division = Division::new(out[1], even, k_blocks * C_BLOCK, C_BLOCK, k_words, row);
         let most = division.most_tiles() * out[0];
         let parts = usize::div_ceil(32, c.n * bands.count * division.groups()).min(most);
         let columns = division.columns();

@@ -91,7 +91,7 @@ impl Qwinograd {
         let most = most.min(tiles.div_ceil(UNITS).max(ENOUGH_TILES)).min(tiles);
         let block = tiles.div_ceil(tiles.div_ceil(most));
         let columns = c.c_out.next_multiple_of(C_BLOCK);
-        let division = Division::new(block, columns, C_BLOCK, words, row);
+        let division = Division::new(block, None, columns, C_BLOCK, words, row);
         let width = (0..division.panels()).map(|i| division.panel(i).width).max().unwrap_or(0);
         // An odd number of cache lines between positions spreads them over the sets of a cache.
         let step = |bytes: usize| (bytes.div_ceil(64) | 1) * 64;

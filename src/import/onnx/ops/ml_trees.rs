@@ -149,15 +149,18 @@ fn trees(
     let key = |i: usize| weights.places.get(i).map(|(key, _)| *key);
     sort_indices(&mut order, &mut |a, b| key(a).cmp(&key(b)));
     let mut sorted = Vec::new();
-    let mut ranges: HashMap<(i64, i64), (usize, usize)> = HashMap::new();
+    let mut ranges: Vec<((i64, i64), (usize, usize))> = Vec::new();
     for i in order {
         let (Some(&(key, column)), Some(&weight)) = (weights.places.get(i), weights.values.get(i))
         else {
             continue;
         };
-        let range = ranges.entry(key).or_insert((sorted.len(), sorted.len()));
+        let first = sorted.len();
         sorted.push((column, weight));
-        range.1 = sorted.len();
+        match ranges.last_mut().filter(|(last, _)| *last == key) {
+            Some((_, range)) => range.1 = sorted.len(),
+            None => ranges.push((key, (first, sorted.len()))),
+        }
     }
     let mut nodes = Vec::new();
     let mut children = HashSet::new();
@@ -167,7 +170,8 @@ fn trees(
     {
         let test = match mode.as_str() {
             "LEAF" => {
-                let (start, end) = ranges.get(key).copied().unwrap_or((0, 0));
+                let at = ranges.binary_search_by_key(key, |range| range.0).ok();
+                let (start, end) = at.and_then(|at| ranges.get(at)).map_or((0, 0), |range| range.1);
                 nodes.push(Node::Leaf { start, end });
                 continue;
             }
