@@ -193,8 +193,8 @@ pub(super) fn find(
     }
     let finder = Finder { cx, users, outputs };
     let mut fused = Fused::default();
-    // Where the last group that others may join is computed.
-    let mut open: HashMap<(TensorId, DType, usize), TensorId> = HashMap::new();
+    // Groups that others may join, by what they read: the first product of each.
+    let mut open: HashMap<TensorId, Vec<TensorId>> = HashMap::new();
     for &id in order {
         if let Some(mut turned) = finder.turned(id) {
             fused.members.extend(turned.ropes);
@@ -208,7 +208,9 @@ pub(super) fn find(
             continue;
         }
         let kind = finder.kind(id);
-        if let Some(group) = open.get(&kind).and_then(|at| fused.groups.get_mut(at))
+        let alike = open.entry(kind.0).or_default();
+        let last = alike.iter().rfind(|first| finder.kind(**first) == kind);
+        if let Some(group) = last.and_then(|at| fused.groups.get_mut(at))
             && group.products.len() < TOGETHER
             && finder.gate(id).is_none()
             && finder.sum(id).is_none()
@@ -228,7 +230,7 @@ pub(super) fn find(
             group.sum = Some((sum, other));
             sum
         } else {
-            open.insert(kind, id);
+            alike.push(id);
             id
         };
         fused.members.extend(group.members());

@@ -3,7 +3,6 @@
 use core::fmt;
 use core::ops::Range;
 use std::borrow::Cow;
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use super::{Npu, Pending, RknnError, Rows, Want, Weights, lock};
@@ -21,7 +20,7 @@ pub struct RknnDevice {
     npu: Arc<Npu>,
     /// Weights by the identity of their data, whether they hold columns as rows, and their type: plans for other
     /// numbers of rows use the same.
-    weights: Mutex<HashMap<(u64, bool, DType), Weights>>,
+    weights: Mutex<Vec<((u64, bool, DType), Weights)>>,
 }
 
 impl fmt::Debug for RknnDevice {
@@ -85,7 +84,10 @@ impl RknnDevice {
         let matrix = || Matrix { tensor: tensor.clone(), columns_are_rows, k, n };
         let key = (tensor.storage().id(), columns_are_rows, tensor.dtype());
         let mut all = lock(&self.weights);
-        let known = all.entry(key).or_insert_with(|| Weights::new(matrix()));
+        if all.iter().all(|(of, _)| *of != key) {
+            all.push((key, Weights::new(matrix())));
+        }
+        let (_, known) = all.iter().find(|(of, _)| *of == key)?;
         // Two shapes of the same data are two matrices.
         let weights = if known.sizes() == (k, n) { known.clone() } else { Weights::new(matrix()) };
         Some(Product { weights, pixels, rows, k, n, bias, residual, activation })
