@@ -359,7 +359,7 @@ fn step(words: usize) -> usize {
 /// Words for rows of at least so many, of which `taps` make a segment: those that take least steps, and whole lines of the
 /// cache if such do.
 pub(super) fn filled(words: usize, taps: usize) -> usize {
-    let steps = |words: &usize| (taps * words / step(taps * words), words % WORDS > 0);
+    let steps = |words: &usize| (taps * words / step(taps * words), !words.is_multiple_of(WORDS));
     (words..=words + words / 4).min_by_key(steps).unwrap_or(words)
 }
 

@@ -18,10 +18,12 @@ use tilewright_kernels::{Activation, C_BLOCK};
 /// one pixel, and `block_matmul` with weights of every type that can be brought to f32.
 pub struct RknnDevice {
     npu: Arc<Npu>,
-    /// Weights by the identity of their data, whether they hold columns as rows, and their type: plans for other
-    /// numbers of rows use the same.
-    weights: Mutex<Vec<((u64, bool, DType), Weights)>>,
+    /// Plans for other numbers of rows use the same.
+    weights: Mutex<Vec<(Key, Weights)>>,
 }
+
+/// The identity of data of weights, whether they hold columns as rows, and their type.
+type Key = (u64, bool, DType);
 
 impl fmt::Debug for RknnDevice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
