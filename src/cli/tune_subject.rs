@@ -206,6 +206,7 @@ mod device {
     use super::*;
 
     /// Tokens of a prompt that a language model is tuned for, beside single ones.
+    #[cfg(feature = "llm")]
     const PROMPT: usize = 128;
 
     /// An OpenCL device.
