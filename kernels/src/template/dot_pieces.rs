@@ -21,7 +21,7 @@ use tilewright_intrinsics::dtype::Word;
 use tilewright_intrinsics::each;
 
 /// Most rows of a piece.
-pub(super) const ROWS: usize = 16;
+const ROWS: usize = 16;
 
 /// Most words of a row that a step takes.
 const WORDS: usize = 16;
