@@ -62,7 +62,7 @@
 //! | arm | effect |
 //! |---|---|
 //! | `TILES <- r, w` | shapes the registers of this thread for pieces of `r` rows and steps of `w` words |
-//! | `TILES s, v, two; a, step, segments, n, w; p` | the sums of one or, if `two`, two pieces by `v` vectors, 1 or 2, at `s[0]` and `s[1]`: of each of the segments `n` steps of `w` words, from the rows at `a[0]` and `a[1]`, `step` words apart, and the panel `p` |
+//! | `TILES s, v, two; a, step, segments, n, w; p` | the sums of one or, if `two`, two pieces by `v` vectors, 1 or 2, at `s[0]` and `s[1]`: of each of the segments, at least one, `n` steps, at least one, of `w` words, from the rows at `a[0]` and `a[1]`, `step` words apart, and the panel `p` |
 //! | `TILES_DONE` | gives the registers back |
 //!
 //! # Rows of block-quantised weights

@@ -25,7 +25,8 @@
 /// columns), `row` those of its single rows (partial sums, vectors of columns; one for each width of
 /// `matmul`), `rest` narrower ones with as many partial sums as a wide one, for what that leaves. Of one for another type, `dot` lists the tiles of dot products (pixels or rows of A,
 /// vectors), and `word` is what 32 bits of the operands hold, a variant of `dtype::Word`; `lanes` are
-/// words. One for `tiles` is of machines whose registers hold matrices: pieces of rows by vectors of columns. That for `block` lists the tiles of block-quantised weights (vectors of rows, columns of
+/// words. One for `tiles` is of machines whose registers hold matrices: pieces of rows by vectors of columns.
+/// That for `block` lists the tiles of block-quantised weights (vectors of rows, columns of
 /// activations): a single column, many columns of one panel and perhaps of two; first `tiles` of weights taken
 /// apart, then `direct` ones of packed bytes and nibbles, which are taken apart for many columns where
 /// there is the first tile only, then those of `floats`; and how far ahead of its use a stream of weights is prefetched for a single

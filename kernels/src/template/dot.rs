@@ -8,7 +8,7 @@
 use super::dot_convert::spare_words;
 use super::dot_division::{Division, Panel};
 use super::dot_pieces::{self, Piece, PieceKernels, Pieces};
-use super::dot_tile::{DotArgs, DotRow, Finish};
+use super::dot_tile::{DotArgs, DotRow, Finish, at};
 use super::matmul_params::{MatmulForm, MatmulParams};
 use super::unary::UnaryKernel;
 use crate::error::{check_extents, checked_len};
@@ -230,9 +230,9 @@ impl WordProduct {
         units: Range<usize>,
     ) {
         let p = &self.sizes;
-        let at = |p: *const f32, i: usize| if p.is_null() { p } else { p.wrapping_add(i) };
         if let Some(pieces) = &self.pieces {
-            pieces.begin();
+            // SAFETY: the plan checked the ISA.
+            unsafe { pieces.begin() };
         }
         for unit in units {
             let (unit, part) = (unit / self.parts, unit % self.parts);
@@ -296,7 +296,8 @@ impl WordProduct {
             }
         }
         if let Some(pieces) = &self.pieces {
-            pieces.end();
+            // SAFETY: the plan checked the ISA.
+            unsafe { pieces.end() };
         }
     }
 }

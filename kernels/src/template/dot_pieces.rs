@@ -13,7 +13,7 @@
 )]
 
 use super::dot_convert::{convert, row_sum};
-use super::dot_tile::{DotArgs, DotKernel, DotRow, Finish, dot_finish, dot_rare, dot_words};
+use super::dot_tile::{DotArgs, DotKernel, DotRow, Finish, at, dot_finish, dot_rare, dot_words};
 use crate::epilogue::TileActivation;
 use crate::{Dtype, Isa, KernelInfo};
 use core::ops::Range;
@@ -99,15 +99,22 @@ impl Pieces {
     }
 
     /// Makes this thread ready for [`run`](Self::run).
-    pub(super) fn begin(&self) {
-        // SAFETY: whoever has the kernels knows that the machine has the instructions; sizes are no more than what
-        // registers hold.
+    ///
+    /// # Safety
+    ///
+    /// The CPU has the instructions.
+    pub(super) unsafe fn begin(&self) {
+        // SAFETY: the caller's duty; sizes are no more than what registers hold.
         unsafe { (self.kernels.begin)(self.rows, self.words) };
     }
 
     /// Ends what [`begin`](Self::begin) began.
-    pub(super) fn end(&self) {
-        // SAFETY: as above.
+    ///
+    /// # Safety
+    ///
+    /// The CPU has the instructions.
+    pub(super) unsafe fn end(&self) {
+        // SAFETY: the caller's duty.
         unsafe { (self.kernels.end)() };
     }
 
@@ -228,7 +235,7 @@ macro_rules! piece_row {
 
             /// The sums of two pieces.
             #[repr(align(64))]
-            struct Sums(#[allow(dead_code, reason = "only its address is taken")] [f32; 2 * ROWS * 2 * LANES]);
+            struct Sums([f32; 2 * ROWS * 2 * LANES]);
 
             dot_words! { $tile [$($f)*] $word }
             dot_rare! { $tile, [$($f)*], $word }
@@ -344,11 +351,6 @@ pub(super) fn steps(
 ) -> impl Iterator<Item = Range<usize>> + use<> {
     let (step, end) = (if pieces.is_some() { 2 } else { 1 }, tiles.end);
     tiles.step_by(step).map(move |tile| tile..end.min(tile + step))
-}
-
-/// An address behind another, unless that is none.
-fn at(p: *const f32, i: usize) -> *const f32 {
-    if p.is_null() { p } else { p.wrapping_add(i) }
 }
 
 /// The longest step by which segments of so many words, at least one, are gone through.

@@ -49,6 +49,11 @@ pub(crate) struct DotArgs<'a> {
     pub(crate) finish: Finish,
 }
 
+/// An operand behind another, unless there is none.
+pub(super) fn at(p: *const f32, i: usize) -> *const f32 {
+    if p.is_null() { p } else { p.wrapping_add(i) }
+}
+
 /// What a tile's sums become when they are stored.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Finish {

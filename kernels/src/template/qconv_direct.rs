@@ -9,8 +9,8 @@
 //! An image of few channels, such as a network's input, may be interleaved, `[n, h, w, c]`: the pass
 //! widens its pixels to whole groups of 4 channels, instead of the 16 of a block.
 //!
-//! Where the machine multiplies tiles, whose rows are 64 bytes, the pass brings all channels of a pixel together, as far as
-//! groups allow: blocks of 16 would fill a quarter of a row. It goes row by row of the image then.
+//! Where the machine multiplies tiles, whose rows are 64 bytes, the pass brings all channels of a pixel together:
+//! blocks of 16 would fill a quarter of a row. It goes row by row of the image then. Groups are left to other kernels.
 //!
 //! Where weights do not fit a signed byte they are sums of several that do, and the reduction is as many
 //! times longer.
@@ -508,7 +508,8 @@ impl Direct {
         let plane = c.h_out * c.w_out * C_BLOCK;
         let [pixel, row_words, x_plane] = self.x_step;
         if let Some(pieces) = &self.pieces {
-            pieces.begin();
+            // SAFETY: the plan checked the ISA.
+            unsafe { pieces.begin() };
         }
         for unit in units {
             let (unit, part) = (unit / self.parts, unit % self.parts);
@@ -569,7 +570,8 @@ impl Direct {
             }
         }
         if let Some(pieces) = &self.pieces {
-            pieces.end();
+            // SAFETY: the plan checked the ISA.
+            unsafe { pieces.end() };
         }
     }
 }
