@@ -44,6 +44,13 @@ pub trait Step: Send + Sync {
         false
     }
 
+    /// Where in the result operand `i` lies as it is, in one piece: bytes from the start. Who plans may have it
+    /// computed there, and the step then finds it in its result; without a step if all operands are.
+    fn part(&self, i: usize) -> Option<usize> {
+        let _ = i;
+        None
+    }
+
     /// A step that must be complete before this one begins, and the bytes of its result: it reads the
     /// same operands, and what it writes is an operand of this step, behind the others. It may have
     /// one before it in turn, whose result then comes before its own in the operands of both. Asked
@@ -85,7 +92,7 @@ pub trait Step: Send + Sync {
     ///   of the result, both as the [`Info`]s that the step was made from say, at addresses that
     ///   are multiples of 64; `scratch` points to [`Step::scratch_bytes`] writable bytes, too.
     /// - `dst` overlaps no operand, save that it may equal one that the step
-    ///   [may overwrite](Step::may_overwrite).
+    ///   [may overwrite](Step::may_overwrite), and that one that is a [part](Step::part) may lie in it as that.
     /// - `units` lies within `0..self.units()`, and no other thread runs one of the same units or
     ///   uses `scratch` meanwhile.
     /// - The CPU has the instruction set that the step was lowered for.

@@ -8,6 +8,7 @@ mod plan;
 mod pool;
 mod product;
 mod reference;
+mod slots;
 mod trial;
 
 #[cfg(feature = "opencl")]

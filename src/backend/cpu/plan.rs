@@ -7,13 +7,13 @@ use std::sync::Arc;
 
 use super::ahead::Ahead;
 use super::lower::{Lowered, estimate, lower_all};
-use super::memory::{Span, bound, place};
 use super::pool::MAX_PARTS;
+use super::slots::{Homes, Made, Slots, viewed};
 use crate::graph::{
     Choices, Context, Device, Fold, GraphError, Host, Info, Layout, Op, Program, ProgramNode, Step,
     TensorId,
 };
-use crate::tensor::{DType, ShapeError, Tensor};
+use crate::tensor::{DType, Tensor};
 use tilewright_kernels::Workload;
 
 /// Least estimated time of a part of a step, and most parts per thread: several, so that others can take
@@ -131,7 +131,7 @@ impl Plan {
         // The step that computes an output writes it where the caller gets it.
         let mut direct = HashMap::new();
         for (index, &id) in outputs.iter().enumerate() {
-            let (root, offset) = root(cx, id);
+            let (root, offset) = viewed(cx, id);
             let [whole, part] = [root, id].map(|id| cx.record(id).info());
             let plain = whole.layout == Layout::Plain && part.layout == Layout::Plain;
             let same = offset == 0 && whole.stored_bytes() == part.stored_bytes();
@@ -139,10 +139,12 @@ impl Plan {
                 direct.entry(root).or_insert(index);
             }
         }
-        let slots = Slots::new(cx, &ahead, outputs, &lowered, &direct)?;
+        let made = Made { cx, ahead: &ahead, lowered: &lowered, outputs, direct: &direct };
+        let homes = Homes::new(made)?;
+        let slots = Slots::new(made, &homes)?;
         let mut constants = HashMap::new();
         let mut place = |id: TensorId| -> Result<Place, GraphError> {
-            let (root, offset) = root(cx, id);
+            let (root, offset) = homes.of(cx, id);
             if let Some(&index) = direct.get(&root) {
                 return Ok(Place::Output { index, offset });
             }
@@ -164,9 +166,9 @@ impl Plan {
             }
         };
         let mut steps = Steps::default();
-        let mut step_of: HashMap<TensorId, usize> = HashMap::new();
+        let mut steps_of: Vec<Vec<usize>> = vec![Vec::new(); cx.len()];
         // Steps before others by the span of their result, which several may read.
-        let mut prepared: Vec<Option<usize>> = vec![None; slots.offsets.len()];
+        let mut prepared: Vec<Option<usize>> = vec![None; slots.spans()];
         let mut inputs = Vec::new();
         for (position, &id) in order.iter().enumerate() {
             let record = cx.record(id);
@@ -180,6 +182,12 @@ impl Plan {
                 Op::View(_) => {}
                 op => {
                     let lowered = lowered.remove(&id).expect("every operator was lowered");
+                    let inputs = record.src().iter().map(|&s| &steps_of[viewed(cx, s).0.index()]);
+                    let inputs: Vec<usize> = inputs.flatten().copied().collect();
+                    if homes.done(cx, id, &*lowered.step) {
+                        steps_of[id.index()] = inputs;
+                        continue;
+                    }
                     // What was packed ahead has no place; nobody looks for it there.
                     let read = |i: usize| {
                         let before = lowered.before.iter().any(|(step, _)| step.reads(i));
@@ -192,8 +200,6 @@ impl Plan {
                     let mut src: Vec<Place> =
                         record.src().iter().enumerate().map(operand).collect::<Result<_, _>>()?;
                     let dst = place(id)?;
-                    let inputs = record.src().iter().map(|&s| root(cx, s).0);
-                    let inputs = inputs.filter_map(|s| step_of.get(&s).copied()).collect();
                     let Lowered { step, before, macs, bytes, cost, threads } = lowered;
                     let mut node = NodeInfo {
                         name: record.name().to_owned(),
@@ -230,7 +236,8 @@ impl Plan {
                         node.inputs = vec![at];
                         src.push(workspace);
                     }
-                    step_of.insert(id, steps.push(step, src, dst, node, (cost, threads)));
+                    let at = steps.push(step, src, dst, node, (cost, threads));
+                    steps_of[id.index()] = vec![at];
                 }
             }
             for later in ahead.behind(position) {
@@ -250,11 +257,7 @@ impl Plan {
                     info: record.info(),
                     macs: 0,
                     bytes: 0,
-                    inputs: step_of
-                        .get(&root(cx, record.src()[0]).0)
-                        .copied()
-                        .into_iter()
-                        .collect(),
+                    inputs: steps_of[viewed(cx, record.src()[0]).0.index()].clone(),
                     threads: 1,
                     workload: None,
                 };
@@ -456,138 +459,4 @@ fn phases(steps: &[PlannedStep]) -> Vec<Range<usize>> {
         }
     }
     phases
-}
-
-/// The record whose memory a tensor lies in, and the bytes from its start.
-fn root(cx: &Context, mut id: TensorId) -> (TensorId, usize) {
-    let mut offset = 0;
-    while let Some(more) = cx.record(id).view_offset() {
-        offset += more;
-        id = cx.record(id).src()[0];
-    }
-    (id, offset)
-}
-
-/// Where the results of a graph lie.
-struct Slots {
-    /// Per record: index of its span.
-    span: Vec<Option<usize>>,
-    /// Indices of the spans of what the steps of a record leave for those behind them.
-    workspaces: HashMap<TensorId, Vec<usize>>,
-    offsets: Vec<usize>,
-    arena_bytes: usize,
-    arena_bound: usize,
-}
-
-impl Slots {
-    fn new(
-        cx: &Context,
-        ahead: &Ahead,
-        outputs: &[TensorId],
-        lowered: &HashMap<TensorId, Lowered>,
-        direct: &HashMap<TensorId, usize>,
-    ) -> Result<Self, GraphError> {
-        let order = &ahead.order;
-        let overflow = |id: TensorId| GraphError::Shape {
-            op: cx.record(id).op().name(),
-            source: ShapeError::Overflow(cx.dims(id)),
-        };
-        // Last step (position in `order`) that reads each root.
-        let mut last = vec![0; cx.len()];
-        for (step, &id) in order.iter().enumerate() {
-            for &s in cx.record(id).src() {
-                last[root(cx, s).0.index()] = step;
-            }
-        }
-        for &output in outputs {
-            last[root(cx, output).0.index()] = usize::MAX;
-        }
-        let mut spans: Vec<Span> = Vec::new();
-        let mut span = vec![None; cx.len()];
-        let (mut workspaces, mut shared) = (HashMap::new(), HashMap::new());
-        for (step, &id) in order.iter().enumerate() {
-            let record = cx.record(id);
-            if record.value().is_some() || record.view_offset().is_some() {
-                continue;
-            }
-            let bytes = record.info().stored_bytes().ok_or_else(|| overflow(id))?;
-            let last = last[id.index()].max(step);
-            let before = lowered.get(&id).map_or(&[][..], |l| &l.before);
-            for (i, (before, bytes)) in before.iter().enumerate() {
-                let new = spans.len();
-                let at = match before.shared() {
-                    Some(key) => {
-                        let read = record.src().iter().enumerate();
-                        let read = read.filter(|(i, _)| before.reads(*i)).map(|(_, s)| *s);
-                        let key = (key, read.collect::<Vec<TensorId>>(), *bytes);
-                        *shared.entry(key).or_insert(new)
-                    }
-                    None => new,
-                };
-                workspaces.entry(id).or_insert_with(Vec::new).push(at);
-                if at == new {
-                    let first = ahead.position(id).filter(|_| i == 0).unwrap_or(step);
-                    spans.push(Span { bytes: *bytes, first, last: step });
-                }
-                spans[at].last = step;
-            }
-            if direct.contains_key(&id) {
-                continue;
-            }
-            let reused = lowered.get(&id).and_then(|l| {
-                reusable(cx, id, &*l.step, bytes, |s| {
-                    let i: usize = span[s.index()]?;
-                    (spans[i].last == step && spans[i].bytes == bytes).then_some(i)
-                })
-            });
-            span[id.index()] = Some(if let Some(i) = reused {
-                spans[i].last = last;
-                i
-            } else {
-                // The caller fills leaves before the first step.
-                let first = if matches!(record.op(), Op::Leaf) { 0 } else { step };
-                spans.push(Span { bytes, first, last });
-                spans.len() - 1
-            });
-        }
-        let too_large = || overflow(*order.last().expect("spans"));
-        let arena_bound = bound(&spans).ok_or_else(too_large)?;
-        let (offsets, arena_bytes) = place(&spans).ok_or_else(too_large)?;
-        Ok(Self { span, workspaces, offsets, arena_bytes, arena_bound })
-    }
-
-    /// Where step `i` before the one of record `id` leaves its result: number and offset of the span.
-    fn workspace(&self, id: TensorId, i: usize) -> (usize, usize) {
-        let span = self.workspaces[&id][i];
-        (span, self.offsets[span])
-    }
-
-    fn offset(&self, root: TensorId) -> usize {
-        self.offsets[self.span[root.index()].expect("every result has a span")]
-    }
-}
-
-/// The span of an operand that the step may write its result into. `dying` gives the span of a
-/// record that is needed by nobody after this step.
-fn reusable(
-    cx: &Context,
-    id: TensorId,
-    step: &dyn Step,
-    bytes: usize,
-    dying: impl Fn(TensorId) -> Option<usize>,
-) -> Option<usize> {
-    let record = cx.record(id);
-    record.src().iter().enumerate().find_map(|(i, &s)| {
-        let (root, offset) = root(cx, s);
-        let whole = offset == 0
-            && cx.record(s).info().stored_bytes() == Some(bytes)
-            && cx.record(s).layout() == record.layout();
-        // Another operand may be a part of the same memory that the kernel reads later.
-        let alone = record
-            .src()
-            .iter()
-            .enumerate()
-            .all(|(j, &t)| i == j || s == t || self::root(cx, t).0 != root);
-        (step.may_overwrite(i) && whole && alone).then(|| dying(root)).flatten()
-    })
 }

@@ -120,6 +120,10 @@ impl Step for Run {
         self.rows * self.parts.len()
     }
 
+    fn part(&self, i: usize) -> Option<usize> {
+        (self.rows == 1).then(|| self.parts[i].0)
+    }
+
     #[allow(unsafe_code)]
     unsafe fn run(
         &self,
@@ -132,10 +136,13 @@ impl Step for Run {
             let (row, part) = (unit / self.parts.len(), unit % self.parts.len());
             let (start, len) = self.parts[part];
             // SAFETY: operand `part` has `rows` runs of `len` bytes, the result `rows` rows in
-            // which this part lies; both hold what their extents say, and they do not overlap.
+            // which this part lies; both hold what their extents say, and they do not overlap, unless
+            // the operand is the part.
             unsafe {
-                let from = src[part].add(row * len);
-                from.copy_to_nonoverlapping(dst.add(row * self.row + start), len);
+                let (from, to) = (src[part].add(row * len), dst.add(row * self.row + start));
+                if !core::ptr::eq(from, to) {
+                    from.copy_to_nonoverlapping(to, len);
+                }
             }
         }
         Ok(())

@@ -2,6 +2,7 @@
 
 use tilewright_kernels::template::plane::PlanePlan;
 use tilewright_kernels::template::pool::{PoolOp, PoolParams, PoolPlan};
+use tilewright_kernels::template::reduce::{ReduceOp, ReduceParams, ReducePlan};
 
 use super::super::plan_step::PlanStep;
 use super::super::plane::Plane;
@@ -16,6 +17,9 @@ pub(super) fn lower(op: &Pool, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>
     }
     if !on_planes(op, &cx.src[0], cx.dst) {
         return Ok(None);
+    }
+    if let Some(params) = of_rows(op, &cx.src[0].dims) {
+        return Ok(Some(Box::new(PlanStep(ReducePlan::new(cx.isa, &params)?))));
     }
     let plan = PlanePlan::max_pool(cx.isa, &params())?;
     Ok(Some(Box::new(Plane { plan, filter: None })))
@@ -46,9 +50,20 @@ impl Pool {
     }
 }
 
-/// Whether there is a kernel for plain tensors. Averages are computed on blocks.
+/// Whether there is a kernel for plain tensors. Averages of windows are computed on blocks.
 pub(super) fn on_planes(op: &Pool, x: &Info, y: &Info) -> bool {
-    x.dtype == DType::F32
-        && y.elements() > 0
-        && PlanePlan::max_pool_pays(&op.params(&x.dims, &y.dims))
+    let pays = || PlanePlan::max_pool_pays(&op.params(&x.dims, &y.dims));
+    x.dtype == DType::F32 && y.elements() > 0 && (of_rows(op, &x.dims).is_some() || pays())
+}
+
+/// A pool over whole maps, as a reduction of the rows that they are in a plain tensor.
+fn of_rows(op: &Pool, x: &[usize]) -> Option<ReduceParams> {
+    let map = spatial(x);
+    let reduction = match op.kind {
+        PoolKind::Max => ReduceOp::Max,
+        PoolKind::Average { .. } => ReduceOp::Mean,
+    };
+    let axis = map[0] * map[1];
+    let rows = ReduceParams { op: reduction, outer: x[0] * x[1], axis, inner: 1 };
+    (*op == Pool::global(op.kind, map)).then_some(rows)
 }
