@@ -73,7 +73,8 @@ impl Resample {
             "a run for each element"
         );
         match (sums.run, sums.taps) {
-            // As by linear interpolation.
+            // As by the nearest, and by linear interpolation.
+            (1, 1) => sums.each(1, y),
             (1, 2) => sums.each(2, y),
             (1, taps) => sums.each(taps, y),
             // SAFETY: the ISA is available.

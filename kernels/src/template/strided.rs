@@ -38,6 +38,17 @@ fn gather(size: usize, row: usize, src: &[u8], [across, step]: [usize; 2], dst: 
     if MORE && size == 1 && across == 1 && row >= 4 && dst.len() >= 4 * row {
         return transpose_bytes(row, src, step, dst, row);
     }
+    if MORE && step == 2 * size {
+        // As pairs, without looking at where each element lies, so that several are copied at once.
+        for (j, line) in dst.chunks_exact_mut(bytes).enumerate() {
+            let (pairs, last) = src[j * across..][..2 * bytes - size].split_at(2 * (bytes - size));
+            let (outs, end) = line.split_at_mut(bytes - size);
+            end.copy_from_slice(last);
+            let pairs = outs.chunks_exact_mut(size).zip(pairs.chunks_exact(2 * size));
+            pairs.for_each(|(out, pair)| out.copy_from_slice(&pair[..size]));
+        }
+        return;
+    }
     // The longer loop inside, as rows of channels that become pixels have few elements; over lines that stay in the
     // first-level cache.
     let lines = if MORE { (TILE_BYTES / bytes).min(dst.len() / bytes) } else { 0 };
@@ -56,6 +67,32 @@ fn gather(size: usize, row: usize, src: &[u8], [across, step]: [usize; 2], dst: 
     for (j, line) in dst.chunks_exact_mut(bytes).enumerate() {
         for (i, out) in line.chunks_exact_mut(size).enumerate() {
             out.copy_from_slice(&src[j * across + i * step..][..size]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn every_second_element_up_to_the_last_of_the_source() {
+        for size in [1, 2, 3, 4, 8, 16] {
+            for (lines, row) in [(1, 1), (1, 2), (3, 7), (40, 33), (5, 70)] {
+                for step in [2 * size, 3 * size] {
+                    let across = (row - 1) * step + size + 5;
+                    let src: Vec<u8> = (0..(lines - 1) * across + across - 5)
+                        .map(|i| (i * 7 % 251) as u8)
+                        .collect();
+                    let mut dst = vec![0; lines * row * size];
+                    copy_strided(size, row, &src, [across, step], &mut dst);
+                    let elements = (0..lines * row)
+                        .flat_map(|i| &src[i / row * across + i % row * step..][..size]);
+                    assert!(elements.eq(&dst), "{size} {lines} {row} {step}");
+                }
+            }
         }
     }
 }

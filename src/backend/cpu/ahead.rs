@@ -1,9 +1,7 @@
 //! Operations that somebody else computes: begun as early as they can be, waited for as late as possible.
 
-use std::collections::{HashMap, HashSet};
-
 use super::lower::Lowered;
-use crate::graph::{Context, TensorId};
+use crate::graph::{Context, PerRecord, TensorId};
 
 /// An order of operations, and what begins where.
 pub(super) struct Ahead {
@@ -14,23 +12,23 @@ pub(super) struct Ahead {
 
 /// An order in which nothing waits while there is something else to do: records that `begins` says are waited
 /// for come when all that is left needs one of them, the first of them first.
-fn late(cx: &Context, order: Vec<TensorId>, begins: impl Fn(&TensorId) -> bool) -> Vec<TensorId> {
-    let mut missing: HashSet<TensorId> = order.iter().copied().collect();
+fn late(cx: &Context, order: Vec<TensorId>, begins: impl Fn(TensorId) -> bool) -> Vec<TensorId> {
+    let mut missing: PerRecord<()> = order.iter().map(|&id| (id, ())).collect();
     let (mut sorted, mut rest) = (Vec::with_capacity(order.len()), order);
     while !rest.is_empty() {
-        rest.retain(|id| {
-            let ready = cx.record(*id).src().iter().all(|s| !missing.contains(s));
+        rest.retain(|&id| {
+            let ready = cx.record(id).src().iter().all(|&s| !missing.contains(s));
             let now = ready && !begins(id);
             if now {
                 missing.remove(id);
-                sorted.push(*id);
+                sorted.push(id);
             }
             !now
         });
         // The first one left reads nothing that is left.
         if !rest.is_empty() {
             let first = rest.remove(0);
-            missing.remove(&first);
+            missing.remove(first);
             sorted.push(first);
         }
     }
@@ -38,29 +36,24 @@ fn late(cx: &Context, order: Vec<TensorId>, begins: impl Fn(&TensorId) -> bool) 
 }
 
 impl Ahead {
-    pub(super) fn new(
-        cx: &Context,
-        order: Vec<TensorId>,
-        lowered: &HashMap<TensorId, Lowered>,
-    ) -> Self {
-        let begins = |id: &TensorId| {
+    pub(super) fn new(cx: &Context, order: Vec<TensorId>, lowered: &PerRecord<Lowered>) -> Self {
+        let begins = |id: TensorId| {
             let first = lowered.get(id).and_then(|l| l.before.first());
             first.is_some_and(|(step, _)| step.begins())
         };
         let mut begun = Vec::new();
-        if !order.iter().any(begins) {
+        if !order.iter().copied().any(begins) {
             return Self { order, begun };
         }
         let order = late(cx, order, begins);
-        let places: HashMap<TensorId, usize> =
-            order.iter().enumerate().map(|(i, &id)| (id, i)).collect();
-        for id in order.iter().filter(|id| begins(id)) {
-            let mut operand = cx.record(*id).src()[0];
+        let places: PerRecord<usize> = order.iter().enumerate().map(|(i, &id)| (id, i)).collect();
+        for id in order.iter().copied().filter(|&id| begins(id)) {
+            let mut operand = cx.record(id).src()[0];
             while cx.record(operand).view_offset().is_some() {
                 operand = cx.record(operand).src()[0];
             }
-            let at = places.get(&operand).copied().unwrap_or(0);
-            begun.push((*id, at));
+            let at = places.get(operand).copied().unwrap_or(0);
+            begun.push((id, at));
         }
         Self { order, begun }
     }

@@ -1,13 +1,13 @@
 //! From records to steps: choosing kernels, and packing what they read.
 
 use core::sync::atomic::{AtomicUsize, Ordering};
-use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use super::reference::Reference;
 use crate::graph::{
-    Choices, ConstCache, Context, Device, GraphError, Host, Info, LowerCx, Step, TensorId,
+    Choices, ConstCache, Context, Device, GraphError, Host, Info, LowerCx, PerRecord, Step,
+    TensorId,
 };
 use crate::order::sort_indices;
 use crate::tensor::{Shape, Tensor};
@@ -32,7 +32,7 @@ pub(super) fn lower_all(
     limit: usize,
     choices: Option<&dyn Choices>,
     device: Option<&dyn Device>,
-) -> Result<HashMap<TensorId, Lowered>, GraphError> {
+) -> Result<PerRecord<Lowered>, GraphError> {
     let is_step = |id: &TensorId| {
         let record = cx.record(*id);
         record.value().is_none() && record.op().operator().is_some()

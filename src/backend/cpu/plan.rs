@@ -2,7 +2,7 @@
 
 use core::any::Any;
 use core::ops::Range;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::ahead::Ahead;
@@ -10,8 +10,8 @@ use super::lower::{Lowered, estimate, lower_all};
 use super::pool::MAX_PARTS;
 use super::slots::{Homes, Made, Slots, viewed};
 use crate::graph::{
-    Choices, Context, Device, Fold, GraphError, Host, Info, Layout, Op, Program, ProgramNode, Step,
-    TensorId,
+    Choices, Context, Device, Fold, GraphError, Host, Info, Layout, Op, PerRecord, Program,
+    ProgramNode, Step, TensorId,
 };
 use crate::tensor::{DType, Tensor};
 use tilewright_kernels::Workload;
@@ -127,40 +127,42 @@ impl Plan {
         let ahead = Ahead::new(cx, order, &lowered);
         let order = &ahead.order;
         let leaves = order.iter().copied().filter(|&id| cx.record(id).is_unset()).enumerate();
-        let leaves: HashMap<TensorId, usize> = leaves.map(|(i, id)| (id, i)).collect();
+        let leaves: PerRecord<usize> = leaves.map(|(i, id)| (id, i)).collect();
         // The step that computes an output writes it where the caller gets it.
-        let mut direct = HashMap::new();
+        let mut direct = PerRecord::default();
         for (index, &id) in outputs.iter().enumerate() {
             let (root, offset) = viewed(cx, id);
             let [whole, part] = [root, id].map(|id| cx.record(id).info());
             let plain = whole.layout == Layout::Plain && part.layout == Layout::Plain;
             let same = offset == 0 && whole.stored_bytes() == part.stored_bytes();
-            if lowered.contains_key(&root) && plain && same {
-                direct.entry(root).or_insert(index);
+            if lowered.contains(root) && plain && same {
+                direct.slot(root).get_or_insert(index);
             }
         }
         let made = Made { cx, ahead: &ahead, lowered: &lowered, outputs, direct: &direct };
         let homes = Homes::new(made)?;
         let slots = Slots::new(made, &homes)?;
-        let mut constants = HashMap::new();
+        let mut constants = PerRecord::default();
         let mut place = |id: TensorId| -> Result<Place, GraphError> {
             let (root, offset) = homes.of(cx, id);
-            if let Some(&index) = direct.get(&root) {
+            if let Some(&index) = direct.get(root) {
                 return Ok(Place::Output { index, offset });
             }
-            if let Some(&index) = leaves.get(&root) {
+            if let Some(&index) = leaves.get(root) {
                 return Ok(Place::Input { index, offset, arena: slots.offset(root) });
             }
             match cx.record(root).value() {
                 Some(value) => {
-                    let aligned = match constants.entry(root) {
-                        std::collections::hash_map::Entry::Occupied(e) => e.into_mut(),
-                        std::collections::hash_map::Entry::Vacant(e) => {
+                    let known: &mut Option<Tensor> = constants.slot(root);
+                    let aligned = match known.clone() {
+                        Some(aligned) => aligned,
+                        None => {
                             let copy = || Ok(value.to_aligned()?);
-                            e.insert(cx.cache().folded(Fold::Aligned, &[value], copy)?)
+                            cx.cache().folded(Fold::Aligned, &[value], copy)?
                         }
                     };
-                    Ok(Place::Constant(aligned.clone(), offset))
+                    *known = Some(aligned.clone());
+                    Ok(Place::Constant(aligned, offset))
                 }
                 None => Ok(Place::Arena(slots.offset(root) + offset)),
             }
@@ -181,7 +183,7 @@ impl Plan {
                 }),
                 Op::View(_) => {}
                 op => {
-                    let lowered = lowered.remove(&id).expect("every operator was lowered");
+                    let lowered = lowered.remove(id).expect("every operator was lowered");
                     let inputs = record.src().iter().map(|&s| &steps_of[viewed(cx, s).0.index()]);
                     let inputs: Vec<usize> = inputs.flatten().copied().collect();
                     if homes.done(cx, id, &*lowered.step) {
@@ -241,7 +243,7 @@ impl Plan {
                 }
             }
             for later in ahead.behind(position) {
-                let Some(lowered) = lowered.get_mut(&later) else { continue };
+                let Some(lowered) = lowered.get_mut(later) else { continue };
                 let (begin, bytes) = lowered.before.remove(0);
                 let record = cx.record(later);
                 let operand = |(i, &s): (usize, &TensorId)| match i {

@@ -1,12 +1,10 @@
 //! Where results lie: in memory of their own, in that of an operand which nobody needs any more, or where they end
 //! up as a part of another result.
 
-use std::collections::HashMap;
-
 use super::ahead::Ahead;
 use super::lower::Lowered;
 use super::memory::{ALIGN, Span, bound, place};
-use crate::graph::{Context, GraphError, Op, Step, TensorId};
+use crate::graph::{Context, GraphError, Op, PerRecord, Step, TensorId};
 use crate::tensor::ShapeError;
 
 /// The record whose memory a view is one of, and the bytes from its start.
@@ -24,21 +22,22 @@ pub(super) fn viewed(cx: &Context, mut id: TensorId) -> (TensorId, usize) {
 pub(super) struct Made<'a> {
     pub(super) cx: &'a Context,
     pub(super) ahead: &'a Ahead,
-    pub(super) lowered: &'a HashMap<TensorId, Lowered>,
+    pub(super) lowered: &'a PerRecord<Lowered>,
     pub(super) outputs: &'a [TensorId],
     /// Results that are written where the caller gets them.
-    pub(super) direct: &'a HashMap<TensorId, usize>,
+    pub(super) direct: &'a PerRecord<usize>,
 }
 
 /// Results that are computed where another one has them as a part: joining tensors then copies nothing.
-pub(super) struct Homes(Vec<Option<Part>>);
+#[derive(Default)]
+pub(super) struct Homes(PerRecord<Part>);
 
 impl Homes {
     /// As many as there can be without a larger arena.
     pub(super) fn new(made: Made<'_>) -> Result<Self, GraphError> {
         let all = made.joined();
-        let mut homes = Self(vec![None; made.cx.len()]);
-        if all.0 == homes.0 {
+        let mut homes = Self::default();
+        if !made.ahead.order.iter().any(|&id| all.0.contains(id)) {
             return Ok(homes);
         }
         let limit = Spans::new(made, &homes)?.bound();
@@ -46,11 +45,11 @@ impl Homes {
             return Ok(all);
         }
         // What is computed last takes up room for the shortest time.
-        for id in made.ahead.order.iter().rev() {
-            if let Some(part) = all.0[id.index()] {
-                homes.0[id.index()] = Some(part);
+        for &id in made.ahead.order.iter().rev() {
+            if let Some(&part) = all.0.get(id) {
+                homes.0.insert(id, part);
                 if Spans::new(made, &homes)?.bound() > limit {
-                    homes.0[id.index()] = None;
+                    homes.0.remove(id);
                 }
             }
         }
@@ -60,7 +59,7 @@ impl Homes {
     /// The record in whose memory a tensor lies, and the bytes from its start.
     pub(super) fn of(&self, cx: &Context, id: TensorId) -> (TensorId, usize) {
         let (mut root, mut offset) = viewed(cx, id);
-        while let Some((whole, at)) = self.0[root.index()] {
+        while let Some(&(whole, at)) = self.0.get(root) {
             (root, offset) = (whole, offset + at);
         }
         (root, offset)
@@ -84,9 +83,9 @@ impl Made<'_> {
     fn joined(self) -> Homes {
         let Self { cx, lowered, .. } = self;
         let ends: Vec<TensorId> = self.outputs.iter().map(|&id| viewed(cx, id).0).collect();
-        let mut homes = Homes(vec![None; cx.len()]);
+        let mut homes = Homes::default();
         for &id in &self.ahead.order {
-            let Some(step) = lowered.get(&id).map(|l| &*l.step) else { continue };
+            let Some(step) = lowered.get(id).map(|l| &*l.step) else { continue };
             // Operands that are parts of one record (views of it, or what is put together there) must have all of it
             // among them, in its order.
             let mut parts: Vec<(TensorId, Option<usize>, usize)> = Vec::new();
@@ -102,11 +101,13 @@ impl Made<'_> {
                 }
             }
             for (root, start, bytes) in parts {
-                let fits = lowered.contains_key(&root)
+                let fits = lowered.contains(root)
                     && !ends.contains(&root)
                     && cx.record(root).info().stored_bytes() == Some(bytes);
                 let start = start.filter(|start| fits && start % ALIGN == 0);
-                homes.0[root.index()] = start.map(|start| (id, start));
+                if let Some(start) = start {
+                    homes.0.insert(root, (id, start));
+                }
             }
         }
         homes
@@ -119,7 +120,7 @@ struct Spans {
     /// Per record: index of its span.
     of: Vec<Option<usize>>,
     /// Indices of the spans of what the steps of a record leave for those behind them.
-    workspaces: HashMap<TensorId, Vec<usize>>,
+    workspaces: PerRecord<Vec<usize>>,
 }
 
 impl Spans {
@@ -138,7 +139,9 @@ impl Spans {
         }
         let mut spans: Vec<Span> = Vec::new();
         let mut span = vec![None; cx.len()];
-        let (mut workspaces, mut shared) = (HashMap::new(), HashMap::new());
+        let mut workspaces = PerRecord::default();
+        // What others have computed already: by what, of what, how many bytes, and its span.
+        let mut shared: Vec<(String, Vec<TensorId>, usize, usize)> = Vec::new();
         for (step, &id) in order.iter().enumerate() {
             let record = cx.record(id);
             if record.value().is_some() || record.view_offset().is_some() {
@@ -147,29 +150,36 @@ impl Spans {
             let home = homes.of(cx, id).0;
             let bytes = |id| cx.record(id).info().stored_bytes().ok_or_else(|| overflow(cx, id));
             let (bytes, last) = (bytes(home)?, last[home.index()].max(step));
-            let before = lowered.get(&id).map_or(&[][..], |l| &l.before);
+            let before = lowered.get(id).map_or(&[][..], |l| &l.before);
             for (i, (before, bytes)) in before.iter().enumerate() {
                 let new = spans.len();
                 let at = match before.shared() {
                     Some(key) => {
                         let read = record.src().iter().enumerate();
                         let read = read.filter(|(i, _)| before.reads(*i)).map(|(_, s)| *s);
-                        let key = (key, read.collect::<Vec<TensorId>>(), *bytes);
-                        *shared.entry(key).or_insert(new)
+                        let read: Vec<TensorId> = read.collect();
+                        let same = |s: &&(String, Vec<TensorId>, usize, usize)| {
+                            s.0 == key && s.1 == read && s.2 == *bytes
+                        };
+                        let known = shared.iter().find(same).map(|known| known.3);
+                        known.unwrap_or_else(|| {
+                            shared.push((key, read, *bytes, new));
+                            new
+                        })
                     }
                     None => new,
                 };
-                workspaces.entry(id).or_insert_with(Vec::new).push(at);
+                workspaces.slot(id).get_or_insert_with(Vec::new).push(at);
                 if at == new {
                     let first = ahead.position(id).filter(|_| i == 0).unwrap_or(step);
                     spans.push(Span { bytes: *bytes, first, last: step });
                 }
                 spans[at].last = step;
             }
-            if direct.contains_key(&home) || span[home.index()].is_some() {
+            if direct.contains(home) || span[home.index()].is_some() {
                 continue;
             }
-            let reused = lowered.get(&id).filter(|_| home == id).and_then(|l| {
+            let reused = lowered.get(id).filter(|_| home == id).and_then(|l| {
                 reusable(cx, homes, id, &*l.step, bytes, |s| {
                     let i: usize = span[s.index()]?;
                     (spans[i].last == step && spans[i].bytes == bytes).then_some(i)
@@ -223,7 +233,7 @@ impl Slots {
 
     /// Where step `i` before the one of record `id` leaves its result: number and offset of the span.
     pub(super) fn workspace(&self, id: TensorId, i: usize) -> (usize, usize) {
-        let span = self.spans.workspaces[&id][i];
+        let span = self.spans.workspaces[id][i];
         (span, self.offsets[span])
     }
 

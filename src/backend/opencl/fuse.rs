@@ -6,13 +6,11 @@
 //! Queries and keys are turned by the kernel that puts keys and values into their cache; of one row, it computes
 //! the attention too, and on processors the products before.
 
-use std::collections::{HashMap, HashSet};
-
 use super::Shared;
 use super::ops::{self, attention, matmul};
 use crate::graph::ops::glu::GluOp;
 use crate::graph::ops::norm::NormOp;
-use crate::graph::{Context, Op, TensorId};
+use crate::graph::{Context, Op, PerRecord, TensorId};
 use crate::tensor::DType;
 use tilewright_kernels::Activation;
 use tilewright_kernels::template::binary::BinaryOp;
@@ -64,23 +62,23 @@ pub(super) struct Turned {
 #[derive(Default)]
 pub(super) struct Fused {
     /// By the operation at whose place in the order a group is computed.
-    pub(super) groups: HashMap<TensorId, Group>,
+    pub(super) groups: PerRecord<Group>,
     /// By attention.
-    pub(super) turned: HashMap<TensorId, Turned>,
+    pub(super) turned: PerRecord<Turned>,
     /// What some group computes.
-    pub(super) members: HashSet<TensorId>,
+    pub(super) members: PerRecord<()>,
 }
 
 struct Finder<'a> {
     cx: &'a Context,
-    users: HashMap<TensorId, Vec<TensorId>>,
+    users: PerRecord<Vec<TensorId>>,
     outputs: &'a [TensorId],
 }
 
 impl Finder<'_> {
     /// The only operation that reads a tensor.
     fn user(&self, id: TensorId) -> Option<TensorId> {
-        match self.users.get(&id).map(Vec::as_slice) {
+        match self.users.get(id).map(Vec::as_slice) {
             Some(&[user]) if !self.outputs.contains(&id) => Some(user),
             _ => None,
         }
@@ -171,7 +169,7 @@ impl Finder<'_> {
         let dims = self.cx.dims(src[0]);
         let whole = norm.op == NormOp::Rms && !norm.by_parts && norm.axis == 1 && dims.len() == 2;
         let floats = src.iter().all(|&s| self.cx.record(s).dtype() == DType::F32);
-        let products = self.users.get(&id)?.iter().all(|&u| self.is_product(u));
+        let products = self.users.get(id)?.iter().all(|&u| self.is_product(u));
         let read = !self.outputs.contains(&id);
         let fits = whole && matmul::prepares(shared, dims[0], dims[1]);
         (constant && fits && floats && products && read).then_some(norm.epsilon)
@@ -185,38 +183,38 @@ pub(super) fn find(
     order: &[TensorId],
     outputs: &[TensorId],
 ) -> Fused {
-    let mut users: HashMap<TensorId, Vec<TensorId>> = HashMap::new();
+    let mut users = PerRecord::default();
     for &id in order {
         for &s in cx.record(id).src() {
-            users.entry(s).or_default().push(id);
+            users.slot(s).get_or_insert_with(Vec::new).push(id);
         }
     }
     let finder = Finder { cx, users, outputs };
     let mut fused = Fused::default();
     // Groups that others may join, by what they read: the first product of each.
-    let mut open: HashMap<TensorId, Vec<TensorId>> = HashMap::new();
+    let mut open = PerRecord::default();
     for &id in order {
         if let Some(mut turned) = finder.turned(id) {
-            fused.members.extend(turned.ropes);
+            turned.ropes.into_iter().for_each(|rope| fused.members.insert(rope, ()));
             let first = finder.src(turned.ropes[0])[0];
-            if fused.groups.get(&first).is_some_and(|g| finder.layer(id, &turned, g, shared)) {
-                turned.products = fused.groups.remove(&first);
+            if fused.groups.get(first).is_some_and(|g| finder.layer(id, &turned, g, shared)) {
+                turned.products = fused.groups.remove(first);
             }
             fused.turned.insert(id, turned);
         }
-        if fused.members.contains(&id) || !finder.is_product(id) {
+        if fused.members.contains(id) || !finder.is_product(id) {
             continue;
         }
         let kind = finder.kind(id);
-        let alike = open.entry(kind.0).or_default();
-        let last = alike.iter().rfind(|first| finder.kind(**first) == kind);
+        let alike = open.slot(kind.0).get_or_insert_with(Vec::new);
+        let last = alike.iter().copied().rfind(|&first| finder.kind(first) == kind);
         if let Some(group) = last.and_then(|at| fused.groups.get_mut(at))
             && group.products.len() < TOGETHER
             && finder.gate(id).is_none()
             && finder.sum(id).is_none()
         {
             group.products.push(id);
-            fused.members.insert(id);
+            fused.members.insert(id, ());
             continue;
         }
         let x = kind.0;
@@ -233,7 +231,7 @@ pub(super) fn find(
             alike.push(id);
             id
         };
-        fused.members.extend(group.members());
+        group.members().into_iter().for_each(|id| fused.members.insert(id, ()));
         fused.groups.insert(at, group);
     }
     fused

@@ -1,6 +1,5 @@
 //! What planning a graph knows of its tensors, and asks of operators.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::Shared;
@@ -11,7 +10,7 @@ use super::program::{OnHost, Place};
 use super::weights::Constant;
 use crate::backend::cpu::{Executor, Span};
 use crate::graph::ops::kv_attention::KvAttention;
-use crate::graph::{Choices, Context, GraphError, Host, Info, Op, TensorId};
+use crate::graph::{Choices, Context, GraphError, Host, Info, Op, PerRecord, TensorId};
 use crate::tensor::{Shape, ShapeError, Tensor};
 
 /// Most bytes of an input that is sent in one piece with others: a command costs as much as some ten thousand.
@@ -47,24 +46,24 @@ pub(super) struct Planner<'a> {
     pub(super) cx: &'a Context,
     pub(super) host: Host,
     pub(super) choices: Option<&'a dyn Choices>,
-    pub(super) inputs: HashMap<TensorId, usize>,
+    pub(super) inputs: PerRecord<usize>,
     /// Results of early steps.
-    pub(super) early: HashMap<TensorId, usize>,
+    pub(super) early: PerRecord<usize>,
     /// Spans of results, inputs and early results on the device, and where in them those begin.
-    pub(super) span_of: HashMap<TensorId, (usize, usize)>,
+    pub(super) span_of: PerRecord<(usize, usize)>,
     pub(super) spans: Vec<Span>,
     /// The span of what is sent in one piece, and how many bytes that are.
     pub(super) sent: Option<(usize, usize)>,
-    pub(super) constants: HashMap<TensorId, Constant>,
+    pub(super) constants: PerRecord<Constant>,
 }
 
 impl Planner<'_> {
     /// Where an operand is found on the host's side of things.
     pub(super) fn find(&self, id: TensorId) -> (TensorId, Place) {
         let (root, offset) = root(self.cx, id);
-        let place = if let Some(&i) = self.inputs.get(&root) {
+        let place = if let Some(&i) = self.inputs.get(root) {
             Place::Input(i, offset)
-        } else if let Some(&i) = self.early.get(&root) {
+        } else if let Some(&i) = self.early.get(root) {
             Place::Early(i, offset)
         } else if self.cx.record(root).value().is_some() {
             Place::Constant(root, offset)
@@ -79,18 +78,18 @@ impl Planner<'_> {
         let (root, _) = root(self.cx, id);
         let record = self.cx.record(root);
         if let Some(value) = record.value() {
-            if !self.constants.contains_key(&root) {
+            if !self.constants.contains(root) {
                 let constant = self.shared.constant(value)?;
                 self.constants.insert(root, constant);
             }
             return Ok(());
         }
-        if let Some(&(span, _)) = self.span_of.get(&root) {
+        if let Some(&(span, _)) = self.span_of.get(root) {
             self.spans[span].last = self.spans[span].last.max(now);
             return Ok(());
         }
         // Sent before the first step.
-        let sent = self.inputs.contains_key(&root) || self.early.contains_key(&root);
+        let sent = self.inputs.contains(root) || self.early.contains(root);
         let bytes = record.info().stored_bytes().ok_or_else(|| overflow(self.cx, root))?;
         let own = self.span(bytes, if sent { 0 } else { now }, now);
         if !sent || bytes > TOGETHER {
@@ -112,7 +111,7 @@ impl Planner<'_> {
 
     /// Where the result, input or early result is, once spans have places.
     pub(super) fn offset(&self, offsets: &[usize], id: TensorId) -> usize {
-        let (span, inside) = self.span_of[&id];
+        let (span, inside) = self.span_of[id];
         offsets[span] + inside
     }
 

@@ -1,7 +1,6 @@
 //! Graphs as lists of kernels, and their runs.
 
 use core::any::Any;
-use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use super::fuse::{self, Fused, Group};
@@ -11,7 +10,9 @@ use super::sys::{Launch, Recorded, Value};
 use super::weights::Constant;
 use super::{OpenClError, Region, Shared, lock};
 use crate::backend::cpu::{Executor, Plan, place};
-use crate::graph::{Choices, Context, GraphError, Host, Info, Op, ProgramNode, TensorId};
+use crate::graph::{
+    Choices, Context, GraphError, Host, Info, Op, PerRecord, ProgramNode, TensorId,
+};
 use crate::tensor::Tensor;
 
 /// Where a tensor is found.
@@ -64,8 +65,8 @@ pub(super) struct Planned {
     pub(super) checks: Vec<(usize, Check)>,
     pub(super) outputs: Vec<Place>,
     pub(super) arena: Region,
-    pub(super) constants: HashMap<TensorId, Constant>,
-    pub(super) values: HashMap<TensorId, Tensor>,
+    pub(super) constants: PerRecord<Constant>,
+    pub(super) values: PerRecord<Tensor>,
     /// What steps read beside constants as they are: packed ones, and caches.
     pub(super) keep: Vec<Arc<dyn Any + Send + Sync>>,
     /// Computes what the device does not. Held by the run in progress: the memory is used by one at a time.
@@ -112,11 +113,11 @@ impl Planned {
             host,
             choices,
             inputs: leaves.iter().enumerate().map(|(i, &id)| (id, i)).collect(),
-            early: HashMap::new(),
-            span_of: HashMap::new(),
+            early: PerRecord::default(),
+            span_of: PerRecord::default(),
             spans: Vec::new(),
             sent: None,
-            constants: HashMap::new(),
+            constants: PerRecord::default(),
         };
         let is_step = |id: &TensorId| {
             cx.record(*id).value().is_none() && cx.record(*id).op().operator().is_some()
@@ -124,7 +125,7 @@ impl Planned {
         let (mut made, mut nodes, mut early, mut checks) =
             (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut keep: Vec<Arc<dyn Any + Send + Sync>> = Vec::new();
-        let mut node_of: HashMap<TensorId, usize> = HashMap::new();
+        let mut node_of = PerRecord::default();
         let mut on_cpu: Vec<(String, usize)> = Vec::new();
         let mut temp_spans: Vec<Vec<usize>> = Vec::new();
         let Fused { groups, turned, members } = match shared.fuse {
@@ -134,11 +135,11 @@ impl Planned {
         for id in order.iter().copied().filter(is_step) {
             let record = cx.record(id);
             let now = made.len();
-            let group = groups.get(&id);
-            if group.is_none() && members.contains(&id) {
+            let group = groups.get(id);
+            if group.is_none() && members.contains(id) {
                 continue;
             }
-            let rotations = turned.get(&id);
+            let rotations = turned.get(id);
             let ports = match rotations {
                 Some(turned) => planner.turned_ports(id, turned),
                 None => planner.ports(id, group),
@@ -165,7 +166,7 @@ impl Planned {
                 mine.splice(0..0, products.chain(turned.ropes));
             }
             let node = node(cx, &mine, &ports.src, &node_of, lowered.as_ref());
-            node_of.extend(mine.iter().map(|&id| (id, nodes.len())));
+            mine.iter().for_each(|&id| node_of.insert(id, nodes.len()));
             nodes.push(node);
             match lowered {
                 Some(lowered) => {
@@ -242,7 +243,7 @@ impl Planned {
         let steps = {
             let binder = Binder { planner: &planner, offsets: &offsets, arena: &arena };
             let bound = made.into_iter().zip(&temp_spans).map(|((id, made), temps)| {
-                let node = node_of[&id];
+                let node = node_of[id];
                 let step = match made {
                     Made::Kernels { calls, temps: sizes, ports } => {
                         debug_assert_eq!(sizes.len(), temps.len());
@@ -262,7 +263,8 @@ impl Planned {
         let mut uploads = Vec::new();
         let mut sent =
             planner.sent.map(|(span, bytes)| Sent { at: offsets[span], bytes, parts: Vec::new() });
-        for (&id, &(span, inside)) in &planner.span_of {
+        for &id in &order {
+            let Some(&(span, inside)) = planner.span_of.get(id) else { continue };
             let place = planner.find(id).1;
             let bytes = cx.record(id).info().stored_bytes();
             let (Place::Input(..) | Place::Early(..), Some(bytes)) = (&place, bytes) else {
@@ -284,7 +286,7 @@ impl Planned {
         };
         let outputs_at = outputs.iter().map(|&id| on_device(id)).collect();
         let described = |id: &TensorId| (cx.record(*id).name().to_owned(), cx.record(*id).info());
-        let mut values = HashMap::new();
+        let mut values = PerRecord::default();
         let wanted = outputs.iter().map(|&id| planner.find(id).0);
         for root in wanted {
             if let Some(value) = cx.record(root).value() {
@@ -369,7 +371,7 @@ fn node(
     cx: &Context,
     members: &[TensorId],
     src: &[TensorId],
-    node_of: &HashMap<TensorId, usize>,
+    node_of: &PerRecord<usize>,
     lowered: Option<&ops::Lowered>,
 ) -> ProgramNode {
     let record = cx.record(members[members.len() - 1]);
@@ -388,7 +390,7 @@ fn node(
         }
         None => "cpu".to_owned(),
     };
-    let inputs = src.iter().filter_map(|&s| node_of.get(&root(cx, s).0).copied());
+    let inputs = src.iter().filter_map(|&s| node_of.get(root(cx, s).0).copied());
     let read = src.iter().map(|&s| cx.record(s).info());
     ProgramNode {
         name: record.name().to_owned(),
@@ -439,7 +441,7 @@ impl Binder<'_> {
         let (root, found) = self.planner.find(id);
         match found {
             Place::Constant(_, offset) => {
-                let constant = &self.planner.constants[&root];
+                let constant = &self.planner.constants[root];
                 Value::Memory(constant.memory().clone(), offset as u64)
             }
             Place::Device(offset) | Place::Input(_, offset) | Place::Early(_, offset) => {

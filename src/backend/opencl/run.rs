@@ -101,7 +101,7 @@ impl Program for Planned {
                 match output {
                     Place::Device(at) => s.read(memory, *at, to)?,
                     Place::Constant(root, offset) => {
-                        to.copy_from_slice(&self.values[root].bytes()[*offset..][..bytes]);
+                        to.copy_from_slice(&self.values[*root].bytes()[*offset..][..bytes]);
                     }
                     Place::Input(i, offset) => {
                         to.copy_from_slice(&inputs[*i].bytes()[*offset..][..bytes]);

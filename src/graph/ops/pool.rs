@@ -205,6 +205,7 @@ impl Operator for Pool {
 mod tests {
     use super::*;
     use crate::graph::Context;
+    use crate::graph::ops::elements::as_defined;
     use crate::tensor::Tensor;
 
     fn eval(op: Pool, dims: &[usize], x: &[f32]) -> Result<(Vec<usize>, Vec<f32>), GraphError> {
@@ -221,6 +222,19 @@ mod tests {
             stride: [stride; 2],
             pads: [pad; 4],
             ..Pool::global(kind, [1, 1])
+        }
+    }
+
+    #[test]
+    fn whole_planes_are_reduced_where_they_lie() {
+        for dims in [&[2, 3, 5, 7][..], &[1, 4, 33], &[1, 2, 1, 1]] {
+            let x: Vec<f32> =
+                (0..dims.iter().product()).map(|i: usize| (i * i % 29) as f32 - 9.0).collect();
+            let x = Tensor::from_slice(dims, &x).unwrap();
+            for kind in [PoolKind::Max, PoolKind::Average { include_pad: true }] {
+                let op = Pool::global(kind, spatial(dims));
+                assert!(as_defined(&op, &[x.clone()]).contains("reduce"), "{op:?} {dims:?}");
+            }
         }
     }
 

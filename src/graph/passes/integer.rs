@@ -4,8 +4,6 @@
 //! integers that go in and come out are known, and their scales are constants, an operator on integers
 //! computes the same within one step of the result, in a fraction of the time.
 
-use std::collections::HashSet;
-
 use tilewright_kernels::template::binary::BinaryOp;
 use tilewright_kernels::{Activation, C_BLOCK, QbinaryOp};
 
@@ -20,7 +18,7 @@ use super::super::ops::qmatmul::QMatMul;
 use super::super::ops::qpool::QPool;
 use super::super::ops::quantize::Quantize;
 use super::super::ops::requantize::Requantize;
-use super::super::{Context, GraphError, Op, TensorId};
+use super::super::{Context, GraphError, Op, PerRecord, TensorId};
 use super::moves::move_bytes;
 use super::{lookup, order, pattern, use_counts};
 use crate::tensor::{DType, Tensor};
@@ -37,8 +35,8 @@ pub fn use_integers(cx: &mut Context, outputs: &[TensorId]) -> Result<(), GraphE
     let uses = use_counts(cx, &order, outputs);
     // What is quantised becomes an operator on bytes there.
     let records = order.iter().map(|&id| cx.record(id));
-    let ends: HashSet<TensorId> =
-        records.filter(|r| matches!(r.op(), Op::Quantize(_))).map(|r| r.src()[0]).collect();
+    let quantized_later = records.filter(|r| matches!(r.op(), Op::Quantize(_)));
+    let ends: PerRecord<()> = quantized_later.map(|r| (r.src()[0], ())).collect();
     for id in order {
         if let Some(op) = order::largest_bytes(cx, id) {
             let src = cx.record(id).src().to_vec();
@@ -47,7 +45,7 @@ pub fn use_integers(cx: &mut Context, outputs: &[TensorId]) -> Result<(), GraphE
         if let Some((op, x)) = as_numbers(cx, id) {
             cx.rewrite(id, op.into(), vec![x])?;
         }
-        if !ends.contains(&id)
+        if !ends.contains(id)
             && let Some((op, src)) = order::largest_dequantized(cx, id)?
         {
             cx.rewrite(id, op.into(), src)?;
