@@ -38,7 +38,7 @@ const GROUP: usize = 1 << 21;
 const AHEAD: usize = 2048;
 /// Threads that share out rows have their own part of the image in all layers, and so in their caches; those
 /// that share out panels read half of the weights each. That is worth it for weights so many times as large.
-const SHARED_PANELS: usize = 8;
+pub(crate) const SHARED_PANELS: usize = 8;
 
 /// A matrix product ready to run.
 #[derive(Clone, Debug)]

@@ -4,6 +4,7 @@ use super::layout::Job;
 use super::matmul::{MatmulForm, MatmulPlan};
 use super::matmul_cut::{Panel, blocks};
 use super::matmul_tile::{NextTile, TileArgs};
+use super::window::rectangle;
 use crate::{Algorithm, C_BLOCK};
 use core::ops::Range;
 
@@ -107,13 +108,8 @@ impl MatmulPlan {
         let mut unit = units.start;
         while unit < units.end {
             let (batch, start) = (unit / per_batch, unit % per_batch);
-            let end = per_batch.min(units.end - batch * per_batch);
-            let (outer, inner) = (start / inner_count, start % inner_count);
-            let (outer, inner) = if inner == 0 && end - start >= inner_count {
-                (outer..end / inner_count, 0..inner_count)
-            } else {
-                (outer..outer + 1, inner..inner_count.min(inner + end - start))
-            };
+            let counts = [per_batch / inner_count, inner_count];
+            let (outer, inner) = rectangle(start, units.end - unit, counts);
             unit += outer.len() * inner.len();
             let (parts, panels) = if by_panels { (inner, outer) } else { (outer, inner) };
             let tile = |part| part * self.tiling.count() / self.parts;

@@ -6,6 +6,7 @@
 //! walks the rows and the tiles of one width, and loads a tile's input columns once per filter row.
 //! Nothing is padded: rows outside are not visited, columns outside are not loaded.
 
+use super::matmul::SHARED_PANELS;
 use crate::epilogue::TileActivation;
 use crate::error::{MOST_TILED, checked_len};
 use crate::{C_BLOCK, Dtype, KernelError, KernelInfo, QuantOutput};
@@ -51,6 +52,8 @@ pub(crate) struct Window {
     pub(crate) cols: Box<[Range<u8>]>,
     /// Output rows that are computed at a time.
     call_rows: usize,
+    /// Whether threads share out blocks of channels, else rows.
+    by_blocks: bool,
     /// Done before STORE, unless it is the leaky one.
     pub(crate) activation: TileActivation,
     /// Divisors of an average per output row and column; their product counts.
@@ -62,6 +65,20 @@ fn inside(start: isize, step: usize, len: usize, end: usize) -> Range<usize> {
     let from = (start.min(0).unsigned_abs()).div_ceil(step).min(len);
     let to = (end as isize - start).max(0).unsigned_abs().div_ceil(step).min(len);
     from..to.max(from)
+}
+
+/// The largest part of `left` units of outer times inner ones from unit `start` on that is some outer ones by some
+/// inner ones.
+pub(crate) fn rectangle(
+    start: usize,
+    left: usize,
+    [outer, inner]: [usize; 2],
+) -> (Range<usize>, Range<usize>) {
+    let (row, at) = (start / inner, start % inner);
+    if at == 0 && left >= inner {
+        return (row..outer.min(row + left / inner), 0..inner);
+    }
+    (row..row + 1, at..inner.min(at + left))
 }
 
 impl Window {
@@ -131,6 +148,7 @@ impl Window {
                 }));
             }
         }
+        let by_blocks = s.c / SHARED_PANELS > s.input[0] * s.input[1];
         // 32 KiB of output stay in the L1 cache for what follows.
         let call_rows = (512 / s.output[1]).clamp(1, s.output[0]);
         Ok(Self {
@@ -141,6 +159,7 @@ impl Window {
             runs,
             cols: cols.into(),
             call_rows,
+            by_blocks,
             activation: TileActivation::None,
             divisors: Default::default(),
         })
@@ -157,9 +176,9 @@ impl Window {
         (c - plane % c.div_ceil(C_BLOCK) * C_BLOCK).min(C_BLOCK)
     }
 
-    /// Independent units of work: output rows of an image, of each all blocks of channels. Threads that
-    /// share them out get bands of rows, as those of a 1 x 1 convolution do, and so find in their own
-    /// caches most of what they need.
+    /// Independent units of work: output rows of an image, of each all blocks of channels, or the other way round
+    /// for small maps of many channels. Threads that share them out get what those of a 1 x 1 convolution get, and so
+    /// find in their own caches most of what they need.
     pub(crate) fn units(&self) -> usize {
         self.planes() * self.sizes.output[0]
     }
@@ -169,13 +188,13 @@ impl Window {
         let (blocks, height) = (self.sizes.c.div_ceil(C_BLOCK), self.sizes.output[0]);
         let mut unit = units.start;
         while unit < units.end {
-            let (row, block) = (unit / blocks, unit % blocks);
-            let (image, row) = (row / height, row % height);
+            let (image, within) = (unit / (blocks * height), unit % (blocks * height));
             let left = units.end - unit;
-            let (rows, blocks_now) = if block == 0 && left >= blocks {
-                (row..height.min(row + left / blocks), 0..blocks)
+            let (rows, blocks_now) = if self.by_blocks {
+                let (blocks, rows) = rectangle(within, left, [blocks, height]);
+                (rows, blocks)
             } else {
-                (row..row + 1, block..blocks.min(block + left))
+                rectangle(within, left, [height, blocks])
             };
             unit += rows.len() * blocks_now.len();
             for block in blocks_now {
@@ -343,4 +362,42 @@ pub(crate) struct WindowKernel<T: 'static = f32> {
     /// Rows and columns of the (square) filter and the column stride it is made for; `None` if any.
     pub(crate) made_for: Option<[usize; 2]>,
     pub(crate) run: WindowFn<T>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The units of planes and rows that parts of all units are made of, in both orders.
+    #[test]
+    fn parts_are_covered_once() {
+        for (c, height) in [(40, 3), (16 * 30, 3), (33, 1), (16 * 20, 2)] {
+            let sizes = WindowSizes {
+                n: 2,
+                c,
+                input: [height, 4],
+                output: [height, 4],
+                kernel: [3; 2],
+                stride: [1; 2],
+                dilation: [1; 2],
+                pads: [1; 4],
+            };
+            let window = Window::new("test", sizes, false, 4).unwrap();
+            assert_eq!(window.by_blocks, c >= 16 * 20 && height < 3 || c >= 16 * 30);
+            let units = window.units();
+            for parts in 1..9 {
+                let mut met = alloc::vec![0; units];
+                for part in 0..parts {
+                    let units = part * units / parts..(part + 1) * units / parts;
+                    let mut count = 0;
+                    window.for_each(units.clone(), |plane, rows| {
+                        count += rows.len();
+                        rows.for_each(|row| met[plane * height + row] += 1);
+                    });
+                    assert_eq!(count, units.len());
+                }
+                assert!(met.iter().all(|&n| n == 1), "{c} {height} {parts}");
+            }
+        }
+    }
 }
