@@ -233,7 +233,10 @@ mod tests {
             let x = Tensor::from_slice(dims, &x).unwrap();
             for kind in [PoolKind::Max, PoolKind::Average { include_pad: true }] {
                 let op = Pool::global(kind, spatial(dims));
-                assert!(as_defined(&op, &[x.clone()]).contains("reduce"), "{op:?} {dims:?}");
+                assert!(
+                    as_defined(&op, core::slice::from_ref(&x)).contains("reduce"),
+                    "{op:?} {dims:?}"
+                );
             }
         }
     }
