@@ -25,6 +25,10 @@ const PARTS: u64 = 4;
 /// The share of a step that parts repeat from which on there is one part per thread.
 const REPEATED: f64 = 0.005;
 
+/// Most steps that stand for one that puts their results together without copying anything. Who reads that has
+/// all of them as inputs.
+const MOST_LISTED: usize = 256;
+
 /// Where an operand is found when a plan runs.
 #[derive(Clone, Debug)]
 pub(super) enum Place {
@@ -186,7 +190,7 @@ impl Plan {
                     let lowered = lowered.remove(id).expect("every operator was lowered");
                     let inputs = record.src().iter().map(|&s| &steps_of[viewed(cx, s).0.index()]);
                     let inputs: Vec<usize> = inputs.flatten().copied().collect();
-                    if homes.done(cx, id, &*lowered.step) {
+                    if inputs.len() <= MOST_LISTED && homes.done(cx, id, &*lowered.step) {
                         steps_of[id.index()] = inputs;
                         continue;
                     }

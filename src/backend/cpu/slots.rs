@@ -7,6 +7,9 @@ use super::memory::{ALIGN, Span, bound, place};
 use crate::graph::{Context, GraphError, Op, PerRecord, Step, TensorId};
 use crate::tensor::ShapeError;
 
+/// About how many records are looked at to find which results can lie where they end up: some 20 ms.
+const WORK: usize = 100_000;
+
 /// The record whose memory a view is one of, and the bytes from its start.
 pub(super) fn viewed(cx: &Context, mut id: TensorId) -> (TensorId, usize) {
     let mut offset = 0;
@@ -33,7 +36,7 @@ pub(super) struct Made<'a> {
 pub(super) struct Homes(PerRecord<Part>);
 
 impl Homes {
-    /// As many as there can be without a larger arena.
+    /// As many as there can be without a larger arena, of as many as are tried.
     pub(super) fn new(made: Made<'_>) -> Result<Self, GraphError> {
         let all = made.joined();
         let mut homes = Self::default();
@@ -45,12 +48,12 @@ impl Homes {
             return Ok(all);
         }
         // What is computed last takes up room for the shortest time.
-        for &id in made.ahead.order.iter().rev() {
-            if let Some(&part) = all.0.get(id) {
-                homes.0.insert(id, part);
-                if Spans::new(made, &homes)?.bound() > limit {
-                    homes.0.remove(id);
-                }
+        let order = &made.ahead.order;
+        let parts = order.iter().rev().filter_map(|&id| Some((id, *all.0.get(id)?)));
+        for (id, part) in parts.take(WORK / order.len()) {
+            homes.0.insert(id, part);
+            if Spans::new(made, &homes)?.bound() > limit {
+                homes.0.remove(id);
             }
         }
         Ok(homes)
@@ -82,30 +85,36 @@ impl Made<'_> {
     /// All that could be computed where a step puts its operands together.
     fn joined(self) -> Homes {
         let Self { cx, lowered, .. } = self;
-        let ends: Vec<TensorId> = self.outputs.iter().map(|&id| viewed(cx, id).0).collect();
+        let ends: PerRecord<()> = self.outputs.iter().map(|&id| (viewed(cx, id).0, ())).collect();
         let mut homes = Homes::default();
+        // Of what is put together: where it would lie, and the bytes that are among the operands.
+        let mut parts: PerRecord<(Option<usize>, usize)> = PerRecord::default();
         for &id in &self.ahead.order {
             let Some(step) = lowered.get(id).map(|l| &*l.step) else { continue };
             // Operands that are parts of one record (views of it, or what is put together there) must have all of it
             // among them, in its order.
-            let mut parts: Vec<(TensorId, Option<usize>, usize)> = Vec::new();
+            let mut roots = Vec::new();
             for (i, &s) in cx.record(id).src().iter().enumerate() {
                 let Some(at) = step.part(i) else { continue };
                 let bytes = cx.record(s).info().stored_bytes().unwrap_or(0);
                 let (root, offset) = homes.of(cx, s);
                 let start = at.checked_sub(offset);
-                match parts.iter_mut().find(|part| part.0 == root) {
-                    Some((_, other, sum)) if *other == start => *sum += bytes,
-                    Some((_, other, _)) => *other = None,
-                    None => parts.push((root, start, bytes)),
+                match parts.slot(root) {
+                    Some((other, sum)) if *other == start => *sum += bytes,
+                    Some((other, _)) => *other = None,
+                    none => {
+                        *none = Some((start, bytes));
+                        roots.push(root);
+                    }
                 }
             }
-            for (root, start, bytes) in parts {
-                let fits = lowered.contains(root)
-                    && !ends.contains(&root)
-                    && cx.record(root).info().stored_bytes() == Some(bytes);
-                let start = start.filter(|start| fits && start % ALIGN == 0);
-                if let Some(start) = start {
+            for root in roots {
+                if let Some((Some(start), bytes)) = parts.remove(root)
+                    && start.is_multiple_of(ALIGN)
+                    && lowered.contains(root)
+                    && !ends.contains(root)
+                    && cx.record(root).info().stored_bytes() == Some(bytes)
+                {
                     homes.0.insert(root, (id, start));
                 }
             }
@@ -141,7 +150,8 @@ impl Spans {
         let mut span = vec![None; cx.len()];
         let mut workspaces = PerRecord::default();
         // What others have computed already: by what, of what, how many bytes, and its span.
-        let mut shared: Vec<(String, Vec<TensorId>, usize, usize)> = Vec::new();
+        let mut shared: PerRecord<Vec<(String, Vec<TensorId>, usize, usize)>> =
+            PerRecord::default();
         for (step, &id) in order.iter().enumerate() {
             let record = cx.record(id);
             if record.value().is_some() || record.view_offset().is_some() {
@@ -158,14 +168,15 @@ impl Spans {
                         let read = record.src().iter().enumerate();
                         let read = read.filter(|(i, _)| before.reads(*i)).map(|(_, s)| *s);
                         let read: Vec<TensorId> = read.collect();
-                        let same = |s: &&(String, Vec<TensorId>, usize, usize)| {
-                            s.0 == key && s.1 == read && s.2 == *bytes
-                        };
-                        let known = shared.iter().find(same).map(|known| known.3);
-                        known.unwrap_or_else(|| {
-                            shared.push((key, read, *bytes, new));
-                            new
-                        })
+                        let first = read.first().copied().unwrap_or(id);
+                        let known = shared.slot(first).get_or_insert_with(Vec::new);
+                        let same =
+                            known.iter().find(|k| k.0 == key && k.1 == read && k.2 == *bytes);
+                        let at = same.map_or(new, |known| known.3);
+                        if at == new {
+                            known.push((key, read, *bytes, new));
+                        }
+                        at
                     }
                     None => new,
                 };
@@ -352,6 +363,20 @@ mod tests {
             vec![join(cx, &[a, b, more])]
         };
         assert_eq!(check(parts).0, 0);
+    }
+
+    #[test]
+    fn joins_of_joins_of_joins() {
+        let nested = |cx: &mut Context, [a, b]: [TensorId; 2]| {
+            let mut all = relu(cx, a);
+            for _ in 0..600 {
+                let more = relu(cx, b);
+                all = join(cx, &[all, more]);
+            }
+            vec![all]
+        };
+        // Now and then one is listed, so that the lists of what is read stay short.
+        assert_eq!(check(nested).0, 2);
     }
 
     #[test]
