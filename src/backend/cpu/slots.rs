@@ -123,6 +123,9 @@ impl Made<'_> {
     }
 }
 
+/// What a step has computed already: by what, of what, how many bytes, and the span that they are.
+type Known = (String, Vec<TensorId>, usize, usize);
+
 /// What must exist when.
 struct Spans {
     all: Vec<Span>,
@@ -149,9 +152,7 @@ impl Spans {
         let mut spans: Vec<Span> = Vec::new();
         let mut span = vec![None; cx.len()];
         let mut workspaces = PerRecord::default();
-        // What others have computed already: by what, of what, how many bytes, and its span.
-        let mut shared: PerRecord<Vec<(String, Vec<TensorId>, usize, usize)>> =
-            PerRecord::default();
+        let mut shared: PerRecord<Vec<Known>> = PerRecord::default();
         for (step, &id) in order.iter().enumerate() {
             let record = cx.record(id);
             if record.value().is_some() || record.view_offset().is_some() {
