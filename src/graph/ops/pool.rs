@@ -226,18 +226,13 @@ mod tests {
     }
 
     #[test]
-    fn whole_planes_are_reduced_where_they_lie() {
+    fn maxima_of_whole_planes_are_found_where_they_lie() {
         for dims in [&[2, 3, 5, 7][..], &[1, 4, 33], &[1, 2, 1, 1]] {
             let x: Vec<f32> =
                 (0..dims.iter().product()).map(|i: usize| (i * i % 29) as f32 - 9.0).collect();
             let x = Tensor::from_slice(dims, &x).unwrap();
-            for kind in [PoolKind::Max, PoolKind::Average { include_pad: true }] {
-                let op = Pool::global(kind, spatial(dims));
-                assert!(
-                    as_defined(&op, core::slice::from_ref(&x)).contains("reduce"),
-                    "{op:?} {dims:?}"
-                );
-            }
+            let op = Pool::global(PoolKind::Max, spatial(dims));
+            assert!(as_defined(&op, &[x]).contains("reduce"), "{dims:?}");
         }
     }
 

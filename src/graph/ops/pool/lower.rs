@@ -50,20 +50,16 @@ impl Pool {
     }
 }
 
-/// Whether there is a kernel for plain tensors. Averages of windows are computed on blocks.
+/// Whether there is a kernel for plain tensors. Averages are computed on blocks, so that their sums have one order.
 pub(super) fn on_planes(op: &Pool, x: &Info, y: &Info) -> bool {
     let pays = || PlanePlan::max_pool_pays(&op.params(&x.dims, &y.dims));
     x.dtype == DType::F32 && y.elements() > 0 && (of_rows(op, &x.dims).is_some() || pays())
 }
 
-/// A pool over whole maps, as a reduction of the rows that they are in a plain tensor.
+/// A maximum over whole maps, as one of the rows that they are in a plain tensor.
 fn of_rows(op: &Pool, x: &[usize]) -> Option<ReduceParams> {
     let map = spatial(x);
-    let reduction = match op.kind {
-        PoolKind::Max => ReduceOp::Max,
-        PoolKind::Average { .. } => ReduceOp::Mean,
-    };
-    let axis = map[0] * map[1];
-    let rows = ReduceParams { op: reduction, outer: x[0] * x[1], axis, inner: 1 };
-    (*op == Pool::global(op.kind, map)).then_some(rows)
+    let (outer, axis) = (x[0] * x[1], map[0] * map[1]);
+    let rows = ReduceParams { op: ReduceOp::Max, outer, axis, inner: 1 };
+    (*op == Pool::global(PoolKind::Max, map)).then_some(rows)
 }
