@@ -2,7 +2,6 @@
 
 use tilewright_kernels::template::plane::PlanePlan;
 use tilewright_kernels::template::pool::{PoolOp, PoolParams, PoolPlan};
-use tilewright_kernels::template::reduce::{ReduceOp, ReduceParams, ReducePlan};
 
 use super::super::plan_step::PlanStep;
 use super::super::plane::Plane;
@@ -17,9 +16,6 @@ pub(super) fn lower(op: &Pool, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>
     }
     if !on_planes(op, &cx.src[0], cx.dst) {
         return Ok(None);
-    }
-    if let Some(params) = of_rows(op, &cx.src[0].dims) {
-        return Ok(Some(Box::new(PlanStep(ReducePlan::new(cx.isa, &params)?))));
     }
     let plan = PlanePlan::max_pool(cx.isa, &params())?;
     Ok(Some(Box::new(Plane { plan, filter: None })))
@@ -50,16 +46,9 @@ impl Pool {
     }
 }
 
-/// Whether there is a kernel for plain tensors. Averages are computed on blocks, so that their sums have one order.
+/// Whether there is a kernel for plain tensors. Averages are computed on blocks.
 pub(super) fn on_planes(op: &Pool, x: &Info, y: &Info) -> bool {
-    let pays = || PlanePlan::max_pool_pays(&op.params(&x.dims, &y.dims));
-    x.dtype == DType::F32 && y.elements() > 0 && (of_rows(op, &x.dims).is_some() || pays())
-}
-
-/// A maximum over whole maps, as one of the rows that they are in a plain tensor.
-fn of_rows(op: &Pool, x: &[usize]) -> Option<ReduceParams> {
-    let map = spatial(x);
-    let (outer, axis) = (x[0] * x[1], map[0] * map[1]);
-    let rows = ReduceParams { op: ReduceOp::Max, outer, axis, inner: 1 };
-    (*op == Pool::global(PoolKind::Max, map)).then_some(rows)
+    x.dtype == DType::F32
+        && y.elements() > 0
+        && PlanePlan::max_pool_pays(&op.params(&x.dims, &y.dims))
 }
