@@ -36,19 +36,6 @@ impl Sums<'_> {
     }
 }
 
-/// Fills `y` with the numbers of `x`, each `times` times.
-///
-/// # Panics
-///
-/// For no times.
-pub fn repeat(times: usize, x: &[f32], y: &mut [f32]) {
-    match times {
-        // As nearly all networks have it.
-        2 => y.as_chunks_mut::<2>().0.iter_mut().zip(x).for_each(|(y, &x)| *y = [x; 2]),
-        _ => y.chunks_exact_mut(times).zip(x).for_each(|(y, &x)| y.fill(x)),
-    }
-}
-
 /// The kernels of an instruction set.
 #[derive(Clone, Copy, Debug)]
 pub struct Resample {
@@ -86,8 +73,7 @@ impl Resample {
             "a run for each element"
         );
         match (sums.run, sums.taps) {
-            // As by the nearest, and by linear interpolation.
-            (1, 1) => sums.each(1, y),
+            // As by linear interpolation.
             (1, 2) => sums.each(2, y),
             (1, taps) => sums.each(taps, y),
             // SAFETY: the ISA is available.

@@ -5,7 +5,7 @@ use core::hash::{Hash, Hasher};
 use core::ops::{Add, Mul, Range};
 use std::hash::DefaultHasher;
 
-use tilewright_kernels::template::resample::{Resample, Sums, repeat};
+use tilewright_kernels::template::resample::{Resample, Sums};
 
 use super::concat::stored_dims;
 use super::{LayoutRule, Operator, RuleCx, expect_operands};
@@ -67,16 +67,6 @@ impl Resize {
                 self.sum(row, x, y);
             }
         }
-    }
-
-    /// How many times each of `extent` elements is repeated, if that is all that is done.
-    fn times(&self, extent: usize) -> Option<usize> {
-        let count = self.index.len();
-        let times = count.checked_div(extent).filter(|times| times * extent == count)?;
-        let each = self.index.iter().zip(&self.weight).enumerate();
-        let same =
-            |(i, (&at, &weight)): (usize, (&u32, &f32))| at as usize == i / times && weight == 1.0;
-        (self.taps == 1 && times > 1 && each.into_iter().all(same)).then_some(times)
     }
 
     /// Indices and weights of each element of the result.
@@ -159,7 +149,6 @@ impl Operator for Resize {
             outer: dims[..self.axis].iter().product(),
             extent: dims[self.axis],
             inner: dims[self.axis + 1..].iter().product(),
-            times: self.times(dims[self.axis]),
         })))
     }
 
@@ -180,8 +169,6 @@ struct Run {
     outer: usize,
     extent: usize,
     inner: usize,
-    /// See [`Resize::times`].
-    times: Option<usize>,
 }
 
 impl Step for Run {
@@ -216,14 +203,10 @@ impl Step for Run {
                     core::slice::from_raw_parts_mut(y, many * inner),
                 )
             };
-            unit += many;
-            if let (Some(times), 1, true) = (self.times, inner, many == count) {
-                repeat(times, x, y);
-                continue;
-            }
             let (index, weight) = (&self.op.index[first * taps..], &self.op.weight[first * taps..]);
             let fill = self.op.fill;
             self.kernels.run(&Sums { x, run: inner, taps, index, weight, fill }, y);
+            unit += many;
         }
         Ok(())
     }
@@ -256,27 +239,6 @@ mod tests {
             let x: Vec<f32> = (0..7 * 37).map(|i| (i * i % 13) as f32 - 5.5).collect();
             let x = Tensor::from_slice(&[1, 1, 7, 37], &x).unwrap();
             assert!(as_defined(&op, &[x]).starts_with("resize_f32_"));
-        }
-    }
-
-    #[test]
-    fn repeated_elements() {
-        for times in [2, 3, 4] {
-            // Not quite: another order, another weight.
-            for (at, weight) in [(4, 1.0), (3, 1.0), (4, 2.0)] {
-                let mut op = Resize {
-                    axis: 2,
-                    taps: 1,
-                    index: (0..5 * times).map(|i| i / times).collect(),
-                    weight: vec![1.0; 5 * times as usize],
-                    fill: 0.0,
-                };
-                (op.index[4 * times as usize], op.weight[7]) = (at, weight);
-                let times = (at == 4 && weight == 1.0).then_some(times as usize);
-                assert_eq!(op.times(5), times);
-                let x: Vec<f32> = (0..30).map(|i| (i * i % 13) as f32 - 5.5).collect();
-                as_defined(&op, &[Tensor::from_slice(&[3, 2, 5], &x).unwrap()]);
-            }
         }
     }
 
