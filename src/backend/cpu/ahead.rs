@@ -1,6 +1,7 @@
 //! Operations that somebody else computes: begun as early as they can be, waited for as late as possible.
 
 use super::lower::Lowered;
+use super::slots::viewed;
 use crate::graph::{Context, PerRecord, TensorId};
 
 /// An order of operations, and what begins where.
@@ -48,10 +49,7 @@ impl Ahead {
         let order = late(cx, order, begins);
         let places: PerRecord<usize> = order.iter().enumerate().map(|(i, &id)| (id, i)).collect();
         for id in order.iter().copied().filter(|&id| begins(id)) {
-            let mut operand = cx.record(id).src()[0];
-            while cx.record(operand).view_offset().is_some() {
-                operand = cx.record(operand).src()[0];
-            }
+            let operand = viewed(cx, cx.record(id).src()[0]).0;
             let at = places.get(operand).copied().unwrap_or(0);
             begun.push((id, at));
         }
