@@ -71,6 +71,51 @@ fn gather(size: usize, row: usize, src: &[u8], [across, step]: [usize; 2], dst: 
     }
 }
 
+/// Copies elements of `size` bytes: element `at[i]` of `src` becomes element `i` of `dst`.
+///
+/// # Panics
+///
+/// For elements of no bytes, and where `src` ends before one of those that are chosen.
+pub fn copy_chosen(size: usize, at: &[usize], src: &[u8], dst: &mut [u8]) {
+    match size {
+        4 => choose(4, at, src, dst),
+        8 if MORE => choose(8, at, src, dst),
+        12 if MORE => choose(12, at, src, dst),
+        64 if MORE => choose(64, at, src, dst),
+        _ => choose(size, at, src, dst),
+    }
+}
+
+/// [`copy_chosen`], inlined, as the size is a constant where it is called.
+#[inline(always)]
+fn choose(size: usize, at: &[usize], src: &[u8], dst: &mut [u8]) {
+    for (out, at) in dst.chunks_exact_mut(size).zip(at) {
+        out.copy_from_slice(&src[at * size..][..size]);
+    }
+}
+
+/// Copies elements of `size` bytes to `dst`, which they fill, each of them `times` times.
+///
+/// # Panics
+///
+/// For elements of no bytes, and for no copies.
+pub fn copy_repeated(size: usize, times: usize, src: &[u8], dst: &mut [u8]) {
+    match (size, times) {
+        (4, 2) if MORE => repeat(4, 2, src, dst),
+        (4, _) if MORE => repeat(4, times, src, dst),
+        (64, _) if MORE => repeat(64, times, src, dst),
+        _ => repeat(size, times, src, dst),
+    }
+}
+
+/// [`copy_repeated`], inlined, as above.
+#[inline(always)]
+fn repeat(size: usize, times: usize, src: &[u8], dst: &mut [u8]) {
+    for (outs, element) in dst.chunks_exact_mut(size * times).zip(src.chunks_exact(size)) {
+        outs.chunks_exact_mut(size).for_each(|out| out.copy_from_slice(element));
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -93,6 +138,23 @@ mod tests {
                     assert!(elements.eq(&dst), "{size} {lines} {row} {step}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn chosen_and_repeated_elements() {
+        for size in [1, 2, 4, 5, 8, 12, 64] {
+            let src: Vec<u8> = (0..9 * size).map(|i| (i * 7 % 251) as u8).collect();
+            let element = |i: usize| &src[i * size..][..size];
+            for times in [1, 2, 3] {
+                let mut dst = vec![0; 9 * times * size];
+                copy_repeated(size, times, &src, &mut dst);
+                assert!((0..9 * times).flat_map(|i| element(i / times)).eq(&dst), "{size} {times}");
+            }
+            let at: Vec<usize> = (0..31).map(|i| i * i % 9).collect();
+            let mut dst = vec![0; 31 * size];
+            copy_chosen(size, &at, &src, &mut dst);
+            assert!(at.iter().flat_map(|&i| element(i)).eq(&dst), "{size}");
         }
     }
 }

@@ -6,6 +6,7 @@ use super::pad::Axes;
 use super::{LayoutRule, Operator, RuleCx, expect_operands, pad};
 use crate::graph::{GraphError, Info, Layout, LowerCx, Step, View, ViewMut};
 use tilewright_kernels::C_BLOCK;
+use tilewright_kernels::template::strided::copy_chosen;
 
 /// Which elements stand around a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,8 +54,17 @@ impl Extend {
     fn run(&self, x: &Info, dst: &Info) -> Run {
         let lanes = if dst.layout == Layout::Blocked { C_BLOCK } else { 1 };
         let cell = lanes * dst.dtype.block_bytes();
-        let (axes, cell) = Axes::of(x, dst, &self.before, cell);
-        Run { mode: self.mode, axes, cell }
+        let (mut axes, cell) = Axes::of(x, dst, &self.before, cell);
+        if axes.input.len() == 1 {
+            axes.input.insert(0, 1);
+            axes.output.insert(0, 1);
+            axes.before.insert(0, 0);
+        }
+        let last = axes.input.len() - 1;
+        let (before, extent) = (axes.before[last], axes.input[last]);
+        let sides = (0..before).chain(before + extent..axes.output[last]);
+        let sides = sides.map(|i| self.mode.source(i, before, extent)).collect();
+        Run { mode: self.mode, axes, cell, sides }
     }
 }
 
@@ -85,13 +95,9 @@ impl Operator for Extend {
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
         let info = |dims: &[usize]| Info::plain(dst.dtype, dims.to_vec());
-        let run = self.run(&info(src[0].dims), &info(dst.dims));
-        let (from, to) = run.rows();
-        if dst.bytes.is_empty() {
-            return Ok(());
-        }
-        for (row, y) in dst.bytes.chunks_exact_mut(to).enumerate() {
-            run.fill(y, &src[0].bytes[run.source(row) * from..][..from]);
+        if !dst.bytes.is_empty() {
+            let run = self.run(&info(src[0].dims), &info(dst.dims));
+            run.fill(src[0].bytes, dst.bytes, 0);
         }
         Ok(())
     }
@@ -111,9 +117,12 @@ impl Operator for Extend {
 /// Copies rows with what stands on both sides of them. A unit is one row of the result, along the last axis.
 struct Run {
     mode: Extension,
+    /// Two at least.
     axes: Axes,
     /// Bytes of a position of the last axis.
     cell: usize,
+    /// The positions that stand before and behind a row.
+    sides: Vec<usize>,
 }
 
 impl Run {
@@ -123,34 +132,38 @@ impl Run {
         (bytes(&self.axes.input), bytes(&self.axes.output))
     }
 
-    /// The row of the operand that result row `row` holds.
-    fn source(&self, mut row: usize) -> usize {
-        let (mut from, mut stride) = (0, 1);
-        for axis in (0..self.axes.output.len() - 1).rev() {
-            let (at, extent) = (row % self.axes.output[axis], self.axes.input[axis]);
+    /// The first row of what plane `plane` of the result, its last two axes, is made of.
+    fn source(&self, mut plane: usize) -> usize {
+        let planes = self.axes.output.len() - 2;
+        let (mut from, mut stride) = (0, self.axes.input[planes]);
+        for axis in (0..planes).rev() {
+            let (at, extent) = (plane % self.axes.output[axis], self.axes.input[axis]);
             from += self.mode.source(at, self.axes.before[axis], extent) * stride;
             stride *= extent;
-            row /= self.axes.output[axis];
+            plane /= self.axes.output[axis];
         }
         from
     }
 
-    /// Row `to` of the result from row `from` of the operand.
-    fn fill(&self, to: &mut [u8], from: &[u8]) {
+    /// Rows of the result, as many as `to` holds and from row `first`, out of the whole operand.
+    fn fill(&self, x: &[u8], to: &mut [u8], first: usize) {
+        let (bytes, row) = self.rows();
         let last = self.axes.input.len() - 1;
-        let (extent, before) = (self.axes.input[last], self.axes.before[last]);
-        let (start, end) = (before * self.cell, before * self.cell + from.len());
-        to[start..end].copy_from_slice(from);
-        for (part, first) in [(0..start, 0), (end..to.len(), before + extent)] {
-            for (i, y) in to[part].chunks_exact_mut(self.cell).enumerate() {
-                let at = self.mode.source(first + i, before, extent) * self.cell;
-                let x = &from[at..][..self.cell];
-                // Of a size that is known: no call.
-                match (<&mut [u8; 4]>::try_from(&mut *y), x.first_chunk()) {
-                    (Ok(y), Some(x)) => *y = *x,
-                    _ => y.copy_from_slice(x),
-                }
-            }
+        let (height, extent) = (self.axes.output[last - 1], self.axes.input[last - 1]);
+        let (above, start) = (self.axes.before[last - 1], self.axes.before[last]);
+        let (before, after) = self.sides.split_at(start);
+        let (start, end) = (start * self.cell, start * self.cell + bytes);
+        let mut plane = None;
+        for (to, i) in to.chunks_exact_mut(row).zip(first..) {
+            let at = i % height;
+            let plane = match plane {
+                Some(plane) if at > 0 => plane,
+                _ => *plane.insert(self.source(i / height)),
+            };
+            let x = &x[(plane + self.mode.source(at, above, extent)) * bytes..][..bytes];
+            copy_chosen(self.cell, before, x, &mut to[..start]);
+            to[start..end].copy_from_slice(x);
+            copy_chosen(self.cell, after, x, &mut to[end..]);
         }
     }
 }
@@ -173,17 +186,16 @@ impl Step for Run {
         units: Range<usize>,
     ) -> Result<(), GraphError> {
         let (from, to) = self.rows();
-        for unit in units {
-            // SAFETY: the result has one row per unit, which is this call's alone; the operand has
-            // the row that the unit's is made from.
-            let (y, x) = unsafe {
-                (
-                    core::slice::from_raw_parts_mut(dst.add(unit * to), to),
-                    core::slice::from_raw_parts(src[0].add(self.source(unit) * from), from),
-                )
-            };
-            self.fill(y, x);
-        }
+        let rows: usize = self.axes.input[..self.axes.input.len() - 1].iter().product();
+        // SAFETY: the operand has this many bytes, which nobody writes now; the result has one row per unit, and these
+        // are this call's alone.
+        let (x, y) = unsafe {
+            (
+                core::slice::from_raw_parts(src[0], rows * from),
+                core::slice::from_raw_parts_mut(dst.add(units.start * to), units.len() * to),
+            )
+        };
+        self.fill(x, y, units.start);
         Ok(())
     }
 }
@@ -234,5 +246,33 @@ mod tests {
         assert!(extend(number, Extension::Edge, &[], &[]).is_err());
         assert!(extend(x.clone(), Extension::Wrap, &[1], &[0]).is_err());
         assert!(extend(x, Extension::Wrap, &[usize::MAX, 0], &[1, 0]).is_err());
+    }
+
+    #[test]
+    fn kernels_copy_what_the_definition_says_on_any_number_of_threads() {
+        use crate::graph::ops::elements::as_defined;
+
+        let data: Vec<f32> = (0..60).map(|i| i as f32).collect();
+        for mode in [Extension::Edge, Extension::Reflect, Extension::Wrap] {
+            for before in [[1, 0, 0, 2], [0, 1, 2, 0], [0, 0, 3, 1], [2, 0, 0, 0]] {
+                let (x, after) = (Tensor::from_slice(&[2, 3, 5, 2], &data).unwrap(), [1, 0, 1, 0]);
+                let want = extend(x.clone(), mode, &before, &after).unwrap();
+                // As numpy.pad does, element by element.
+                let dims = want.dims();
+                let mut expected = Vec::new();
+                for i in 0..want.as_slice::<f32>().unwrap().len() {
+                    let (mut rest, mut at, mut stride) = (i, 0, 1);
+                    for axis in (0..4).rev() {
+                        let extent = x.dims()[axis];
+                        at += mode.source(rest % dims[axis], before[axis], extent) * stride;
+                        (rest, stride) = (rest / dims[axis], stride * extent);
+                    }
+                    expected.push(data[at]);
+                }
+                assert_eq!(want.as_slice::<f32>().unwrap()[..], expected);
+                let op = Extend { mode, before: before.to_vec(), after: after.to_vec() };
+                assert_eq!(as_defined(&op, &[x]), OP, "{mode:?} {before:?}");
+            }
+        }
     }
 }

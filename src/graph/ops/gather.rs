@@ -7,6 +7,7 @@ use super::elements::position;
 use super::{LayoutRule, Operator, RuleCx, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
+use tilewright_kernels::template::strided::{copy_chosen, copy_repeated};
 
 /// Slices of the first operand along an axis, chosen by the second (`i64` or `i32`; negative
 /// indices count from the end), as ONNX `Gather`: the extents of the indices stand in place of
@@ -92,6 +93,9 @@ fn index(indices: &View<'_>, i: usize, extent: usize) -> Result<usize, GraphErro
     position(OP, index, extent)
 }
 
+/// Indices that are looked at together.
+const AT_ONCE: usize = 128;
+
 /// Copies runs of bytes. A unit is one index in one outer position.
 struct Run {
     outer: usize,
@@ -143,53 +147,70 @@ impl Run {
     unsafe fn copy<I: Copy + Into<i64>>(
         &self,
         indices: &[I],
-        operands: (*const u8, *mut u8),
-        units: Range<usize>,
-    ) -> Result<(), GraphError> {
-        // SAFETY: the caller's duty.
-        unsafe {
-            match self.run {
-                // A call for each of many single elements, or pixels of three, takes longer than all else.
-                4 => self.copy_runs::<I, 4>(indices, operands, units),
-                8 => self.copy_runs::<I, 8>(indices, operands, units),
-                12 => self.copy_runs::<I, 12>(indices, operands, units),
-                _ => self.copy_runs::<I, 0>(indices, operands, units),
-            }
-        }
-    }
-
-    /// For runs of `N` bytes, or of any length if that is 0.
-    ///
-    /// # Safety
-    /// As of [`Run::copy`].
-    #[allow(unsafe_code)]
-    unsafe fn copy_runs<I: Copy + Into<i64>, const N: usize>(
-        &self,
-        indices: &[I],
         (x, y): (*const u8, *mut u8),
         units: Range<usize>,
     ) -> Result<(), GraphError> {
-        let run = if N == 0 { self.run } else { N };
+        let run = self.run;
         // Once for all outer positions.
         for &index in indices {
             position(OP, index.into(), self.extent)?;
         }
-        let extent = self.extent as i64;
-        let mut unit = units.start;
-        while unit < units.end {
-            let (outer, first) = (unit / self.count, unit % self.count);
-            let chosen = &indices[first..self.count.min(first + units.end - unit)];
-            for (i, &index) in chosen.iter().enumerate() {
-                let index: i64 = index.into();
-                let at = if index < 0 { index + extent } else { index } as usize;
-                let from = (outer * self.extent + at) * run;
-                // SAFETY: all indices were checked, so the run lies inside the operand; the result has
-                // one run per unit, and they do not overlap.
-                unsafe { x.add(from).copy_to_nonoverlapping(y.add((unit + i) * run), run) };
+        // SAFETY: the operand has this many bytes, which nobody writes now.
+        let x = unsafe { core::slice::from_raw_parts(x, self.outer * self.extent * run) };
+        // SAFETY: the result has one run per unit, and these are this call's alone.
+        let y =
+            unsafe { core::slice::from_raw_parts_mut(y.add(units.start * run), units.len() * run) };
+        if y.is_empty() {
+            return Ok(());
+        }
+        if let Some(times) = self.repeats(indices) {
+            self.repeat(times, x, y, units);
+            return Ok(());
+        }
+        // Where they lie is found once for all outer positions, a few at a time.
+        let mut at = [0; AT_ONCE];
+        for (chunk, indices) in indices.chunks(AT_ONCE).enumerate() {
+            for (at, &index) in at.iter_mut().zip(indices) {
+                *at = position(OP, index.into(), self.extent)?;
             }
-            unit += chosen.len();
+            let outers = units.start / self.count..units.end.div_ceil(self.count);
+            for outer in outers {
+                let first = outer * self.count + chunk * AT_ONCE;
+                let start = first.max(units.start);
+                let end = (first + indices.len()).min(units.end);
+                if start < end {
+                    let x = &x[outer * self.extent * run..][..self.extent * run];
+                    let y = &mut y[(start - units.start) * run..(end - units.start) * run];
+                    copy_chosen(run, &at[start - first..end - first], x, y);
+                }
+            }
         }
         Ok(())
+    }
+
+    /// How often each slice stands where all follow in order, as in what is resized by a whole factor.
+    fn repeats<I: Copy + Into<i64>>(&self, indices: &[I]) -> Option<usize> {
+        let times = self.count.checked_div(self.extent)?;
+        let whole = times > 1 && times * self.extent == self.count;
+        let groups = || indices.chunks_exact(times).zip(0..);
+        let ordered = || groups().all(|(group, at)| group.iter().all(|&i| i.into() == at));
+        (whole && ordered()).then_some(times)
+    }
+
+    /// All outer positions are one then: unit `i` is slice `i / times` of them all.
+    fn repeat(&self, times: usize, x: &[u8], y: &mut [u8], units: Range<usize>) {
+        let run = self.run;
+        let whole = units.start.next_multiple_of(times).min(units.end);
+        let whole = whole..(units.end - units.end % times).max(whole);
+        // A group that another call has the rest of.
+        let part = |at: usize, y: &mut [u8]| {
+            y.chunks_exact_mut(run).for_each(|y| y.copy_from_slice(&x[at * run..][..run]));
+        };
+        let (head, rest) = y.split_at_mut((whole.start - units.start) * run);
+        let (groups, tail) = rest.split_at_mut(whole.len() * run);
+        part(units.start / times, head);
+        copy_repeated(run, times, &x[whole.start / times * run..whole.end / times * run], groups);
+        part(units.end / times, tail);
     }
 }
 
@@ -236,7 +257,13 @@ mod tests {
 
         let long: Vec<i64> = (0..7).map(|i| i * 5 % 9 - 4).collect();
         let short: Vec<i32> = long.iter().map(|&i| i as i32).collect();
-        let indices = [Tensor::from_slice(&[7], &long), Tensor::from_slice(&[7], &short)];
+        let twice: Vec<i64> = (0..10).map(|i| i / 2).collect();
+        let indices = [
+            Tensor::from_slice(&[7], &long),
+            Tensor::from_slice(&[7], &short),
+            Tensor::from_slice(&[10], &twice),
+            Tensor::from_slice(&[200], &(0..200).map(|i| i * 3 % 5).collect::<Vec<i32>>()),
+        ];
         let bytes = (0u8..15).collect::<Vec<_>>();
         let floats = |n: usize| (0..n).map(|i| i as f32).collect::<Vec<_>>();
         let operands = [
