@@ -24,8 +24,9 @@ pub struct Accumulate {
 
 const OP: &str = "accumulate";
 
-/// Lanes, neighbours behind the axis, that are summed together.
-const LANES: usize = 32;
+/// Lanes, neighbours behind the axis, that are summed together: long runs of memory, of which the sums stay in the
+/// first-level cache.
+const LANES: usize = 1024;
 
 impl Operator for Accumulate {
     fn name(&self) -> &'static str {
@@ -103,6 +104,7 @@ impl Accumulate {
             *sum = step(before, x);
             *y = rounded(if self.exclusive { before } else { *sum });
         };
+        let mut sums = [start; LANES];
         for o in 0..outer {
             let first = o * extent * inner;
             if inner == 1 {
@@ -114,7 +116,7 @@ impl Accumulate {
             }
             for from in (0..inner).step_by(LANES) {
                 let count = LANES.min(inner - from);
-                let mut sums = [start; LANES];
+                sums[..count].fill(start);
                 for at in (0..extent).map(|i| first + place(i) * inner + from) {
                     let pairs = x[at..][..count].iter().zip(&mut y[at..][..count]);
                     sums.iter_mut().zip(pairs).for_each(|(sum, (x, y))| next(sum, *x, y));
@@ -136,7 +138,7 @@ mod tests {
         for (inner, product, exclusive, reverse) in [
             (1, false, false, false),
             (40, false, true, false),
-            (70, true, false, true),
+            (LANES + 6, true, false, true),
             (3, true, true, true),
         ] {
             let values: Vec<i64> =

@@ -307,8 +307,12 @@ fn each_row(
     if a_dims == dims && b_dims == dims {
         return visit(0..all, (0, 1), (0, 1));
     }
-    let (ia, ib) = (Broadcast::new(a_dims, dims), Broadcast::new(b_dims, dims));
-    let len = dims.last().copied().unwrap_or(1).max(1);
+    let (mut ia, mut ib) = (Broadcast::new(a_dims, dims), Broadcast::new(b_dims, dims));
+    let mut len = dims.last().copied().unwrap_or(1).max(1);
+    while ia.joins() && ib.joins() {
+        len = ia.join().max(1);
+        ib.join();
+    }
     for at in (0..all).step_by(len) {
         visit(at..at + len, ia.row(at), ib.row(at));
     }
@@ -337,6 +341,21 @@ impl Broadcast {
     /// the distance there of the row's elements.
     pub(crate) fn row(&self, i: usize) -> (usize, usize) {
         (self.index(i), if self.rank == 0 { 0 } else { self.axes[0].1 })
+    }
+
+    /// Whether the two fastest axes are one to the operand.
+    fn joins(&self) -> bool {
+        let [(extent, step), (_, next)] = [self.axes[0], self.axes[1]];
+        self.rank > 1 && next == extent * step
+    }
+
+    /// Makes one axis of the two fastest; its extent.
+    fn join(&mut self) -> usize {
+        let (extent, step) = self.axes[0];
+        self.axes.copy_within(1..self.rank, 0);
+        self.rank -= 1;
+        self.axes[0] = (self.axes[0].0 * extent, step);
+        self.axes[0].0
     }
 
     /// Position in the operand for position `i` of the result.
