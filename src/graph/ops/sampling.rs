@@ -97,6 +97,9 @@ pub(super) trait Sampler: Send + Sync {
 /// Elements that a point may read: four along each of three axes.
 const READS: usize = 64;
 
+/// Planes whose sums are formed side by side, as each waits for the one before it.
+const TOGETHER: usize = 8;
+
 /// Points of a unit.
 const CHUNK: usize = 16;
 
@@ -167,38 +170,89 @@ impl<S: Sampler> Step for SampleStep<S> {
             // SAFETY: operands as the caller promises; the part is below their count.
             let Planes { from, to, count: planes } = unsafe { self.sampler.planes(src, part)? };
             let plane = |i: usize, (n, c): (usize, usize)| n * self.channels[i] + c;
-            for i in (0..planes).step_by(self.lanes) {
+            let mut i = 0;
+            while i < planes {
+                let together = if self.lanes == 1 && planes - i >= TOGETHER { TOGETHER } else { 1 };
+                let planes = self.lanes * together;
                 let (x, y) = ((plane(0, from) + i) * self.area, (plane(1, to) + i) * self.points);
-                // SAFETY: planes of a part lie in operand and result, of whole blocks if there are lanes; these
-                // points of the result's planes are of this unit alone.
+                // SAFETY: planes of a part lie in operand and result, of whole blocks if there are lanes.
                 let (x, y) = unsafe {
                     let y = dst.cast::<f32>().add(y + first * self.lanes);
                     (
                         core::slice::from_raw_parts(
                             src[0].cast::<f32>().add(x),
-                            self.area * self.lanes,
+                            self.area * planes,
                         ),
-                        core::slice::from_raw_parts_mut(y, count * self.lanes),
+                        y,
                     )
                 };
-                let each = y.chunks_exact_mut(self.lanes).zip(&ends);
                 let mut start = 0;
-                for (y, &end) in each {
+                for (point, &end) in ends[..count].iter().enumerate() {
                     let reads = &reads[start..end];
                     start = end;
-                    if let Ok(y) = <&mut [f32; C_BLOCK]>::try_from(&mut *y) {
-                        let mut sums = [0.0; C_BLOCK];
-                        for &(at, weight) in reads {
-                            let x = &x[at as usize * C_BLOCK..][..C_BLOCK];
-                            sums.iter_mut().zip(x).for_each(|(sum, x)| *sum += weight * x);
+                    // SAFETY: these points of the result's planes are of this unit alone.
+                    unsafe {
+                        let y = y.add(point * self.lanes);
+                        match (self.lanes, together) {
+                            (C_BLOCK, _) => y.cast::<[f32; C_BLOCK]>().write(pixel(x, reads)),
+                            (_, TOGETHER) => {
+                                for (i, sum) in points(x, self.area, reads).into_iter().enumerate()
+                                {
+                                    y.add(i * self.points).write(sum);
+                                }
+                            }
+                            _ => y.write(
+                                reads.iter().fold(0.0f32, |y, &(at, w)| y + w * x[at as usize]),
+                            ),
                         }
-                        *y = sums;
-                    } else {
-                        y[0] = reads.iter().fold(0.0, |sum, &(at, w)| sum + w * x[at as usize]);
                     }
                 }
+                i += planes;
             }
         }
         Ok(())
+    }
+}
+
+/// The sums for all channels of a block.
+fn pixel(x: &[f32], reads: &[(u32, f32)]) -> [f32; C_BLOCK] {
+    let mut sums = [0.0; C_BLOCK];
+    for &(at, weight) in reads {
+        let x = &x[at as usize * C_BLOCK..][..C_BLOCK];
+        sums.iter_mut().zip(x).for_each(|(sum, x)| *sum += weight * x);
+    }
+    sums
+}
+
+/// The sums for a point of planes that lie behind each other.
+fn points(x: &[f32], area: usize, reads: &[(u32, f32)]) -> [f32; TOGETHER] {
+    let mut sums = [0.0; TOGETHER];
+    for &(at, weight) in reads {
+        let x = &x[at as usize..][..(TOGETHER - 1) * area + 1];
+        (0..TOGETHER).for_each(|i| sums[i] += weight * x[i * area]);
+    }
+    sums
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::grid_sample::{GridMode, GridPadding, GridSample};
+    use crate::graph::ops::elements::as_defined;
+    use crate::tensor::Tensor;
+
+    #[test]
+    fn planes_one_by_one_and_side_by_side() {
+        let nearest = GridSample {
+            mode: GridMode::Nearest,
+            padding: GridPadding::Zeros,
+            align_corners: false,
+        };
+        for channels in [1, 8, 19] {
+            let x: Vec<f32> = (0..2 * channels * 15).map(|i| i as f32).collect();
+            let x = Tensor::from_slice(&[2, channels, 3, 5], &x).unwrap();
+            let at: Vec<f32> = (0..2 * 21 * 2).map(|i| (i * 29 % 41) as f32 / 16.0 - 1.3).collect();
+            let at = Tensor::from_slice(&[2, 3, 7, 2], &at).unwrap();
+            assert_eq!(as_defined(&nearest, &[x, at]), "grid_sample_f32_1");
+        }
     }
 }
