@@ -38,6 +38,9 @@ use std::sync::Arc;
 
 use crate::tensor::{AlignedBytes, DType, Shape, ShapeError, Storage, Tensor};
 
+/// Copies of constant indices that are made at once.
+const MOST_COPIES: usize = 1 << 14;
+
 /// Most records one context may hold.
 pub const MAX_TENSORS: usize = 1 << 20;
 
@@ -436,7 +439,7 @@ impl Context {
         // No elements lie nowhere: their operand may have no bytes either.
         let offset = if shape.is_empty() { 0 } else { offset };
         let source = self.record(of);
-        let (dtype, constant) = (source.dtype, source.constant);
+        let (dtype, constant, len) = (source.dtype, source.constant, source.shape.elements());
         let id = self.push(Record {
             name: String::new(),
             dtype,
@@ -448,7 +451,9 @@ impl Context {
             value: None,
             constant: false,
         })?;
-        if constant {
+        // An operator may ask what many indices are copies of; where none does, they are folded when all is there.
+        let indices = dtype == DType::I64 && shape.elements() > MOST_COPIES.max(len);
+        if constant && !indices {
             // Constants are kept contiguous, so that whoever reads one need not know of strides.
             let value = self.fold_view(of, &shape, offset)?;
             let record = &mut self.records[id.index()];

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use super::attr::Attrs;
 use super::ops::OpRow;
-use super::shaping::shaping;
+use super::shaping::{Shaping, shaping};
 use super::stage::Nodes;
 use super::texts::Texts;
 use crate::tensor::{DType, Tensor};
@@ -140,8 +140,7 @@ pub struct OnnxModel {
     pub(super) defaults: Vec<ValueInfo>,
     /// The value of each of them.
     pub(super) default_values: Vec<ValueId>,
-    /// For each value, whether shapes depend on what is in it.
-    pub(super) shaping: Vec<bool>,
+    pub(super) shaping: Shaping,
     pub(super) outputs: Vec<ValueInfo>,
     /// Names of all values, by [`ValueId`].
     pub(super) values: Vec<String>,
@@ -200,7 +199,7 @@ impl OnnxModel {
             inputs: self.inputs.clone(),
             defaults: self.defaults.clone(),
             default_values: self.default_values.clone(),
-            shaping: Vec::new(),
+            shaping: Shaping::default(),
             outputs: self.outputs.clone(),
             values: self.values.clone(),
             constants: self.constants.clone(),
@@ -225,7 +224,7 @@ impl OnnxModel {
     /// Whether shapes inside the network depend on the values of input `i`, so that
     /// [`OnnxModel::instantiate`] must be given them.
     pub fn needs_value(&self, i: usize) -> bool {
-        self.graph.inputs.get(i).is_some_and(|&v| self.is_shaping(v))
+        self.graph.inputs.get(i).is_some_and(|&v| self.shaping.decides(v))
     }
 
     /// Outputs, in the file's order.
@@ -246,11 +245,6 @@ impl OnnxModel {
     /// Number of nodes that the outputs depend on, without constants.
     pub fn node_count(&self) -> usize {
         self.graph.nodes.len()
-    }
-
-    /// Whether shapes depend on what is in a value.
-    pub(super) fn is_shaping(&self, value: ValueId) -> bool {
-        self.shaping.get(value).copied().unwrap_or(false)
     }
 
     /// The content of a value that is a constant.

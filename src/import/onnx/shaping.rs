@@ -6,12 +6,33 @@ use super::model::{Body, Node, ValueId, ValueInfo};
 /// then becomes known in the run.
 const PASSES: usize = 16;
 
+/// What is known of all values.
+#[derive(Debug, Default)]
+pub(super) struct Shaping {
+    decides: Vec<bool>,
+    varies: Vec<bool>,
+}
+
+impl Shaping {
+    /// Whether shapes depend on what is in a value.
+    pub(super) fn decides(&self, value: ValueId) -> bool {
+        self.decides.get(value) == Some(&true)
+    }
+
+    /// Whether they do, and it depends on nothing but shapes itself: where these are as before, so is the value.
+    pub(super) fn carries(&self, value: ValueId) -> bool {
+        self.decides(value) && self.varies.get(value) == Some(&false)
+    }
+}
+
 /// For each value, whether a way leads from it to an operand that must be known, other than through
-/// the shape of something.
+/// the shape of something; and whether one leads to it from an input.
 ///
 /// An input of floats counts only if it is such an operand itself: what is computed from many
 /// numbers that differ in each run had better be computed in the run.
-pub(super) fn shaping(graph: &Body, inputs: &[ValueInfo], values: usize) -> Vec<bool> {
+pub(super) fn shaping(graph: &Body, inputs: &[ValueInfo], values: usize) -> Shaping {
+    let mut varies = vec![false; values];
+    vary(graph, &mut varies);
     let mut shaping = vec![false; values];
     for _ in 0..PASSES {
         if !mark(graph, &mut shaping) {
@@ -25,7 +46,23 @@ pub(super) fn shaping(graph: &Body, inputs: &[ValueInfo], values: usize) -> Vec<
             *slot = is_operand(graph, v);
         }
     }
-    shaping
+    Shaping { decides: shaping, varies }
+}
+
+/// Marks what does not follow from constants and shapes.
+fn vary(graph: &Body, varies: &mut [bool]) {
+    graph.inputs.iter().for_each(|&v| _ = set(varies, Some(v)));
+    for node in &graph.nodes {
+        node.bodies.iter().for_each(|(_, body)| vary(body, varies));
+        let simple = node.row.host.is_none() && node.bodies.is_empty();
+        // What reads nothing makes random numbers.
+        let follows = simple
+            && node.reads().next().is_some()
+            && node.reads().all(|v| varies.get(v) == Some(&false));
+        if !follows && !node.row.is_about_shapes() {
+            node.outputs.iter().for_each(|&v| _ = set(varies, v));
+        }
+    }
 }
 
 /// One pass, from the last node to the first; whether anything was new.

@@ -12,6 +12,7 @@ use super::budget::Budget;
 use super::build::NodeCx;
 use super::data::computed;
 use super::model::{Body, Node, OnnxModel, ValueId};
+use super::shaping::Shaping;
 use crate::graph::ops::cast::Cast;
 use crate::graph::{Context, GraphError, TensorId};
 use crate::import::error::short;
@@ -70,7 +71,7 @@ impl Nodes {
     }
 
     /// What is in `reads`, of `graph`, whose nodes they are; `shaping` is that of the model.
-    fn reads(&self, graph: &Body, shaping: &[bool]) -> &[(ValueId, bool)] {
+    fn reads(&self, graph: &Body, shaping: &Shaping) -> &[(ValueId, bool)] {
         self.reads.get_or_init(|| {
             let mut wanted = BTreeMap::new();
             for node in self.iter().filter_map(|&i| graph.nodes.get(i)) {
@@ -86,9 +87,11 @@ impl Nodes {
                     let known = known.filter_map(|&i| node.inputs.get(i).copied().flatten());
                     wanted.extend(known.map(|v| (v, true)));
                 }
+                // What follows from shapes alone makes shapes here as well.
+                wanted.extend(node.reads().filter(|&v| shaping.carries(v)).map(|v| (v, true)));
                 // Its bodies are built with it.
                 if node.inline {
-                    let decides = |v: &ValueId| shaping.get(*v) == Some(&true);
+                    let decides = |v: &ValueId| shaping.decides(*v);
                     let reads = node.bodies.iter().flat_map(|_| node.reads());
                     wanted.extend(reads.filter(decides).map(|v| (v, true)));
                 }
@@ -145,7 +148,7 @@ impl StageKey {
         graph: &Body,
         nodes: &Arc<Nodes>,
         live: &BTreeMap<ValueId, Tensor>,
-        shaping: &[bool],
+        shaping: &Shaping,
     ) -> Self {
         let wanted = nodes.reads(graph, shaping).iter();
         let given = wanted.filter_map(|&(value, must)| {

@@ -5,6 +5,7 @@ use tilewright_kernels::template::binary::BinaryOp;
 use super::{NodeCx, OpRow, Outputs, cast};
 use crate::graph::ops::arg_reduce::ArgReduce;
 use crate::graph::ops::bits::{Bits, BitsOp};
+use crate::graph::ops::gather::Gather;
 use crate::graph::ops::gather_elements::GatherElements;
 use crate::graph::ops::gather_nd::GatherNd;
 use crate::graph::ops::one_hot::OneHot;
@@ -35,7 +36,10 @@ pub(super) const ROWS: &[OpRow] = &[
     OpRow::new("GatherElements", TWO, &[Attr::int("axis")], |cx| {
         let (x, indices) = (cx.input(0)?, cx.input(1)?);
         let axis = build::axis(cx.int("axis", 0), cx.rank(x))?;
-        Ok(vec![cx.op(GatherElements { axis }, &[x, indices])?])
+        Ok(vec![match of_slices(cx, x, indices, axis)? {
+            Some(indices) => cx.op(Gather { axis }, &[x, indices])?,
+            None => cx.op(GatherElements { axis }, &[x, indices])?,
+        }])
     })
     .since(11),
     OpRow::new("GatherND", TWO, &[Attr::int("batch_dims").since(12)], |cx| {
@@ -180,7 +184,44 @@ fn scatter_elements(cx: &mut NodeCx<'_>) -> Outputs {
     let src = cx.inputs()?;
     let axis = build::axis(cx.int("axis", 0), cx.rank(cx.input(0)?))?;
     let reduction = reduction(cx);
+    if let (0, &[x, indices, updates]) = (axis, &src[..])
+        && cx.dims(indices) == cx.dims(updates)
+        && let Some(indices) = of_slices(cx, x, indices, axis)?
+    {
+        let count = cx.dims(indices).iter().product();
+        let tuples = cx.reshape(indices, &[count, 1])?;
+        return Ok(vec![cx.op(ScatterNd { reduction }, &[x, tuples, updates])?]);
+    }
     Ok(vec![cx.op(ScatterElements { axis, reduction }, &src)?])
+}
+
+/// One index per slice of `x` along an axis, where those of all elements were made of it by broadcasting, as exporters
+/// write the choice of whole slices.
+fn of_slices(
+    cx: &mut NodeCx<'_>,
+    x: TensorId,
+    indices: TensorId,
+    axis: usize,
+) -> Result<Option<TensorId>, NodeError> {
+    let (dims, strides) = (cx.dims(indices), cx.ctx.record(indices).shape().strides());
+    let others = cx.dims(x).into_iter().zip(&dims).zip(&strides).enumerate();
+    let mut others = others.filter(|&(i, _)| i != axis);
+    let whole = others.all(|(i, ((extent, &d), &stride))| {
+        d == extent && (d == 1 || (i > axis && d > 0 && stride == 0))
+    });
+    let (true, Some(&count)) = (whole && dims.len() == cx.rank(x), dims.get(axis)) else {
+        return Ok(None);
+    };
+    let record = cx.ctx.record(indices);
+    let source = record.src().first().filter(|_| record.view_offset() == Some(0));
+    if let Some(&one) = source.filter(|&&one| cx.ctx.record(one).shape().elements() == count) {
+        return Ok(Some(cx.reshape(one, &[count])?));
+    }
+    let mut slices = indices;
+    for i in (0..dims.len()).filter(|&i| i != axis) {
+        slices = cx.slice(slices, i, 0, 1, 1)?;
+    }
+    Ok(Some(cx.reshape(slices, &[count])?))
 }
 
 /// Writes a run of elements of an axis, from an index per batch on.

@@ -111,3 +111,66 @@ fn sequences_of_words() {
         assert!(count(0, bad).is_err(), "{bad:?}");
     }
 }
+
+/// Exporters write the choice of whole slices as an index per element, copies of one per slice.
+#[test]
+fn indices_of_whole_slices() {
+    use crate::graph::{Context, passes};
+    use crate::import::onnx::OnnxModel;
+    use crate::import::onnx::proto::GraphProto;
+    use crate::import::onnx::testing::{model, node, tensor, value};
+
+    // Copies of few are made at once, those of many when all is there.
+    for width in [2usize, 9000] {
+        let dims = [4, 3, width];
+        let x = count(&dims);
+        // Whole slices along the first axis, part of them, and along the second.
+        for (axis, wide, at) in [
+            (0, [2, 3, width], Tensor::from_slice(&[2, 1, 1], &[-1i64, 1])),
+            (0, [2, 3, width - 1], Tensor::from_slice(&[2, 1, 1], &[-1i64, 1])),
+            (1, [1, 2, width], Tensor::from_slice(&[1, 2, 1], &[2i64, 0])),
+            (2, [4, 3, 2], Tensor::from_slice(&[2], &[0i64, -1])),
+        ] {
+            let at = at.unwrap();
+            let along = [("axis", A::I(axis))];
+            let graph = GraphProto {
+                node: vec![
+                    node("Expand", &["at", "shape"], &["wide"], &[]),
+                    node("GatherElements", &["x", "wide"], &["y"], &along),
+                    node("ScatterElements", &["x", "wide", "u"], &["z"], &along),
+                ],
+                initializer: vec![
+                    tensor("at", &at),
+                    tensor("shape", &i64s(&wide.map(|d| d as i64))),
+                    tensor("x", &x),
+                    tensor(
+                        "u",
+                        &Tensor::from_slice(&wide, &vec![-5f32; wide.iter().product()]).unwrap(),
+                    ),
+                ],
+                output: vec![value("y", DType::F32), value("z", DType::F32)],
+                ..Default::default()
+            };
+            let model = OnnxModel::from_proto(model(18, graph), None).unwrap();
+            let mut cx = Context::new();
+            let ids = model.instantiate(&mut cx, &[], &[]).unwrap();
+            passes::fold_constants(&mut cx, &ids).unwrap();
+            let [y, z] = [ids[0], ids[1]].map(|id| cx.constant_value(id).unwrap());
+            let x = x.as_slice::<f32>().unwrap();
+            let (mut gathered, mut scattered) = (Vec::new(), x.to_vec());
+            for (i, j, k) in (0..wide[0])
+                .flat_map(|i| (0..wide[1]).flat_map(move |j| (0..wide[2]).map(move |k| (i, j, k))))
+            {
+                let mut place = [i, j, k];
+                let axis = axis as usize;
+                let index = at.as_slice::<i64>().unwrap()[place[axis]];
+                place[axis] = index.rem_euclid(dims[axis] as i64) as usize;
+                let from = (place[0] * dims[1] + place[1]) * dims[2] + place[2];
+                gathered.push(x[from]);
+                scattered[from] = -5.0;
+            }
+            close(y, &wide, &gathered);
+            close(z, &dims, &scattered);
+        }
+    }
+}
