@@ -177,8 +177,7 @@ impl Operator for DeformColumns {
         let runs = Runs::new(self, x.dims[1]);
         let area = [x.dims[2], x.dims[3]];
         let bends = Bends { op: self.clone(), runs, area };
-        let step = SampleStep::new(OP, bends, runs.parts(x.dims[0]), [x, dst]);
-        Ok(step.map(|step| Box::new(step) as Box<dyn Step>))
+        Ok(SampleStep::boxed(OP, Box::new(bends), runs.parts(x.dims[0]), [x, dst]))
     }
 
     /// Blocks of channels are read at once where each has one group and one set of offsets.

@@ -122,62 +122,47 @@ impl Step for Run {
         _scratch: *mut u8,
         units: Range<usize>,
     ) -> Result<(), GraphError> {
-        let operands = (src[0], dst);
-        // SAFETY: the indices have this many elements, which nobody writes now, at an address that is a
-        // multiple of 64; `copy` is given what this function was given.
-        unsafe {
-            match self.dtype {
-                DType::I32 => {
-                    let indices = core::slice::from_raw_parts(src[1].cast::<i32>(), self.count);
-                    self.copy(indices, operands, units)
-                }
-                _ => {
-                    let indices = core::slice::from_raw_parts(src[1].cast::<i64>(), self.count);
-                    self.copy(indices, operands, units)
-                }
-            }
-        }
-    }
-}
-
-impl Run {
-    /// # Safety
-    /// As of [`Step::run`], where `indices` are operand 1, and `operands` the other one and the result.
-    #[allow(unsafe_code)]
-    unsafe fn copy<I: Copy + Into<i64>>(
-        &self,
-        indices: &[I],
-        (x, y): (*const u8, *mut u8),
-        units: Range<usize>,
-    ) -> Result<(), GraphError> {
         let run = self.run;
-        // Once for all outer positions.
-        for &index in indices {
-            position(OP, index.into(), self.extent)?;
-        }
         // SAFETY: the operand has this many bytes, which nobody writes now.
-        let x = unsafe { core::slice::from_raw_parts(x, self.outer * self.extent * run) };
+        let x = unsafe { core::slice::from_raw_parts(src[0], self.outer * self.extent * run) };
         // SAFETY: the result has one run per unit, and these are this call's alone.
-        let y =
-            unsafe { core::slice::from_raw_parts_mut(y.add(units.start * run), units.len() * run) };
+        let y = unsafe {
+            core::slice::from_raw_parts_mut(dst.add(units.start * run), units.len() * run)
+        };
+        // Where slices lie is found once for all outer positions, a few at a time.
+        let mut at = [0; AT_ONCE];
+        let mut places = |first: usize| {
+            let len = AT_ONCE.min(self.count - first);
+            for (at, i) in at[..len].iter_mut().zip(first..) {
+                // SAFETY: there are this many indices of this type, which nobody writes now.
+                let index = unsafe {
+                    match self.dtype {
+                        DType::I32 => i64::from(*src[1].cast::<i32>().add(i)),
+                        _ => *src[1].cast::<i64>().add(i),
+                    }
+                };
+                *at = position(OP, index, self.extent)?;
+            }
+            Ok::<_, GraphError>((at, len))
+        };
+        let times = self.count.checked_div(self.extent).unwrap_or(0);
+        let mut repeats = times > 1 && times * self.extent == self.count;
+        for first in (0..self.count).step_by(AT_ONCE) {
+            let (at, len) = places(first)?;
+            repeats = repeats && at[..len].iter().zip(first..).all(|(&at, i)| at == i / times);
+        }
         if y.is_empty() {
             return Ok(());
         }
-        if let Some(times) = self.repeats(indices) {
+        if repeats {
             self.repeat(times, x, y, units);
             return Ok(());
         }
-        // Where they lie is found once for all outer positions, a few at a time.
-        let mut at = [0; AT_ONCE];
-        for (chunk, indices) in indices.chunks(AT_ONCE).enumerate() {
-            for (at, &index) in at.iter_mut().zip(indices) {
-                *at = position(OP, index.into(), self.extent)?;
-            }
-            let outers = units.start / self.count..units.end.div_ceil(self.count);
-            for outer in outers {
-                let first = outer * self.count + chunk * AT_ONCE;
-                let start = first.max(units.start);
-                let end = (first + indices.len()).min(units.end);
+        for first in (0..self.count).step_by(AT_ONCE) {
+            let (at, len) = places(first)?;
+            for outer in units.start / self.count..units.end.div_ceil(self.count) {
+                let first = outer * self.count + first;
+                let (start, end) = (first.max(units.start), (first + len).min(units.end));
                 if start < end {
                     let x = &x[outer * self.extent * run..][..self.extent * run];
                     let y = &mut y[(start - units.start) * run..(end - units.start) * run];
@@ -187,17 +172,11 @@ impl Run {
         }
         Ok(())
     }
+}
 
-    /// How often each slice stands where all follow in order, as in what is resized by a whole factor.
-    fn repeats<I: Copy + Into<i64>>(&self, indices: &[I]) -> Option<usize> {
-        let times = self.count.checked_div(self.extent)?;
-        let whole = times > 1 && times * self.extent == self.count;
-        let groups = || indices.chunks_exact(times).zip(0..);
-        let ordered = || groups().all(|(group, at)| group.iter().all(|&i| i.into() == at));
-        (whole && ordered()).then_some(times)
-    }
-
-    /// All outer positions are one then: unit `i` is slice `i / times` of them all.
+impl Run {
+    /// Where each slice stands so often and all follow in order, as in what is resized by a whole factor, all outer
+    /// positions are one: unit `i` is slice `i / times` of them all.
     fn repeat(&self, times: usize, x: &[u8], y: &mut [u8], units: Range<usize>) {
         let run = self.run;
         let whole = units.start.next_multiple_of(times).min(units.end);

@@ -263,8 +263,7 @@ impl Operator for GridSample {
             channels: x.dims[1],
             points: dst.dims[2..].iter().product(),
         };
-        let step = SampleStep::new(OP, points, x.dims[0], [x, dst]);
-        Ok(step.map(|step| Box::new(step) as Box<dyn Step>))
+        Ok(SampleStep::boxed(OP, Box::new(points), x.dims[0], [x, dst]))
     }
 
     fn layout_rule(&self, cx: &RuleCx<'_>) -> LayoutRule {

@@ -162,8 +162,7 @@ impl Operator for RoiAlign {
             return Ok(None);
         }
         let cells = Cells { op: *self, dims: x.dims.clone(), batch: cx.src[2].dtype };
-        let step = SampleStep::new(OP, cells, dst.dims[0], [x, dst]);
-        Ok(step.map(|step| Box::new(step) as Box<dyn Step>))
+        Ok(SampleStep::boxed(OP, Box::new(cells), dst.dims[0], [x, dst]))
     }
 
     fn layout_rule(&self, cx: &RuleCx<'_>) -> LayoutRule {

@@ -1,5 +1,6 @@
 //! Values between the elements of a tensor.
 
+use core::fmt;
 use core::ops::{Deref, Range};
 
 use tilewright_kernels::C_BLOCK;
@@ -65,7 +66,7 @@ pub(super) struct Planes {
 }
 
 /// What each element of a result reads of a plane of the first operand, with which weights.
-pub(super) trait Sampler: Send + Sync {
+pub(super) trait Sampler: fmt::Debug + Send + Sync {
     /// The planes of part `part`.
     ///
     /// # Errors
@@ -105,9 +106,9 @@ const CHUNK: usize = 16;
 
 /// Weighted sums of elements of f32 planes, for all channels of a part at once.
 #[derive(Debug)]
-pub(super) struct SampleStep<S> {
+pub(super) struct SampleStep {
     name: &'static str,
-    sampler: S,
+    sampler: Box<dyn Sampler>,
     parts: usize,
     /// Channels of the operand and the result, those of full blocks if there are lanes.
     channels: [usize; 2],
@@ -117,24 +118,25 @@ pub(super) struct SampleStep<S> {
     lanes: usize,
 }
 
-impl<S: Sampler> SampleStep<S> {
+impl SampleStep {
     /// The step for operand `x` and result `y`, both `[n, c, spatial...]` and in one layout; blocked ones if
     /// all parts begin and end with blocks. `None` if a plane is too large.
-    pub(super) fn new(
+    pub(super) fn boxed(
         name: &'static str,
-        sampler: S,
+        sampler: Box<dyn Sampler>,
         parts: usize,
         [x, y]: [&Info; 2],
-    ) -> Option<Self> {
+    ) -> Option<Box<dyn Step>> {
         let lanes = if y.layout == Layout::Blocked { C_BLOCK } else { 1 };
         let area = |info: &Info| info.dims[2..].iter().product::<usize>();
         let channels = [x, y].map(|info| info.dims[1].next_multiple_of(lanes));
         u32::try_from(area(x)).ok()?;
-        Some(Self { name, sampler, parts, channels, area: area(x), points: area(y), lanes })
+        let (area, points) = (area(x), area(y));
+        Some(Box::new(Self { name, sampler, parts, channels, area, points, lanes }))
     }
 }
 
-impl<S: Sampler> Step for SampleStep<S> {
+impl Step for SampleStep {
     fn kernel(&self) -> String {
         format!("{}_f32_{}", self.name, self.lanes)
     }
