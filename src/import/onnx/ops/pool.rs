@@ -99,6 +99,13 @@ pub(super) fn pool_of(
         // With derived padding the rounding is part of the derivation.
         ceil: cx.flag("ceil_mode", false) && !windows::same(cx),
     };
+    // Pictures of one channel each are channels of one: kernels take sixteen at a time.
+    if let [pictures @ (2..), 1, ref map @ ..] = cx.dims(x)[..] {
+        let x = cx.reshape(x, &[&[1, pictures], map].concat())?;
+        let y = cx.op(op, &[x])?;
+        let map = cx.dims(y).split_off(2);
+        return cx.reshape(y, &[vec![pictures, 1], map].concat());
+    }
     cx.op(op, &[x])
 }
 

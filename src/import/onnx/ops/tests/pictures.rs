@@ -114,6 +114,10 @@ fn pools() {
     let y =
         run("MaxPool", 11, &[("kernel_shape", A::Is(&[2]))], &[f32s(&[1, 1, 3], &[3.0, 1.0, 2.0])]);
     close(&y.unwrap(), &[1, 1, 2], &[3.0, 2.0]);
+    // Several pictures of one channel.
+    let pictures = f32s(&[2, 1, 2, 4], &(0..16).map(|i| i as f32).collect::<Vec<_>>());
+    let y = run("AveragePool", 11, &[two()], &[pictures]).unwrap();
+    close(&y, &[2, 1, 1, 3], &[2.5, 3.5, 4.5, 10.5, 11.5, 12.5]);
     let outputs = run_all("MaxPool", 11, &[two()], &[Some(x.clone())], 2).unwrap();
     assert_eq!(ints(&outputs[1]), [4, 5, 7, 8]);
     let columns = [two(), ("storage_order", A::I(1))];
