@@ -39,7 +39,7 @@ class Found(nn.Module):
 
     def __init__(self, make, **options):
         super().__init__()
-        self.net = make(weights=None, weights_backbone=None, box_score_thresh=0.0, **options)
+        self.net = make(weights=None, weights_backbone=None, **options)
 
     def forward(self, x):
         found = self.net([x])[0]
@@ -71,9 +71,12 @@ class Classes(nn.Module):
 # What makes a net, shapes of its inputs, and whether only the sorted first output is compared.
 NETS = {
     "boxes-mobilenet": (
-        lambda: Found(MODELS.detection.fasterrcnn_mobilenet_v3_large_320_fpn), [(3, 320, 320)], True),
+        lambda: Found(MODELS.detection.fasterrcnn_mobilenet_v3_large_320_fpn, box_score_thresh=0.0),
+        [(3, 320, 320)], True),
     "boxes-keypoints": (
-        lambda: Found(MODELS.detection.keypointrcnn_resnet50_fpn, min_size=256, max_size=256), [(3, 256, 256)], True),
+        lambda: Found(MODELS.detection.keypointrcnn_resnet50_fpn, min_size=256, max_size=256, box_score_thresh=0.0),
+        [(3, 256, 256)], True),
+    "boxes-ssd": (lambda: Found(MODELS.detection.ssd300_vgg16), [(3, 300, 300)], True),
     "classes-lraspp": (lambda: Classes(MODELS.segmentation.lraspp_mobilenet_v3_large), [(1, 3, 256, 256)], False),
     "flow-raft": (Flow, [(1, 3, 128, 160)] * 2, False),
     "video-r3d": (lambda: MODELS.video.r3d_18(weights=None), [(1, 3, 8, 112, 112)], False),

@@ -58,7 +58,7 @@ pub fn non_max_suppression(
         // Most of the order is seldom asked for.
         let ranked = (0..count).filter(|&j| enough(scores[j]));
         let mut ranked: BinaryHeap<_> = ranked.map(|j| (rank(scores[j]), Reverse(j))).collect();
-        let mut chosen = Chosen::default();
+        let mut chosen = Chosen::of(ranked.iter().map(|(_, Reverse(j))| &corners[*j]));
         while chosen.count < p.most {
             let Some((_, Reverse(j))) = ranked.pop() else { break };
             if chosen.leave(&corners[j], p.iou) {
@@ -85,31 +85,72 @@ fn ordered(b: [f32; 4], center_point: bool) -> [f32; 4] {
     }
 }
 
-/// Boxes that were chosen, in groups that a compiler makes vectors of: most of the time goes into comparing.
-#[derive(Default)]
+/// Boxes that were chosen, by where they lie, in groups that a compiler makes vectors of: most of the time goes into
+/// comparing.
 struct Chosen {
+    buckets: Vec<Bucket>,
+    /// Where the first bucket begins, and buckets per element.
+    low: f32,
+    scale: f32,
+    count: usize,
+}
+
+/// Boxes whose centres are neighbours along the first axis.
+#[derive(Clone)]
+struct Bucket {
+    /// The least of their lower and the largest of their upper corners.
+    bounds: [f32; 4],
     groups: Vec<[[f32; GROUP]; 4]>,
     count: usize,
 }
 
 const GROUP: usize = 16;
 
+/// Most buckets; and candidates that one is worth.
+const BUCKETS: usize = 64;
+const PER_BUCKET: usize = 128;
+
 impl Chosen {
-    fn push(&mut self, b: &[f32; 4]) {
-        let at = self.count % GROUP;
-        if at == 0 {
-            self.groups.push([[0.0; GROUP]; 4]);
+    /// None of `candidates`, of which the boxes to come are.
+    fn of<'a>(candidates: impl Iterator<Item = &'a [f32; 4]>) -> Self {
+        let (mut low, mut high, mut count) = (f32::INFINITY, f32::NEG_INFINITY, 0);
+        for b in candidates {
+            (low, high, count) = (low.min(b[0]), high.max(b[2]), count + 1);
         }
-        if let Some(group) = self.groups.last_mut() {
+        let buckets = (count / PER_BUCKET).clamp(1, BUCKETS);
+        let bounds = [f32::INFINITY, f32::INFINITY, f32::NEG_INFINITY, f32::NEG_INFINITY];
+        let bucket = Bucket { bounds, groups: Vec::new(), count: 0 };
+        Self { buckets: vec![bucket; buckets], low, scale: buckets as f32 / (high - low), count: 0 }
+    }
+
+    fn push(&mut self, b: &[f32; 4]) {
+        // What is no number falls into the first.
+        let at = ((b[0] + b[2]) / 2.0 - self.low) * self.scale;
+        let last = self.buckets.len() - 1;
+        let bucket = &mut self.buckets[(at as usize).min(last)];
+        let at = bucket.count % GROUP;
+        if at == 0 {
+            bucket.groups.push([[f32::NAN; GROUP]; 4]);
+        }
+        if let Some(group) = bucket.groups.last_mut() {
             group.iter_mut().zip(b).for_each(|(list, &v)| list[at] = v);
         }
+        for (i, (bound, &v)) in bucket.bounds.iter_mut().zip(b).enumerate() {
+            *bound = if i < 2 { bound.min(v) } else { bound.max(v) };
+        }
+        bucket.count += 1;
         self.count += 1;
     }
 
     /// Whether no chosen box shares more than `iou` of the union with `b`.
     fn leave(&self, b: &[f32; 4], iou: f32) -> bool {
-        let mut left = self.count;
-        self.groups.iter().all(|g| {
+        if iou < 0.0 {
+            // All share more.
+            return self.count == 0;
+        }
+        let meets = |g: &[f32; 4]| g[0] < b[2] && b[0] < g[2] && g[1] < b[3] && b[1] < g[3];
+        let near = self.buckets.iter().filter(|bucket| meets(&bucket.bounds));
+        near.flat_map(|bucket| &bucket.groups).all(|g| {
             // Most pairs lie apart.
             let [x0, y0, x1, y1] = g;
             let mut near = [0u32; GROUP];
@@ -117,10 +158,7 @@ impl Chosen {
                 near[i] = u32::from(x0[i] < b[2]) & u32::from(b[0] < x1[i]);
                 near[i] &= u32::from(y0[i] < b[3]) & u32::from(b[1] < y1[i]);
             }
-            let there = left.min(GROUP);
-            left -= there;
-            let meets = |i: usize| near[i] != 0 || iou < 0.0;
-            let mut boxes = (0..there).filter(|&i| meets(i)).map(|i| g.map(|list| list[i]));
+            let mut boxes = (0..GROUP).filter(|&i| near[i] != 0).map(|i| g.map(|list| list[i]));
             boxes.all(|a| overlap(&a, b) <= iou)
         })
     }
@@ -173,7 +211,7 @@ mod tests {
     /// As many that more groups than one are full, against a plain comparison of all pairs.
     #[test]
     fn many_boxes() {
-        let count = 400usize;
+        let count = 2000usize;
         let at = |i: usize, by: usize, n: usize| (i * by % n) as f32 / 7.0;
         let list: Vec<[f32; 4]> = (0..count)
             .map(|i| {

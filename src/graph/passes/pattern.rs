@@ -9,9 +9,12 @@ use crate::tensor::DType;
 
 /// The value of a constant of one f32 element.
 pub(super) fn scalar(cx: &Context, id: TensorId) -> Option<f32> {
-    let value = cx.constant_value(id).filter(|v| v.dtype() == DType::F32)?;
-    let elements = value.as_slice::<f32>().ok()?;
-    if let [one] = elements[..] { Some(one) } else { None }
+    let value = cx.constant_value(id)?;
+    // Asked first: elements of a mapped file are copied where they are not aligned, and this is asked of all weights.
+    if (value.dtype(), value.shape().elements()) != (DType::F32, 1) {
+        return None;
+    }
+    value.as_slice::<f32>().ok()?.first().copied()
 }
 
 /// Whether a number is `wanted`, rounded to f32 in whatever way.
