@@ -60,11 +60,7 @@ impl Extend {
             axes.output.insert(0, 1);
             axes.before.insert(0, 0);
         }
-        let last = axes.input.len() - 1;
-        let (before, extent) = (axes.before[last], axes.input[last]);
-        let sides = (0..before).chain(before + extent..axes.output[last]);
-        let sides = sides.map(|i| self.mode.source(i, before, extent)).collect();
-        Run { mode: self.mode, axes, cell, sides }
+        Run { mode: self.mode, axes, cell }
     }
 }
 
@@ -121,8 +117,6 @@ struct Run {
     axes: Axes,
     /// Bytes of a position of the last axis.
     cell: usize,
-    /// The positions that stand before and behind a row.
-    sides: Vec<usize>,
 }
 
 impl Run {
@@ -149,10 +143,13 @@ impl Run {
     fn fill(&self, x: &[u8], to: &mut [u8], first: usize) {
         let (bytes, row) = self.rows();
         let last = self.axes.input.len() - 1;
-        let (height, extent) = (self.axes.output[last - 1], self.axes.input[last - 1]);
-        let (above, start) = (self.axes.before[last - 1], self.axes.before[last]);
-        let (before, after) = self.sides.split_at(start);
-        let (start, end) = (start * self.cell, start * self.cell + bytes);
+        let (height, rows) = (self.axes.output[last - 1], self.axes.input[last - 1]);
+        let (above, before) = (self.axes.before[last - 1], self.axes.before[last]);
+        let (width, extent) = (self.axes.output[last], self.axes.input[last]);
+        // What stands before and behind a row, of which few positions are looked at together: those of one row are
+        // those of the next.
+        let mut sides = [(0, before), (before + extent, width - before - extent)]
+            .map(|(first, count)| (first, count, None, [0; AT_ONCE]));
         let mut plane = None;
         for (to, i) in to.chunks_exact_mut(row).zip(first..) {
             let at = i % height;
@@ -160,13 +157,26 @@ impl Run {
                 Some(plane) if at > 0 => plane,
                 _ => *plane.insert(self.source(i / height)),
             };
-            let x = &x[(plane + self.mode.source(at, above, extent)) * bytes..][..bytes];
-            copy_chosen(self.cell, before, x, &mut to[..start]);
-            to[start..end].copy_from_slice(x);
-            copy_chosen(self.cell, after, x, &mut to[end..]);
+            let x = &x[(plane + self.mode.source(at, above, rows)) * bytes..][..bytes];
+            to[before * self.cell..][..bytes].copy_from_slice(x);
+            for (first, count, there, places) in &mut sides {
+                for part in (0..*count).step_by(AT_ONCE) {
+                    let places = &mut places[..AT_ONCE.min(*count - part)];
+                    if *there != Some(part) {
+                        let each = places.iter_mut().zip(*first + part..);
+                        each.for_each(|(place, i)| *place = self.mode.source(i, before, extent));
+                        *there = Some(part);
+                    }
+                    let to = &mut to[(*first + part) * self.cell..][..places.len() * self.cell];
+                    copy_chosen(self.cell, places, x, to);
+                }
+            }
         }
     }
 }
+
+/// Positions of a row that are looked at together.
+const AT_ONCE: usize = 64;
 
 impl Step for Run {
     fn kernel(&self) -> String {
@@ -254,7 +264,7 @@ mod tests {
 
         let data: Vec<f32> = (0..60).map(|i| i as f32).collect();
         for mode in [Extension::Edge, Extension::Reflect, Extension::Wrap] {
-            for before in [[1, 0, 0, 2], [0, 1, 2, 0], [0, 0, 3, 1], [2, 0, 0, 0]] {
+            for before in [[1, 0, 0, 2], [0, 1, 2, 0], [0, 0, 3, 1], [2, 0, 0, 0], [0, 0, 1, 150]] {
                 let (x, after) = (Tensor::from_slice(&[2, 3, 5, 2], &data).unwrap(), [1, 0, 1, 0]);
                 let want = extend(x.clone(), mode, &before, &after).unwrap();
                 // As numpy.pad does, element by element.

@@ -122,16 +122,15 @@ fn indices_of_whole_slices() {
 
     // Copies of few are made at once, those of many when all is there.
     for width in [2usize, 9000] {
-        let dims = [4, 3, width];
-        let x = count(&dims);
-        // Whole slices along the first axis, part of them, and along the second.
-        for (axis, wide, at) in [
-            (0, [2, 3, width], Tensor::from_slice(&[2, 1, 1], &[-1i64, 1])),
-            (0, [2, 3, width - 1], Tensor::from_slice(&[2, 1, 1], &[-1i64, 1])),
-            (1, [1, 2, width], Tensor::from_slice(&[1, 2, 1], &[2i64, 0])),
-            (2, [4, 3, 2], Tensor::from_slice(&[2], &[0i64, -1])),
+        // Whole slices along the first axis, part of them, along the second of one picture and of several.
+        for (axis, dims, wide, at) in [
+            (0, [4, 3, width], [2, 3, width], Tensor::from_slice(&[2, 1, 1], &[-1i64, 1])),
+            (0, [4, 3, width], [2, 3, width - 1], Tensor::from_slice(&[2, 1, 1], &[-1i64, 1])),
+            (1, [1, 3, width], [1, 2, width], Tensor::from_slice(&[1, 2, 1], &[2i64, 0])),
+            (1, [4, 3, width], [4, 2, width], Tensor::from_slice(&[1, 2, 1], &[2i64, 0])),
+            (2, [4, 3, width], [4, 3, 2], Tensor::from_slice(&[2], &[0i64, -1])),
         ] {
-            let at = at.unwrap();
+            let (x, at) = (count(&dims), at.unwrap());
             let along = [("axis", A::I(axis))];
             let graph = GraphProto {
                 node: vec![
