@@ -146,29 +146,34 @@ impl Run {
         let (height, rows) = (self.axes.output[last - 1], self.axes.input[last - 1]);
         let (above, before) = (self.axes.before[last - 1], self.axes.before[last]);
         let (width, extent) = (self.axes.output[last], self.axes.input[last]);
-        // What stands before and behind a row, of which few positions are looked at together: those of one row are
-        // those of the next.
-        let mut sides = [(0, before), (before + extent, width - before - extent)]
-            .map(|(first, count)| (first, count, None, [0; AT_ONCE]));
-        let mut plane = None;
-        for (to, i) in to.chunks_exact_mut(row).zip(first..) {
-            let at = i % height;
-            let plane = match plane {
-                Some(plane) if at > 0 => plane,
-                _ => *plane.insert(self.source(i / height)),
-            };
-            let x = &x[(plane + self.mode.source(at, above, rows)) * bytes..][..bytes];
-            to[before * self.cell..][..bytes].copy_from_slice(x);
-            for (first, count, there, places) in &mut sides {
-                for part in (0..*count).step_by(AT_ONCE) {
-                    let places = &mut places[..AT_ONCE.min(*count - part)];
-                    if *there != Some(part) {
-                        let each = places.iter_mut().zip(*first + part..);
-                        each.for_each(|(place, i)| *place = self.mode.source(i, before, extent));
-                        *there = Some(part);
-                    }
-                    let to = &mut to[(*first + part) * self.cell..][..places.len() * self.cell];
-                    copy_chosen(self.cell, places, x, to);
+        // What stands before and behind a row is found once for all rows, of which nearly all have few such positions.
+        let behind = before + extent..width;
+        let parts = before.max(behind.len()).div_ceil(AT_ONCE).max(1);
+        for part in 0..parts {
+            let mut places = [[0; AT_ONCE]; 2];
+            let mut side = 0;
+            let [left, right] = [0..before, behind.clone()].map(|all| {
+                let from = (all.start + part * AT_ONCE).min(all.end);
+                let positions = from..(from + AT_ONCE).min(all.end);
+                let each = places[side].iter_mut().zip(positions.clone());
+                each.for_each(|(place, i)| *place = self.mode.source(i, before, extent));
+                side += 1;
+                positions
+            });
+            let mut plane = None;
+            for (to, i) in to.chunks_exact_mut(row).zip(first..) {
+                let at = i % height;
+                let plane = match plane {
+                    Some(plane) if at > 0 => plane,
+                    _ => *plane.insert(self.source(i / height)),
+                };
+                let x = &x[(plane + self.mode.source(at, above, rows)) * bytes..][..bytes];
+                if part == 0 {
+                    to[before * self.cell..][..bytes].copy_from_slice(x);
+                }
+                for (places, side) in places.iter().zip([&left, &right]) {
+                    let to = &mut to[side.start * self.cell..side.end * self.cell];
+                    copy_chosen(self.cell, &places[..side.len()], x, to);
                 }
             }
         }
