@@ -150,16 +150,15 @@ impl Run {
         let behind = before + extent..width;
         let parts = before.max(behind.len()).div_ceil(AT_ONCE).max(1);
         for part in 0..parts {
-            let mut places = [[0; AT_ONCE]; 2];
-            let mut side = 0;
-            let [left, right] = [0..before, behind.clone()].map(|all| {
+            let sides = [0..before, behind.clone()].map(|all| {
                 let from = (all.start + part * AT_ONCE).min(all.end);
-                let positions = from..(from + AT_ONCE).min(all.end);
-                let each = places[side].iter_mut().zip(positions.clone());
-                each.for_each(|(place, i)| *place = self.mode.source(i, before, extent));
-                side += 1;
-                positions
+                from..(from + AT_ONCE).min(all.end)
             });
+            let mut places = [[0; AT_ONCE]; 2];
+            for (places, side) in places.iter_mut().zip(&sides) {
+                let each = places.iter_mut().zip(side.clone());
+                each.for_each(|(place, i)| *place = self.mode.source(i, before, extent));
+            }
             let mut plane = None;
             for (to, i) in to.chunks_exact_mut(row).zip(first..) {
                 let at = i % height;
@@ -171,7 +170,7 @@ impl Run {
                 if part == 0 {
                     to[before * self.cell..][..bytes].copy_from_slice(x);
                 }
-                for (places, side) in places.iter().zip([&left, &right]) {
+                for (places, side) in places.iter().zip(&sides) {
                     let to = &mut to[side.start * self.cell..side.end * self.cell];
                     copy_chosen(self.cell, &places[..side.len()], x, to);
                 }
