@@ -131,7 +131,7 @@ impl Step for Run {
         };
         // Where slices lie is found once for all outer positions, a few at a time.
         let mut at = [0; AT_ONCE];
-        let mut places = |first: usize| {
+        let places = |first: usize, at: &mut [usize; AT_ONCE]| {
             let len = AT_ONCE.min(self.count - first);
             for (at, i) in at[..len].iter_mut().zip(first..) {
                 // SAFETY: there are this many indices of this type, which nobody writes now.
@@ -143,12 +143,16 @@ impl Step for Run {
                 };
                 *at = position(OP, index, self.extent)?;
             }
-            Ok::<_, GraphError>((at, len))
+            Ok::<_, GraphError>(len)
         };
+        let parts = || (0..self.count).step_by(AT_ONCE);
         let times = self.count.checked_div(self.extent).unwrap_or(0);
         let mut repeats = times > 1 && times * self.extent == self.count;
-        for first in (0..self.count).step_by(AT_ONCE) {
-            let (at, len) = places(first)?;
+        for first in parts() {
+            if !repeats && run > 0 {
+                break;
+            }
+            let len = places(first, &mut at)?;
             repeats = repeats && at[..len].iter().zip(first..).all(|(&at, i)| at == i / times);
         }
         if y.is_empty() {
@@ -158,9 +162,16 @@ impl Step for Run {
             self.repeat(times, x, y, units);
             return Ok(());
         }
-        for first in (0..self.count).step_by(AT_ONCE) {
-            let (at, len) = places(first)?;
-            for outer in units.start / self.count..units.end.div_ceil(self.count) {
+        // On any number of threads, what is said is of the first index that names no slice.
+        let earliest = |e| parts().find_map(|i| places(i, &mut [0; AT_ONCE]).err()).unwrap_or(e);
+        let outers = units.start / self.count..units.end.div_ceil(self.count);
+        // Of a single one only those of this call.
+        let skipped = outers.start * self.count;
+        let single = units.start - skipped..units.end - skipped;
+        let chosen = if outers.len() == 1 { single } else { 0..self.count };
+        for first in chosen.step_by(AT_ONCE) {
+            let len = places(first, &mut at).map_err(earliest)?;
+            for outer in outers.clone() {
                 let first = outer * self.count + first;
                 let (start, end) = (first.max(units.start), (first + len).min(units.end));
                 if start < end {
