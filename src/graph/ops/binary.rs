@@ -169,7 +169,7 @@ impl Operator for Binary {
     }
 
     fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
-        if !self.has_kernel(cx.dst) || cx.dst.elements() == 0 {
+        if !self.has_kernel(cx.dst) {
             return Ok(None);
         }
         let (mut dims, mut packed) = ([cx.src[0].dims.clone(), cx.src[1].dims.clone()], None);

@@ -99,9 +99,6 @@ impl Operator for Extend {
     }
 
     fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
-        if cx.dst.elements() == 0 {
-            return Ok(None);
-        }
         Ok(Some(Box::new(self.run(&cx.src[0], cx.dst))))
     }
 

@@ -38,7 +38,8 @@ pub trait Operator {
     /// Types without an implementation, and data (indices) that are out of range.
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError>;
 
-    /// The kernel that computes the operator for these operands, or `None` to use the reference.
+    /// The kernel that computes the operator for these operands, or `None` to use the reference. The result
+    /// has elements: others need no step.
     ///
     /// # Errors
     /// Parameters that a kernel refuses.

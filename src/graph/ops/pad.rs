@@ -67,7 +67,7 @@ impl Operator for Pad {
     }
 
     fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
-        if cx.dst.dims.is_empty() || cx.dst.elements() == 0 {
+        if cx.dst.dims.is_empty() {
             return Ok(None);
         }
         let lanes = if cx.dst.layout == Layout::Blocked { C_BLOCK } else { 1 };

@@ -240,6 +240,10 @@ mod tests {
             let x = Tensor::from_slice(&[1, 1, 7, 37], &x).unwrap();
             assert!(as_defined(&op, &[x]).starts_with("resize_f32_"));
         }
+        // Runs of nothing, whose number still follows from the table.
+        let op = Resize { axis: 0, taps: 1, index: vec![0; 5], weight: vec![1.0; 5], fill: 0.0 };
+        let x = Tensor::from_slice::<f32>(&[1, 0, 4], &[]).unwrap();
+        assert_eq!(as_defined(&op, &[x]), "reference");
     }
 
     #[test]

@@ -155,7 +155,7 @@ impl Operator for ScaledMatMul {
         let known = cx.values[1].is_some() && (!self.bias || cx.values[BIAS].is_some());
         // Sizes for which a sum cannot leave the range of its type.
         let short = s.k <= i32::MAX as usize / (255 * 255);
-        if !known || b.len() != 2 || cx.dst.elements() == 0 || s.k == 0 || !short {
+        if !known || b.len() != 2 || s.k == 0 || !short {
             return Ok(None);
         }
         let rows = s.batch.iter().product::<usize>() * s.m;

@@ -213,7 +213,7 @@ impl Operator for Unary {
     }
 
     fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
-        if !self.has_kernel(cx.dst) || cx.dst.elements() == 0 {
+        if !self.has_kernel(cx.dst) {
             return Ok(None);
         }
         let len = cx.dst.stored_elements().expect("the result has a buffer");
