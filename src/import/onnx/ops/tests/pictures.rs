@@ -123,6 +123,11 @@ fn pools() {
     let columns = [two(), ("storage_order", A::I(1))];
     let outputs = run_all("MaxPool", 11, &columns, &[Some(x.clone())], 2).unwrap();
     assert_eq!(ints(&outputs[1]), [4, 7, 5, 8]);
+    // Windows of padding alone: there is no position, which counts as 0.
+    let around = [two(), ("storage_order", A::I(1)), ("pads", A::Is(&[1; 4]))];
+    let nothing = f32s(&[1, 1, 0, 3], &[]);
+    let outputs = run_all("MaxPool", 11, &around, &[Some(nothing)], 2).unwrap();
+    assert_eq!(ints(&outputs[1]), [0; 4]);
     close(&run("GlobalAveragePool", 7, &[], &[x.clone()]).unwrap(), &[1, 1, 1, 1], &[4.0]);
     close(&run("GlobalMaxPool", 22, &[], &[x]).unwrap(), &[1, 1, 1, 1], &[8.0]);
     let solid = count(&[1, 1, 2, 2, 2]);
