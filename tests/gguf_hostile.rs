@@ -342,16 +342,16 @@ fn extents_are_checked() {
 #[test]
 fn all_unsupported_types_are_named_together() {
     let mut file = File { data: vec![0; 4096], ..File::new() };
-    for (i, kind) in [23, 0, 39, 23, 4, 36, 99, 9].into_iter().enumerate() {
+    for (i, kind) in [21, 0, 39, 21, 4, 36, 99, 9].into_iter().enumerate() {
         file = file.entry(Entry::new(&format!("t{i}"), kind, &[256], 32 * i as u64));
     }
     let Err(ImportError::Unsupported(missing)) = read(file.bytes()) else { panic!() };
     let names: Vec<_> = missing.iter().map(|m| (&m.kind, m.count)).collect();
     let kind = |name: &str| MissingKind::Type(name.into());
-    assert!(names.contains(&(&kind("iq4_xs"), 2)), "{names:?}");
+    assert!(names.contains(&(&kind("iq3_s"), 2)), "{names:?}");
     assert!(names.contains(&(&kind("mxfp4"), 1)) && names.contains(&(&kind("q8_1"), 1)));
     let text = ImportError::Unsupported(missing).to_string();
-    assert!(text.contains("iq4_xs (2x: t0, t3)"), "{text}");
+    assert!(text.contains("iq3_s (2x: t0, t3)"), "{text}");
     assert!(text.contains("q4_2 (no longer part of the format)"), "{text}");
     assert!(text.contains("number 99 (not known)"), "{text}");
 }
@@ -462,7 +462,7 @@ fn parts_are_joined_if_they_belong_together() {
         &|p| p[1] = p[1].clone().with("a", STRING, text("y")),
         "a differs from that of the first",
     );
-    refused(&|p| p[2].tensors[0].kind = 23, "iq4_xs");
+    refused(&|p| p[2].tensors[0].kind = 21, "iq3_s");
     refused(&|p| p[0].metadata[0].2 = vec![3, 0], "the model has only 3 parts");
     assert!(join(&parts(1)).is_ok());
     assert!(matches!(join(&[]), Err(ImportError::Empty)));

@@ -7,7 +7,7 @@ use half::{bf16, f16};
 
 use super::{DType, TensorError};
 
-/// The values that an index of [`DType::IQ4_NL`] stands for.
+/// The values that an index of [`DType::IQ4_NL`] or [`DType::IQ4_XS`] stands for.
 pub const IQ4_NL_VALUES: [i8; 16] =
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
@@ -43,6 +43,7 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Ten
         DType::Q5_K => q5_k,
         DType::Q6_K => q6_k,
         DType::IQ4_NL => iq4_nl,
+        DType::IQ4_XS => iq4_xs,
         DType::U4 => u4,
         found => return Err(TensorError::DType { expected: DType::F32, found }),
     };
@@ -125,6 +126,17 @@ fn iq4_nl(block: &[u8], out: &mut [f32]) {
     let d = half_at(block, 0);
     for (j, out) in out.iter_mut().enumerate() {
         *out = d * f32::from(IQ4_NL_VALUES[usize::from(nibble(&block[2..], j))]);
+    }
+}
+
+/// d @0, the upper two bits of eight scales @2, their lower four @4, indices of 32 elements each @8.
+fn iq4_xs(block: &[u8], out: &mut [f32]) {
+    let (d, high) = (half_at(block, 0), u16::from_le_bytes([block[2], block[3]]));
+    for (n, out) in out.iter_mut().enumerate() {
+        let g = n / 32;
+        let scale = block[4 + g / 2] >> (4 * (g % 2)) & 15 | ((high >> (2 * g) & 3) << 4) as u8;
+        let q = IQ4_NL_VALUES[usize::from(nibble(&block[8 + 16 * g..], n % 32))];
+        *out = d * (f32::from(scale) - 32.0) * f32::from(q);
     }
 }
 

@@ -3,7 +3,7 @@ use super::*;
 /// Random blocks and their values, from the Python package `gguf`: `tests/block_vectors.py`.
 const VECTORS: &[u8] = include_bytes!("../../tests/data/blocks.bin");
 
-const TYPES: [DType; 11] = [
+const TYPES: [DType; 12] = [
     DType::Q4_0,
     DType::Q4_1,
     DType::Q5_0,
@@ -15,6 +15,7 @@ const TYPES: [DType; 11] = [
     DType::Q5_K,
     DType::Q6_K,
     DType::IQ4_NL,
+    DType::IQ4_XS,
 ];
 
 fn floats(bytes: &[u8]) -> Vec<f32> {

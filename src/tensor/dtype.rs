@@ -58,6 +58,8 @@ pub enum DType {
     Q6_K,
     /// 32 indices into a table of 16 values, with one f16 scale.
     IQ4_NL,
+    /// 256 indices into that table in groups of 32, each with a six-bit scale.
+    IQ4_XS,
     /// 32 four-bit values behind an f32 scale and an f32 offset, two per byte in their order. Of no file: what
     /// `MatMulNBits` of ONNX Runtime's domain multiplies by.
     U4,
@@ -65,7 +67,7 @@ pub enum DType {
 
 impl DType {
     /// Every type, in declaration order.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::F32,
         Self::F16,
         Self::BF16,
@@ -90,6 +92,7 @@ impl DType {
         Self::Q5_K,
         Self::Q6_K,
         Self::IQ4_NL,
+        Self::IQ4_XS,
         Self::U4,
     ];
 
@@ -98,7 +101,7 @@ impl DType {
         match self {
             Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => 32,
             Self::IQ4_NL | Self::U4 => 32,
-            Self::Q2_K | Self::Q3_K | Self::Q4_K | Self::Q5_K | Self::Q6_K => 256,
+            Self::Q2_K | Self::Q3_K | Self::Q4_K | Self::Q5_K | Self::Q6_K | Self::IQ4_XS => 256,
             _ => 1,
         }
     }
@@ -117,6 +120,7 @@ impl DType {
             Self::Q8_0 => 34,
             Self::Q2_K => 84,
             Self::Q3_K => 110,
+            Self::IQ4_XS => 136,
             Self::Q4_K => 144,
             Self::Q5_K => 176,
             Self::Q6_K => 210,
@@ -169,6 +173,7 @@ impl DType {
             Self::Q5_K => "q5_K",
             Self::Q6_K => "q6_K",
             Self::IQ4_NL => "iq4_nl",
+            Self::IQ4_XS => "iq4_xs",
             Self::U4 => "u4",
         }
     }
@@ -230,6 +235,7 @@ mod tests {
             (DType::Q5_K, 256, 176),
             (DType::Q6_K, 256, 210),
             (DType::IQ4_NL, 32, 18),
+            (DType::IQ4_XS, 256, 136),
             (DType::U4, 32, 24),
         ] {
             assert_eq!((dtype.block_elems(), dtype.block_bytes()), (elems, bytes), "{dtype}");

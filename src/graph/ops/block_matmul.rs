@@ -140,6 +140,7 @@ pub(crate) fn format(dtype: DType) -> Option<BlockFormat> {
         DType::Q5_K => BlockFormat::Q5K,
         DType::Q6_K => BlockFormat::Q6K,
         DType::IQ4_NL => BlockFormat::Iq4Nl,
+        DType::IQ4_XS => BlockFormat::Iq4Xs,
         DType::U4 => BlockFormat::U4,
         _ => return None,
     })

@@ -34,19 +34,21 @@ pub enum BlockFormat {
     Q6K,
     /// 32 indices into a table of 16 values, one scale.
     Iq4Nl,
+    /// 256 indices into that table, 32 with a scale of 6 bits.
+    Iq4Xs,
     /// 32 values of 4 bits, a scale and an offset, both `f32` and before them: `scale * q + offset`. The first value
     /// of a byte is in its low bits. Of no file format, but what operators of ONNX Runtime's domain hold.
     /// Activations stay `f32`.
     U4,
 }
 
-/// The values of [`BlockFormat::Iq4Nl`].
+/// The values of [`BlockFormat::Iq4Nl`] and [`BlockFormat::Iq4Xs`].
 pub(super) const IQ4_NL: [i8; 16] =
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 impl BlockFormat {
     /// Every format.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::F32,
         Self::F16,
         Self::Bf16,
@@ -61,6 +63,7 @@ impl BlockFormat {
         Self::Q5K,
         Self::Q6K,
         Self::Iq4Nl,
+        Self::Iq4Xs,
         Self::U4,
     ];
 
@@ -81,6 +84,7 @@ impl BlockFormat {
             Self::Q5K => "q5_k",
             Self::Q6K => "q6_k",
             Self::Iq4Nl => "iq4_nl",
+            Self::Iq4Xs => "iq4_xs",
             Self::U4 => "u4",
         }
     }
@@ -89,7 +93,7 @@ impl BlockFormat {
     pub const fn elements(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => 1,
-            Self::Q2K | Self::Q3K | Self::Q4K | Self::Q5K | Self::Q6K => 256,
+            Self::Q2K | Self::Q3K | Self::Q4K | Self::Q5K | Self::Q6K | Self::Iq4Xs => 256,
             _ => 32,
         }
     }
@@ -106,6 +110,7 @@ impl BlockFormat {
             Self::Q8_0 => 34,
             Self::Q2K => 84,
             Self::Q3K => 110,
+            Self::Iq4Xs => 136,
             Self::Q4K => 144,
             Self::Q5K => 176,
             Self::Q6K => 210,
@@ -114,7 +119,9 @@ impl BlockFormat {
 
     /// Offsets of the f16 in a block: its scales, its minimum, or the value.
     pub fn half_offsets(self) -> impl Iterator<Item = usize> {
-        self.halves().iter().map(|&at| usize::from(at))
+        // The second of these holds bits of scales.
+        let floats = if self == Self::Iq4Xs { 1 } else { self.halves().len() };
+        self.halves()[..floats].iter().map(|&at| usize::from(at))
     }
 
     /// What activations become, for an instruction set that takes signed weights of 8 bits plus `bias`, and a
@@ -125,7 +132,7 @@ impl BlockFormat {
             Self::F32 | Self::F16 | Self::Bf16 | Self::U4 => Record::Float,
             Self::Q4_0 => Record::Zero(8),
             Self::Q5_0 => Record::Zero(16),
-            Self::Q8_0 | Self::Iq4Nl => Record::Zero(bias),
+            Self::Q8_0 | Self::Iq4Nl | Self::Iq4Xs => Record::Zero(bias),
             Self::Q4_1 | Self::Q5_1 | Self::Q4K | Self::Q5K => Record::Sum,
             Self::Q3K => Record::Zero16(4),
             Self::Q6K => Record::Zero16(32),
@@ -137,7 +144,7 @@ impl BlockFormat {
     pub(super) const fn halves(self) -> &'static [u16] {
         match self {
             Self::F32 | Self::U4 => &[],
-            Self::Q4_1 | Self::Q5_1 | Self::Q4K | Self::Q5K => &[0, 2],
+            Self::Q4_1 | Self::Q5_1 | Self::Q4K | Self::Q5K | Self::Iq4Xs => &[0, 2],
             Self::Q2K => &[80, 82],
             Self::Q3K => &[108],
             Self::Q6K => &[208],
@@ -168,6 +175,7 @@ impl BlockFormat {
             Self::U4 => const { &ascending::<6>(0) },
             Self::Q2K => const { &ascending::<20>(0) },
             Self::Q3K => &Q3K,
+            Self::Iq4Xs => const { &ascending::<33>(4) },
             Self::Q4K => const { &ascending::<35>(4) },
             Self::Q5K => const { &ascending::<43>(4) },
             Self::Q6K => const { &q6_k() },

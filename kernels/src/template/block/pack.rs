@@ -223,6 +223,13 @@ impl BlockFormat {
                     let q = block[8 + j / 2] >> (j % 2 * 4) & 15;
                     f32::from_bits(word(0)) * f32::from(q) + f32::from_bits(word(4))
                 }
+                Self::Iq4Xs => {
+                    let g = j / 32;
+                    let low = word(4) >> (4 * g) & 15;
+                    let high = u32::from(u16::from_le_bytes([block[2], block[3]])) >> (2 * g) & 3;
+                    let q = IQ4_NL[nibble(8 + 16 * g, j % 32) as usize];
+                    half(0) * ((low | high << 4) as f32 - 32.0) * f32::from(q)
+                }
                 Self::Q2K => {
                     let s = block[j / 16];
                     half(80) * f32::from(s & 15) * f32::from(two(16)) - half(82) * f32::from(s >> 4)

@@ -46,6 +46,9 @@ fn pair_of_six(b: &[u8], g: usize) -> [f64; 2] {
     pair.map(f64::from)
 }
 
+/// What indices of 4 bits stand for.
+const TABLE: [i32; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
 fn weight(format: BlockFormat, b: &[u8], n: usize) -> Weight {
     let int = |b: u8| i32::from(b);
     let nibble = |at: usize| int(if n < 16 { b[at + n] % 16 } else { b[at + n - 16] / 16 });
@@ -88,9 +91,14 @@ fn weight(format: BlockFormat, b: &[u8], n: usize) -> Weight {
             let scale = f64::from(b[192 + n / 16] as i8);
             (low + 16 * high - 32, half(&b[208..]) * scale, 0.0)
         }
-        BlockFormat::Iq4Nl => {
-            let table = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
-            (table[nibble(2) as usize], half(b), 0.0)
+        BlockFormat::Iq4Nl => (TABLE[nibble(2) as usize], half(b), 0.0),
+        BlockFormat::Iq4Xs => {
+            let (g, l) = (n / 32, n % 32);
+            let byte = b[8 + 16 * g + l % 16];
+            let index = if l < 16 { byte % 16 } else { byte / 16 };
+            let low = b[4 + g / 2] >> (4 * (g % 2)) & 15;
+            let high = b[2 + g / 4] >> (2 * (g % 4)) & 3;
+            (TABLE[usize::from(index)], half(b) * (f64::from(low + 16 * high) - 32.0), 0.0)
         }
         BlockFormat::U4 => {
             let float =

@@ -8,7 +8,7 @@
 /// | `g32`, `g32m` | unpacked: a scale (and a minimum) as floats, eight words of bytes as `DOTS` takes them |
 /// | `g16`, `g16m` | unpacked: two scales (and two minima) of 16 bytes each, eight such words |
 /// | `q4_1`, `q5_0`, `q5_1`, `iq4_nl` | packed blocks of 32; one vector, one column |
-/// | `q2_k` to `q6_k` | packed blocks of 256; one vector, one column |
+/// | `q2_k` to `q6_k`, `iq4_xs` | packed blocks of 256; one vector, one column |
 /// | `u4` | packed blocks of 32, whose activations are floats; one vector, one column |
 /// | `f32`, `f16`, `bf16` | a vector of floats |
 macro_rules! block_step {
@@ -151,19 +151,27 @@ macro_rules! block_step {
         let p = $w[0];
         let d = block_step! { half p };
         block_step! { ahead p, $far }
-        let (low, mut a) = (tile!(VSETU 0x0f0f_0f0f), tile!(VSPLAT $x, 9));
-        each!(g in 4 {
-            let p = p.wrapping_add((2 + 4 * g) * LANES);
-            let word = tile!(VWORDS p);
-            block_step! { ahead p, $far }
-            let b = tile!(VTABLE &TABLE, tile!(VAND word, low));
-            a = tile!(VDOT b, tile!(VSPLAT $x, g), a);
-            let b = tile!(VTABLE &TABLE, tile!(VAND tile!(VSHR word, 4), low));
-            a = tile!(VDOT b, tile!(VSPLAT $x, (g + 4)), a);
-        });
+        let mut a = tile!(VSPLAT $x, 9);
+        block_step! { looked_up a += p.wrapping_add(2 * LANES) * $x ahead $far }
         block_step! { group $f += a * d * $x }
         $x = $x.wrapping_add(10);
         $w[0] = p.wrapping_add(18 * LANES);
+    };
+    (iq4_xs [1 x 1] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
+        let p = $w[0];
+        each!(i in 2 { block_step! { ahead p.wrapping_add(4 * i * LANES), $far } });
+        let mut bits = block_step! { bits_of_six p };
+        tile!(DEF sum [1 x 1 x 1]);
+        block_step! { times 8, group {
+            let x = $x.wrapping_add(10 * group);
+            let mut a = tile!(VSPLAT x, 9);
+            block_step! { looked_up a += p.wrapping_add((8 + 16 * group) * LANES) * x ahead $far }
+            let scale = block_step! { next_of_six bits };
+            block_step! { group sum += a * scale * x }
+        } }
+        $f[0][0] = tile!(VFMA block_step! { half p }, sum[0][0], $f[0][0]);
+        $x = $x.wrapping_add(80);
+        $w[0] = p.wrapping_add(136 * LANES);
     };
     (u4 [1 x 1] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
         let p = $w[0];
@@ -338,6 +346,31 @@ macro_rules! block_step {
             $a = tile!(VDOTU tile!(VOR word, second), tile!(VSPLAT $x, (g + 4)), $a);
         });
     };
+    // Values that indices of 4 bits stand for.
+    (looked_up $a:ident += $p:ident.wrapping_add($at:expr) * $x:ident ahead $far:tt) => {
+        let low = tile!(VSETU 0x0f0f_0f0f);
+        each!(g in 4 {
+            let p = $p.wrapping_add($at + 4 * g * LANES);
+            let word = tile!(VWORDS p);
+            block_step! { ahead p, $far }
+            let b = tile!(VTABLE &TABLE, tile!(VAND word, low));
+            $a = tile!(VDOT b, tile!(VSPLAT $x, g), $a);
+            let b = tile!(VTABLE &TABLE, tile!(VAND tile!(VSHR word, 4), low));
+            $a = tile!(VDOT b, tile!(VSPLAT $x, (g + 4)), $a);
+        });
+    };
+    // Eight scales of 6 bits, more by 32: the lower four bits of each in a word, the upper two in the upper half
+    // of one. They are taken one after the other.
+    (bits_of_six $p:expr) => {{
+        let p: *const u8 = $p;
+        [tile!(VWORDS p.wrapping_add(4 * LANES)), block_step! { load brain p.wrapping_add(2 * LANES) }]
+    }};
+    (next_of_six $bits:ident) => {{
+        let low = tile!(VAND $bits[0], tile!(VSETU 15));
+        let high = tile!(VAND tile!(VSHR $bits[1], 12), tile!(VSETU 48));
+        $bits = [tile!(VSHR $bits[0], 4), tile!(VSHR $bits[1], 2)];
+        tile!(VSUB tile!(VITOF tile!(VOR low, high)), tile!(VSET 32.0))
+    }};
     // Eight groups with scales and minima of 6 bits, whose words begin behind so many bytes of each row.
     (of_six $f:ident += $p:ident * $x:ident, $at:tt, $quarter:ident ahead $far:tt) => {
         let low = tile!(VSETU 0x0f0f_0f0f);

@@ -113,11 +113,12 @@ pub(crate) struct BlockRow {
 }
 
 /// The formats with a kernel in [`BlockRow::singles`].
-pub(super) const SINGLES: [BlockFormat; 10] = [
+pub(super) const SINGLES: [BlockFormat; 11] = [
     BlockFormat::Q4_1,
     BlockFormat::Q5_0,
     BlockFormat::Q5_1,
     BlockFormat::Iq4Nl,
+    BlockFormat::Iq4Xs,
     BlockFormat::Q2K,
     BlockFormat::Q3K,
     BlockFormat::Q4K,
@@ -135,7 +136,7 @@ macro_rules! block_row {
             use tilewright_intrinsics::$tile as tile;
             const LANES: usize = $lanes;
             const _: () = assert!(tile!(STREAMS) == 1 || tile!(STREAMS) * SUMS * LANES <= SUMMED);
-            /// The values of IQ4_NL, as bytes of weights are stored.
+            /// The values of IQ4_NL and IQ4_XS, as bytes of weights are stored.
             const TABLE: [u8; 16] = {
                 let (mut table, mut i) = ([0; 16], 0);
                 while i < 16 {
@@ -160,6 +161,7 @@ macro_rules! block_row {
                     block_tiles! { $isa $isa_name $lanes $feat q5_0 $far4 [[1 1]] },
                     block_tiles! { $isa $isa_name $lanes $feat q5_1 $far4 [[1 1]] },
                     block_tiles! { $isa $isa_name $lanes $feat iq4_nl $far4 [[1 1]] },
+                    block_tiles! { $isa $isa_name $lanes $feat iq4_xs $far_k [[1 1]] },
                     block_tiles! { $isa $isa_name $lanes $feat q2_k $far_k [[1 1]] },
                     block_tiles! { $isa $isa_name $lanes $feat q3_k $far_k [[1 1]] },
                     block_tiles! { $isa $isa_name $lanes $feat q4_k $far_k [[1 1]] },
@@ -193,6 +195,7 @@ macro_rules! block_row {
                         BlockFormat::Q5K => block_unpacker! { $feat q5_k },
                         BlockFormat::Q6K => block_unpacker! { $feat q6_k },
                         BlockFormat::Iq4Nl => block_unpacker! { $feat iq4_nl },
+                        BlockFormat::Iq4Xs => block_unpacker! { $feat iq4_xs },
                         BlockFormat::U4 => block_unpacker! { $feat u4 },
                         _ => return None,
                     })

@@ -40,14 +40,19 @@ macro_rules! block_unpack {
         block_unpack! { next $p, 24 -> $o, 10 }
     };
     (iq4_nl $p:ident -> $o:ident) => {
-        let low = tile!(VSETU 0x0f0f_0f0f);
         block_unpack! { halves 1, $p -> $o }
-        each!(g in 4 {
-            let word = tile!(VWORDS $p.wrapping_add((2 + 4 * g) * LANES));
-            tile!(VSTORE $o, (1 + g), tile!(VTABLE &TABLE, tile!(VAND word, low)));
-            tile!(VSTORE $o, (5 + g), tile!(VTABLE &TABLE, tile!(VAND tile!(VSHR word, 4), low)));
-        });
+        block_unpack! { looked_up $p, 2 -> $o, 1 }
         block_unpack! { next $p, 18 -> $o, 9 }
+    };
+    (iq4_xs $p:ident -> $o:ident) => {
+        let d = block_step! { half $p };
+        let mut bits = block_step! { bits_of_six $p };
+        $p = $p.wrapping_add(8 * LANES);
+        for _ in 0..8 {
+            tile!(VSTORE $o, 0, tile!(VMUL d, block_step! { next_of_six bits }));
+            block_unpack! { looked_up $p, 0 -> $o, 1 }
+            block_unpack! { next $p, 16 -> $o, 9 }
+        }
     };
     (u4 $p:ident -> $o:ident) => {
         let (scale, offset) = (tile!(VWORDS $p), tile!(VWORDS $p.wrapping_add(4 * LANES)));
@@ -152,6 +157,15 @@ macro_rules! block_unpack {
             let word = tile!(VWORDS $p.wrapping_add(($at + 4 * g) * LANES));
             tile!(VSTORE $o, ($to + g), tile!(VAND word, low));
             tile!(VSTORE $o, ($to + 4 + g), tile!(VAND tile!(VSHR word, 4), low));
+        });
+    };
+    (looked_up $p:ident, $at:tt -> $o:ident, $to:tt) => {
+        let low = tile!(VSETU 0x0f0f_0f0f);
+        each!(g in 4 {
+            let word = tile!(VWORDS $p.wrapping_add(($at + 4 * g) * LANES));
+            tile!(VSTORE $o, ($to + g), tile!(VTABLE &TABLE, tile!(VAND word, low)));
+            let high = tile!(VAND tile!(VSHR word, 4), low);
+            tile!(VSTORE $o, ($to + 4 + g), tile!(VTABLE &TABLE, high));
         });
     };
     (fives $p:ident, $at:tt -> $o:ident, $to:tt) => {
