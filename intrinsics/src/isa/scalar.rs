@@ -36,7 +36,8 @@ macro_rules! tile_scalar_f32 {
         f32::from_bits(f32::to_bits(if a > b { a } else { b }) | f32::to_bits(if b > a { b } else { a })) }};
     (VMINIMUM $a:expr, $b:expr) => {{ let (a, b) = ($a, $b);
         f32::from_bits(f32::to_bits(if a < b { a } else { b }) | f32::to_bits(if b < a { b } else { a })) }};
-    (VPOW2 $n:expr) => { f32::from_bits((($n as i32 + 127) << 23) as u32) };
+    // Of others anything, as in vectors: softmax asks for them where a NaN hid the largest from it.
+    (VPOW2 $n:expr) => { f32::from_bits((($n as i32).wrapping_add(127) << 23) as u32) };
     (VEXPO $x:expr) => { ((f32::to_bits($x) >> 23) as i32 - 127) as f32 };
     (VMANT $x:expr) => { f32::from_bits(f32::to_bits($x) & 0x007f_ffff | 0x3f80_0000) };
     (VEVEN $a:expr, $b:expr) => {{ let _ = $b; $a }};

@@ -225,6 +225,32 @@ fn far_scores_have_no_weight() {
     }
 }
 
+/// What a key that is not a number makes of a row, whatever lies beside it.
+#[test]
+fn scores_that_are_no_numbers_stay_none() {
+    for (isa, cache) in
+        Isa::available().flat_map(|isa| [(isa, CacheType::F32), (isa, CacheType::F16)])
+    {
+        let p = AttentionParams { cache, ..AttentionParams::new(3, [1, 1, 1], 3) };
+        let plan = AttentionPlan::new(isa, &p).unwrap();
+        for k in [[6e4f32, f32::NAN, 1.0], [f32::INFINITY, f32::NAN, 1.0], [f32::NAN, -6e4, 6e4]] {
+            let (q, v) = ([3e33f32; 3], [1.0f32; 3]);
+            let mut memory = Buffer::output(plan.cache_bytes(), Place::ALL[0]);
+            let mut y = [0.0f32; 3];
+            let operands = AttentionOperands {
+                q: q.as_ptr(),
+                k: k.as_ptr(),
+                v: v.as_ptr(),
+                positions: [0, 1, 2].as_ptr(),
+                cache: memory.as_mut_ptr(),
+                y: y.as_mut_ptr(),
+            };
+            run(&plan, &operands, Place::ALL[1]);
+            assert!(y[2].is_nan(), "{isa:?} {cache:?} {k:?}: {y:?}");
+        }
+    }
+}
+
 #[test]
 fn bad_parameters_and_positions_are_refused() {
     let p = AttentionParams::new(2, [4, 2, 8], 10);
