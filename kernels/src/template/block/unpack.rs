@@ -70,80 +70,98 @@ macro_rules! block_unpack {
     (q4_k $p:ident -> $o:ident) => {
         block_unpack! { six_bits $p -> $o }
         let low = tile!(VSETU 0x0f0f_0f0f);
-        each!(q in 4 { each!(g in 8 {
-            let word = tile!(VWORDS $p.wrapping_add((16 + 32 * q + 4 * g) * LANES));
-            tile!(VSTORE $o, (20 * q + 2 + g), tile!(VAND word, low));
-            tile!(VSTORE $o, (20 * q + 12 + g), tile!(VAND tile!(VSHR word, 4), low));
-        }); });
+        for q in 0..4 {
+            let (p, o) = ($p.wrapping_add((16 + 32 * q) * LANES), $o.wrapping_add(20 * q * LANES));
+            each!(g in 8 {
+                let word = tile!(VWORDS p.wrapping_add(4 * g * LANES));
+                tile!(VSTORE o, (2 + g), tile!(VAND word, low));
+                tile!(VSTORE o, (12 + g), tile!(VAND tile!(VSHR word, 4), low));
+            });
+        }
         block_unpack! { next $p, 144 -> $o, 80 }
     };
     (q5_k $p:ident -> $o:ident) => {
         block_unpack! { six_bits $p -> $o }
         let low = tile!(VSETU 0x0f0f_0f0f);
-        each!(g in 8 {
-            let bits = tile!(VWORDS $p.wrapping_add((16 + 4 * g) * LANES));
+        for g in 0..8 {
+            let (p, o) = ($p.wrapping_add((16 + 4 * g) * LANES), $o.wrapping_add(g * LANES));
+            let bits = tile!(VWORDS p);
             each!(q in 4 {
-                let word = tile!(VWORDS $p.wrapping_add((48 + 32 * q + 4 * g) * LANES));
+                let word = tile!(VWORDS p.wrapping_add((32 + 32 * q) * LANES));
                 let even = block_step! { bit (2 * q) of bits, 4 };
                 let odd = block_step! { bit (2 * q + 1) of bits, 4 };
-                tile!(VSTORE $o, (20 * q + 2 + g), tile!(VOR tile!(VAND word, low), even));
-                tile!(VSTORE $o, (20 * q + 12 + g), tile!(VOR tile!(VAND tile!(VSHR word, 4), low), odd));
+                tile!(VSTORE o, (20 * q + 2), tile!(VOR tile!(VAND word, low), even));
+                tile!(VSTORE o, (20 * q + 12), tile!(VOR tile!(VAND tile!(VSHR word, 4), low), odd));
             });
-        });
+        }
         block_unpack! { next $p, 176 -> $o, 80 }
     };
     (q6_k $p:ident -> $o:ident) => {
         let d = tile!(VMUL block_step! { half $p }, tile!(VSET 1.0 / 16_777_216.0));
-        each!(i in 16 {
-            let word = tile!(VWORDS $p.wrapping_add((2 + i / 4 * 4) * LANES));
-            let scale = tile!(VMUL block_step! { signed word, i % 4 }, d);
-            tile!(VSTORE $o, (i / 2 * 10 + i % 2), scale);
-        });
+        for q in 0..4 {
+            let o = $o.wrapping_add(20 * q * LANES);
+            let word = tile!(VWORDS $p.wrapping_add((2 + 4 * q) * LANES));
+            each!(i in 4 {
+                let scale = tile!(VMUL block_step! { signed word, i }, d);
+                tile!(VSTORE o, (i / 2 * 10 + i % 2), scale);
+            });
+        }
         let (low, high) = (tile!(VSETU 0x0f0f_0f0f), tile!(VSETU 0x3030_3030));
-        each!(h in 2 { each!(g in 8 {
-            let p = $p.wrapping_add((18 + 12 * (8 * h + g)) * LANES);
+        for g in 0..16 {
+            let o = $o.wrapping_add((g / 8 * 40 + g % 8) * LANES);
+            let p = $p.wrapping_add((18 + 12 * g) * LANES);
             let (even, odd) = (tile!(VWORDS p.wrapping_add(4 * LANES)), tile!(VWORDS p.wrapping_add(8 * LANES)));
             let w = block_step! { six [tile!(VWORDS p), even, odd] low, high };
-            each!(k in 4 { tile!(VSTORE $o, ((4 * h + k) * 10 + 2 + g), w[k]); });
-        }); });
+            each!(k in 4 { tile!(VSTORE o, (k * 10 + 2), w[k]); });
+        }
         block_unpack! { next $p, 210 -> $o, 80 }
     };
     (q2_k $p:ident -> $o:ident) => {
         let d = block_step! { half $p };
         let least = tile!(VSUB tile!(VZERO), block_step! { half $p.wrapping_add(2 * LANES) });
         let (four, two) = (tile!(VSETU 0x0f0f_0f0f), tile!(VSETU 0x0303_0303));
-        each!(i in 16 {
-            let word = tile!(VWORDS $p.wrapping_add((4 + i / 4 * 4) * LANES));
-            let scale = block_step! { unsigned tile!(VAND word, four), i % 4 };
-            let min = block_step! { unsigned tile!(VAND tile!(VSHR word, 4), four), i % 4 };
-            tile!(VSTORE $o, (i / 2 * 12 + i % 2), tile!(VMUL scale, d));
-            tile!(VSTORE $o, (i / 2 * 12 + 2 + i % 2), tile!(VMUL min, least));
-        });
-        each!(h in 2 { each!(g in 8 {
-            let word = tile!(VWORDS $p.wrapping_add((20 + 4 * (8 * h + g)) * LANES));
+        for q in 0..4 {
+            let o = $o.wrapping_add(24 * q * LANES);
+            let word = tile!(VWORDS $p.wrapping_add((4 + 4 * q) * LANES));
+            each!(i in 4 {
+                let scale = block_step! { unsigned tile!(VAND word, four), i };
+                let min = block_step! { unsigned tile!(VAND tile!(VSHR word, 4), four), i };
+                tile!(VSTORE o, (i / 2 * 12 + i % 2), tile!(VMUL scale, d));
+                tile!(VSTORE o, (i / 2 * 12 + 2 + i % 2), tile!(VMUL min, least));
+            });
+        }
+        for g in 0..16 {
+            let o = $o.wrapping_add((g / 8 * 48 + g % 8) * LANES);
+            let word = tile!(VWORDS $p.wrapping_add((20 + 4 * g) * LANES));
             each!(k in 4 {
                 let w = tile!(VAND tile!(VSHR word, (2 * k as u32)), two);
-                tile!(VSTORE $o, ((4 * h + k) * 12 + 4 + g), w);
+                tile!(VSTORE o, (k * 12 + 4), w);
             });
-        }); });
+        }
         block_unpack! { next $p, 84 -> $o, 96 }
     };
     (q3_k $p:ident -> $o:ident) => {
         let (d, two) = (block_step! { half $p }, tile!(VSETU 0x0303_0303));
-        each!(i in 16 {
-            let scales = block_step! { scales_of_six $p, (i / 8), (i / 4 % 2) };
-            let scale = tile!(VSUB block_step! { unsigned scales, i % 4 }, tile!(VSET 32.0));
-            tile!(VSTORE $o, (i / 2 * 10 + i % 2), tile!(VMUL scale, d));
-        });
-        each!(h in 2 { each!(g in 8 {
-            let word = tile!(VWORDS $p.wrapping_add((46 + 4 * (8 * h + g)) * LANES));
-            let bits = tile!(VWORDS $p.wrapping_add((14 + 4 * g) * LANES));
-            each!(k in 4 {
-                let low = tile!(VAND tile!(VSHR word, (2 * k as u32)), two);
-                let high = block_step! { bit (4 * h + k) of bits, 2 };
-                tile!(VSTORE $o, ((4 * h + k) * 10 + 2 + g), tile!(VOR low, high));
+        each!(q in 4 {
+            let scales = block_step! { scales_of_six $p, (q / 2), (q % 2) };
+            each!(i in 4 {
+                let scale = tile!(VSUB block_step! { unsigned scales, i }, tile!(VSET 32.0));
+                tile!(VSTORE $o, (20 * q + i / 2 * 10 + i % 2), tile!(VMUL scale, d));
             });
-        }); });
+        });
+        // As where they are multiplied, by a loop in which all shifts are by numbers that are known.
+        for g in 0..8 {
+            let (p, o) = ($p.wrapping_add(4 * g * LANES), $o.wrapping_add(g * LANES));
+            let bits = tile!(VWORDS p.wrapping_add(14 * LANES));
+            each!(h in 2 {
+                let word = tile!(VWORDS p.wrapping_add((46 + 32 * h) * LANES));
+                each!(k in 4 {
+                    let low = tile!(VAND tile!(VSHR word, (2 * k as u32)), two);
+                    let high = block_step! { bit (4 * h + k) of bits, 2 };
+                    tile!(VSTORE o, ((4 * h + k) * 10 + 2), tile!(VOR low, high));
+                });
+            });
+        }
         block_unpack! { next $p, 110 -> $o, 80 }
     };
 
@@ -194,8 +212,9 @@ macro_rules! block_unpack {
     };
     (pairs $o:ident, 9) => { tile!(PAIR_WORDS $o.wrapping_add(LANES)); };
     (pairs $o:ident, 10) => { tile!(PAIR_WORDS $o.wrapping_add(2 * LANES)); };
-    (pairs $o:ident, 80) => { each!(g in 8 { tile!(PAIR_WORDS $o.wrapping_add((10 * g + 2) * LANES)); }); };
-    (pairs $o:ident, 96) => { each!(g in 8 { tile!(PAIR_WORDS $o.wrapping_add((12 * g + 4) * LANES)); }); };
+    // Without an instruction set of pairs there is nothing to do.
+    (pairs $o:ident, 80) => { for _g in 0..8 { tile!(PAIR_WORDS $o.wrapping_add((10 * _g + 2) * LANES)); } };
+    (pairs $o:ident, 96) => { for _g in 0..8 { tile!(PAIR_WORDS $o.wrapping_add((12 * _g + 4) * LANES)); } };
     (next $p:ident, $bytes:tt -> $o:ident, $vectors:tt) => {
         block_unpack! { pairs $o, $vectors }
         $p = $p.wrapping_add($bytes * LANES);
