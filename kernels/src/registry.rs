@@ -2,8 +2,8 @@
 
 #[cfg(any(feature = "alloc", test))]
 use crate::template::{
-    block, conv, depthwise, dot_kernels, matmul, plane_direct, plane_tile, pool, qdepthwise, qpool,
-    qwinograd_tile, winograd_tile,
+    block, conv, depthwise, dot_kernels, matmul, plane_direct, plane_slide, plane_tile, pool,
+    qdepthwise, qpool, qwinograd_tile, winograd_tile,
 };
 use crate::{Dtype, Isa};
 #[cfg(any(feature = "alloc", test))]
@@ -45,7 +45,8 @@ pub fn kernels() -> Vec<KernelInfo> {
         let plane = plane_tile::kernels(isa);
         let direct = plane_direct::kernels(isa);
         let direct = [direct.dw3, direct.max2, direct.max3].map(|k| k.info);
-        let planes = plane.max.iter().chain(plane.dw).map(|k| k.info).chain(direct);
+        let plane = plane.max.iter().chain(plane.dw).chain(plane_slide::kernels(isa));
+        let planes = plane.map(|k| k.info).chain(direct);
         let pool = pool::kernels(isa);
         let sets = depthwise::kernels(isa).iter().chain(pool.max).chain(pool.average);
         let windows = sets.flat_map(|set| set.iter().map(|k| k.info));

@@ -101,9 +101,10 @@ mod norm_tests;
 pub mod plane;
 #[cfg(any(feature = "alloc", test))]
 pub(crate) mod plane_direct;
+#[cfg(any(feature = "alloc", test))]
+pub(crate) mod plane_slide;
 #[cfg(test)]
 mod plane_tests;
-#[cfg(any(feature = "alloc", test))]
 pub(crate) mod plane_tile;
 #[cfg(any(feature = "alloc", test))]
 pub mod pointwise;

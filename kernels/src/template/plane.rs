@@ -3,12 +3,13 @@
 //! Where a network's input or output is next to such an op, two conversions to blocks and back cost
 //! more than the op itself. Here the vectors run along the rows of one channel. The usual windows
 //! have kernels that read the rows where they lie (`plane_direct`). For all others some input rows
-//! at a time are copied into scratch memory with their padding (`plane_tile`), and those of stride 2
-//! into two halves, so that all taps of neighbouring pixels are neighbours; the copies stay in the
-//! first-level cache.
+//! at a time are copied into scratch memory with their padding (`plane_slide` and `plane_tile`), and
+//! those of stride 2 into two halves, so that all taps of neighbouring pixels are neighbours; the
+//! copies stay in the first-level cache.
 
 use super::depthwise::DepthwiseParams;
 use super::plane_direct;
+use super::plane_slide;
 use super::plane_tile::{PlaneArgs, PlaneKernel, PlaneKernels, kernels};
 use super::pool::{PoolOp, PoolParams};
 use super::unary::{self, UnaryKernel};
@@ -23,8 +24,10 @@ use core::ops::Range;
 const OP: &str = "plane";
 /// Elements of the copied rows of a block, about: half of a usual first-level cache.
 const BLOCK: usize = 6 * 1024;
-/// Output columns from which on copying pays.
+/// Output columns from which on copying pays; by kernels that slide over the copies, for filters of five rows and
+/// of seven.
 const COPY_WIDTH: usize = 32;
+const SLIDE_WIDTH: [usize; 2] = [48, 24];
 /// Widest row, with its padding.
 const MAX_ROW: usize = 16 * 1024;
 /// Output elements of a unit, about.
@@ -135,7 +138,8 @@ impl PlanePlan {
                 (kernel, None, h.div_ceil(rows))
             }
             None => {
-                let (kernel, copies, blocks) = Copies::new(s, family(kernels(isa)))?;
+                let slide = plane_slide::of(isa, s).filter(|_| weighted);
+                let (kernel, copies, blocks) = Copies::new(s, slide, family(kernels(isa)))?;
                 (kernel, Some(copies), blocks)
             }
         };
@@ -307,9 +311,11 @@ fn pays(s: &WindowSizes, convolution: bool) -> bool {
     if cfg!(feature = "few-kernels") {
         return false;
     }
+    let slides = convolution && plane_slide::of(Isa::Scalar, s).is_some();
+    let width = if slides { SLIDE_WIDTH[usize::from(s.kernel[0] > 5)] } else { COPY_WIDTH };
     !s.output.contains(&0)
         && fits_copies(s)
-        && (s.output[1] >= COPY_WIDTH || plane_direct::is_there(s, convolution))
+        && (s.output[1] >= width || plane_direct::is_there(s, convolution))
 }
 
 /// Input rows that a block of output rows reads.
@@ -318,12 +324,18 @@ pub(super) fn input_rows(s: &WindowSizes, rows: usize) -> usize {
 }
 
 impl Copies {
-    /// Chooses a kernel that copies, where it copies to, and the number of blocks of rows.
+    /// Chooses a kernel that copies, unless one slides, where it copies to, and the number of blocks of rows.
     fn new(
         s: &WindowSizes,
+        slide: Option<PlaneKernel>,
         list: &'static [PlaneKernel],
     ) -> Result<(PlaneKernel, Self, usize), KernelError> {
         let [h, w] = s.output;
+        if let Some(kernel) = slide {
+            let copies = Self::of(s, kernel.lanes())?;
+            let blocks = copies.blocks(s, 1, 1);
+            return Ok((kernel, copies, blocks));
+        }
         // The widest tile that the map fills, of as many rows as there are.
         let fits = |k: &&PlaneKernel| h >= k.info.w_ob && (w > k.lanes() || k.info.c_vec == 1);
         let kernel = *list.iter().find(fits).unwrap_or(&list[list.len() - 1]);

@@ -243,11 +243,33 @@ fn in_place(isa: Isa) {
     assert!(!PlanePlan::depthwise_pays(&DepthwiseParams { pads: [2, 1, 0, 1], ..usual }));
 }
 
+/// Filters of five and seven rows: every width up to several strips, some with rows of padding alone.
+fn slides(isa: Isa) {
+    let activations =
+        [Activation::None, Activation::Relu, Activation::Clip { min: -0.5, max: 0.25 }];
+    for w in 1..=130 {
+        for (kernel, pads) in [
+            ([5, 5], [2; 4]),
+            ([7, 7], [3; 4]),
+            ([5, 1 + w % 4], [w % 5, w % 3, w % 4, 3]),
+            ([7, 1 + w % 7], [7 + w % 2, w % 7, 9, 6]),
+        ] {
+            let shape = Shape { input: [w * 7 % 20 + 1, w], kernel, pads, c: 1 + w % 3, ..USUAL };
+            let shape = Shape { stride: [1, 1 + w / 3 % 2], ..shape };
+            if (0..2).all(|i| shape.input[i] + pads[i] + pads[i + 2] >= kernel[i]) {
+                check_depthwise(isa, shape, activations[w % 3], Place::ALL[w % 3]);
+            }
+        }
+    }
+    let shape = Shape { input: [150, 260], kernel: [7, 7], pads: [3; 4], c: 1, ..USUAL };
+    check_depthwise(isa, shape, Activation::None, Place::PageEnd);
+}
+
 macro_rules! suite {
     ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
         mod $id {
             use super::*;
-            suite! { tests $isa windows attributes epilogues blocks in_place }
+            suite! { tests $isa windows attributes epilogues blocks in_place slides }
         }
     };
     (tests $isa:ident $($name:ident)*) => { $(

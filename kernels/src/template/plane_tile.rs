@@ -52,8 +52,17 @@ macro_rules! plane_copy {
     ($tile:ident $g:ident $outside:expr; $inside:ident $from:ident $to:ident) => {
         const LANES_IN: usize = $tile!(LANES);
         let outside = $tile!(VSET $outside);
-        // Rows are as long as whole vectors of any instruction set.
-        for i in 0..$g.copies.row / LANES_IN {
+        // Rows are as long as whole vectors of any instruction set. Those that the input fills follow.
+        let (filled, end) = if $inside && $g.sizes.stride[1] == 1 {
+            let left = $g.sizes.pads[1];
+            (left.div_ceil(LANES_IN), (left + $g.sizes.input[1]) / LANES_IN)
+        } else {
+            (0, 0)
+        };
+        for i in 0..filled {
+            $tile!(VSTORE $to, i, outside);
+        }
+        for i in end..$g.copies.row / LANES_IN {
             $tile!(VSTORE $to, i, outside);
         }
         if $inside {

@@ -49,6 +49,14 @@ fn gather(size: usize, row: usize, src: &[u8], [across, step]: [usize; 2], dst: 
         }
         return;
     }
+    if MORE && size == 4 && across == 4 {
+        match row {
+            2 => return interleave::<2>(src, step, dst),
+            3 => return interleave::<3>(src, step, dst),
+            4 => return interleave::<4>(src, step, dst),
+            _ => {}
+        }
+    }
     // The longer loop inside, as rows of channels that become pixels have few elements; over lines that stay in the
     // first-level cache.
     let lines = if MORE { (TILE_BYTES / bytes).min(dst.len() / bytes) } else { 0 };
@@ -67,6 +75,19 @@ fn gather(size: usize, row: usize, src: &[u8], [across, step]: [usize; 2], dst: 
     for (j, line) in dst.chunks_exact_mut(bytes).enumerate() {
         for (i, out) in line.chunks_exact_mut(size).enumerate() {
             out.copy_from_slice(&src[j * across + i * step..][..size]);
+        }
+    }
+}
+
+/// Elements of `N` sources that lie `step` bytes apart, four bytes each, in turns: channels that become pixels.
+#[inline(always)]
+fn interleave<const N: usize>(src: &[u8], step: usize, dst: &mut [u8]) {
+    let (outs, _) = dst.as_chunks_mut::<4>();
+    let lines = outs.len() / N;
+    let from: [&[[u8; 4]]; N] = core::array::from_fn(|i| &src[i * step..].as_chunks().0[..lines]);
+    for (out, j) in outs.chunks_exact_mut(N).zip(0..lines) {
+        for (out, from) in out.iter_mut().zip(from) {
+            *out = from[j];
         }
     }
 }
@@ -138,6 +159,19 @@ mod tests {
                     assert!(elements.eq(&dst), "{size} {lines} {row} {step}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn sources_in_turns() {
+        for (row, lines) in [(2, 1), (2, 37), (3, 20), (4, 41), (5, 9)] {
+            let step = 4 * lines + 12;
+            let src: Vec<u8> =
+                (0..(row - 1) * step + 4 * lines).map(|i| (i * 7 % 251) as u8).collect();
+            let mut dst = vec![0; 4 * row * lines];
+            copy_strided(4, row, &src, [4, step], &mut dst);
+            let elements = (0..row * lines).flat_map(|i| &src[i % row * step + i / row * 4..][..4]);
+            assert!(elements.eq(&dst), "{row} {lines}");
         }
     }
 
