@@ -7,7 +7,7 @@
 
 use super::conv::{ConvParams, check};
 use super::plane::{Copies, PlaneShape, fits_copies, input_rows};
-use super::plane_tile::plane_copy;
+use super::plane_tile::{self, PlaneArgs};
 use super::unary::{UnaryKernel, post_kernel};
 use super::window::WindowSizes;
 use crate::epilogue::TileActivation;
@@ -274,6 +274,7 @@ macro_rules! first_row {
         #[allow(clippy::modulo_one, reason = "scalar code has one lane")]
         mod $id {
             use super::*;
+            use plane_tile::$id::copy_rows;
             pub(super) const KERNELS: &[FirstKernel] =
         first_kernels!($tile $isa $isa_name $feat $l);
         }
@@ -323,17 +324,19 @@ macro_rules! first_kernel {
             let s = &g.sizes;
             let [h_in, w_in] = s.input;
             let w_out = s.output[1];
-            let first = (args.rows.start * s.stride[0]) as isize - s.pads[0] as isize;
-            let copied = input_rows(s, args.rows.len());
-            let plane = copied * g.copies.row;
+            let plane = input_rows(s, args.rows.len()) * g.copies.row;
             for c in 0..s.c {
-                for i in 0..copied {
-                    let y = first + i as isize;
-                    let inside = y >= 0 && y < h_in as isize;
-                    let from = args.x.wrapping_add(c * h_in * w_in).wrapping_offset(y * w_in as isize);
-                    let to = args.scratch.wrapping_add(c * plane + i * g.copies.row);
-                    plane_copy!(tile g 0.0f32; inside from to);
-                }
+                let channel = PlaneArgs {
+                    planes: 1,
+                    x: args.x.wrapping_add(c * h_in * w_in),
+                    weights: core::ptr::null(),
+                    bias: core::ptr::null(),
+                    y: core::ptr::null_mut(),
+                    scratch: args.scratch.wrapping_add(c * plane),
+                    rows: args.rows.clone(),
+                };
+                // SAFETY: of each channel the input is readable, and there is room for the rows.
+                unsafe { copy_rows(g, &channel, 0.0) };
             }
             let (row_step, filter_step) = (s.stride[0] * g.copies.row, s.dilation[0] * g.copies.row);
             // The last tile of a row overlaps the one before it.

@@ -6,7 +6,7 @@
 //! blocked tensors, so that a graph computed at once and one computed as a whole give the same bits.
 
 use super::plane::PlaneShape;
-use super::plane_tile::{PlaneArgs, PlaneKernel, plane_copy};
+use super::plane_tile::{self, PlaneArgs, PlaneKernel};
 use super::window::WindowSizes;
 use crate::epilogue::TileActivation;
 use crate::{Dtype, Isa, KernelInfo};
@@ -38,6 +38,7 @@ macro_rules! slide_kernels {
     ($id:ident $tile:ident $isa:ident $isa_name:ident $feat:tt $l:tt $($h:tt $rows:tt ($most:tt $list:tt))*) => {
         mod $id {
             use super::*;
+            use plane_tile::$id::copy_rows;
             pub(super) const KERNELS: Slides = [$({
                 slide_kernel! { $tile $feat $h $most $list }
                 PlaneKernel {
@@ -67,17 +68,13 @@ macro_rules! slide_kernel {
             use tilewright_intrinsics::$tile as tile;
             const LANES: usize = tile!(LANES);
             let s = &g.sizes;
-            let ([h_in, w_in], w_out, row) = (s.input, s.output[1], g.copies.row);
+            let (h_in, w_out, row) = (s.input[0], s.output[1], g.copies.row);
             let first = args.rows.start as isize - s.pads[0] as isize;
             let count = args.rows.len() + $h - 1;
             // Those of the rows that the windows reach which lie in the plane.
             let (begin, end) = (first.min(0).unsigned_abs(), (h_in as isize - first).clamp(0, count as isize) as usize);
-            for i in begin..end {
-                let from = args.x.wrapping_offset((first + i as isize) * w_in as isize);
-                let to = args.scratch.wrapping_add(i * row);
-                let inside = true;
-                plane_copy!(tile g 0.0; inside from to);
-            }
+            // SAFETY: the caller's duties.
+            unsafe { copy_rows(g, args, 0.0) };
             let tiles = w_out.div_ceil(LANES);
             let strips = tiles.div_ceil($most);
             for strip in 0..strips {

@@ -47,75 +47,90 @@ pub(crate) struct PlaneKernels {
     pub(crate) dw: &'static [PlaneKernel],
 }
 
-/// Copies the row of the input at `from` to `to`, with its padding.
-macro_rules! plane_copy {
-    ($tile:ident $g:ident $outside:expr; $inside:ident $from:ident $to:ident) => {
-        const LANES_IN: usize = $tile!(LANES);
-        let outside = $tile!(VSET $outside);
-        // Rows are as long as whole vectors of any instruction set. Those that the input fills follow.
-        let (filled, end) = if $inside && $g.sizes.stride[1] == 1 {
-            let left = $g.sizes.pads[1];
-            (left.div_ceil(LANES_IN), (left + $g.sizes.input[1]) / LANES_IN)
-        } else {
-            (0, 0)
-        };
-        for i in 0..filled {
-            $tile!(VSTORE $to, i, outside);
-        }
-        for i in end..$g.copies.row / LANES_IN {
-            $tile!(VSTORE $to, i, outside);
-        }
-        if $inside {
-            let (left, width) = ($g.sizes.pads[1], $g.sizes.input[1]);
-            if $g.sizes.stride[1] == 1 {
-                let to = $to.wrapping_add(left);
-                let (whole, rest) = (width / LANES_IN, width % LANES_IN);
-                for i in 0..whole {
-                    $tile!(VSTORE to, i, $tile!(VLOAD $from, i));
-                }
-                if rest > 0 {
-                    let at = whole * LANES_IN;
-                    let last = $tile!(VLOAD_TAIL $from.wrapping_add(at), rest);
-                    $tile!(VSTORE_TAIL to.wrapping_add(at), rest, last);
-                }
-            } else {
-                // The half that has the first column, and the other.
-                let (first, second) = if left % 2 == 0 { (0, $g.copies.phase) } else { ($g.copies.phase, 0) };
-                let a = $to.wrapping_add(first + left / 2);
-                let b = $to.wrapping_add(second + left.div_ceil(2));
-                let (whole, rest) = (width / (2 * LANES_IN), width % (2 * LANES_IN));
-                for i in 0..whole {
-                    let (x, y) = ($tile!(VLOAD $from, (2 * i)), $tile!(VLOAD $from, (2 * i + 1)));
-                    $tile!(VSTORE a, i, $tile!(VEVEN x, y));
-                    $tile!(VSTORE b, i, $tile!(VODD x, y));
-                }
-                if rest > 0 {
-                    let (at, from) = (whole * LANES_IN, $from.wrapping_add(2 * whole * LANES_IN));
-                    let (n, m) = (rest.min(LANES_IN), rest.saturating_sub(LANES_IN));
-                    let x = $tile!(VLOAD_TAIL from, n);
-                    let y = if m > 0 { $tile!(VLOAD_TAIL from.wrapping_add(n), m) } else { $tile!(VZERO) };
-                    let (n, m) = (rest.div_ceil(2), rest / 2);
-                    $tile!(VSTORE_TAIL a.wrapping_add(at), n, $tile!(VEVEN x, y));
-                    if m > 0 {
-                        $tile!(VSTORE_TAIL b.wrapping_add(at), m, $tile!(VODD x, y));
-                    }
-                }
-            }
-        }
-    };
-}
-
-pub(super) use plane_copy;
-
 macro_rules! plane_row {
     ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, $feat:tt, lanes $l:tt, $($rest:tt)*) => {
         #[allow(clippy::modulo_one, reason = "scalar code has one lane, some tiles one row")]
-        mod $id {
+        pub(crate) mod $id {
             use super::*;
+            plane_copies! { $tile $feat }
             pub(super) const KERNELS: PlaneKernels = PlaneKernels {
                 max: plane_kernels!(max "max_plane", $tile $isa $isa_name $l $feat, [4 2] [8 1] [4 1] [1 1]),
                 dw: plane_kernels!(dw "depthwise_plane", $tile $isa $isa_name $l $feat, [4 2] [8 1] [4 1] [1 1]),
             };
+        }
+    };
+}
+
+/// What copies the rows that a block reads, for all kernels of an instruction set: `outside` stands for padding.
+macro_rules! plane_copies {
+    ($tile:ident [$($f:tt)*]) => {
+        /// # Safety
+        /// That of [`PlaneFn`].
+        $(#[target_feature(enable = $f)])*
+        #[inline(never)]
+        pub(crate) unsafe fn copy_rows(g: &PlaneShape, args: &PlaneArgs, outside: f32) {
+            use tilewright_intrinsics::$tile as tile;
+            const LANES: usize = tile!(LANES);
+            let s = &g.sizes;
+            let [h_in, w_in] = s.input;
+            let outside = tile!(VSET outside);
+            let first = (args.rows.start * s.stride[0]) as isize - s.pads[0] as isize;
+            for i in 0..input_rows(s, args.rows.len()) {
+                let y = first + i as isize;
+                let inside = y >= 0 && y < h_in as isize;
+                let from = args.x.wrapping_offset(y * w_in as isize);
+                let to = args.scratch.wrapping_add(i * g.copies.row);
+                // Rows are as long as whole vectors of any instruction set. Those that the input fills follow.
+                let (filled, end) = if inside && g.sizes.stride[1] == 1 {
+                    let left = g.sizes.pads[1];
+                    (left.div_ceil(LANES), (left + g.sizes.input[1]) / LANES)
+                } else {
+                    (0, 0)
+                };
+                for i in 0..filled {
+                    tile!(VSTORE to, i, outside);
+                }
+                for i in end..g.copies.row / LANES {
+                    tile!(VSTORE to, i, outside);
+                }
+                if inside {
+                    let (left, width) = (g.sizes.pads[1], g.sizes.input[1]);
+                    if g.sizes.stride[1] == 1 {
+                        let to = to.wrapping_add(left);
+                        let (whole, rest) = (width / LANES, width % LANES);
+                        for i in 0..whole {
+                            tile!(VSTORE to, i, tile!(VLOAD from, i));
+                        }
+                        if rest > 0 {
+                            let at = whole * LANES;
+                            let last = tile!(VLOAD_TAIL from.wrapping_add(at), rest);
+                            tile!(VSTORE_TAIL to.wrapping_add(at), rest, last);
+                        }
+                    } else {
+                        // The half that has the first column, and the other.
+                        let (first, second) = if left % 2 == 0 { (0, g.copies.phase) } else { (g.copies.phase, 0) };
+                        let a = to.wrapping_add(first + left / 2);
+                        let b = to.wrapping_add(second + left.div_ceil(2));
+                        let (whole, rest) = (width / (2 * LANES), width % (2 * LANES));
+                        for i in 0..whole {
+                            let (x, y) = (tile!(VLOAD from, (2 * i)), tile!(VLOAD from, (2 * i + 1)));
+                            tile!(VSTORE a, i, tile!(VEVEN x, y));
+                            tile!(VSTORE b, i, tile!(VODD x, y));
+                        }
+                        if rest > 0 {
+                            let (at, from) = (whole * LANES, from.wrapping_add(2 * whole * LANES));
+                            let (n, m) = (rest.min(LANES), rest.saturating_sub(LANES));
+                            let x = tile!(VLOAD_TAIL from, n);
+                            let y = if m > 0 { tile!(VLOAD_TAIL from.wrapping_add(n), m) } else { tile!(VZERO) };
+                            let (n, m) = (rest.div_ceil(2), rest / 2);
+                            tile!(VSTORE_TAIL a.wrapping_add(at), n, tile!(VEVEN x, y));
+                            if m > 0 {
+                                tile!(VSTORE_TAIL b.wrapping_add(at), m, tile!(VODD x, y));
+                            }
+                        }
+                    }
+                }
+            }
         }
     };
 }
@@ -152,16 +167,9 @@ macro_rules! plane_kernel {
             const LANES: usize = tile!(LANES);
             const WIDE: usize = $v * LANES;
             let s = &g.sizes;
-            let [h_in, w_in] = s.input;
             let w_out = s.output[1];
-            let first = (args.rows.start * s.stride[0]) as isize - s.pads[0] as isize;
-            for i in 0..input_rows(s, args.rows.len()) {
-                let y = first + i as isize;
-                let inside = y >= 0 && y < h_in as isize;
-                let from = args.x.wrapping_offset(y * w_in as isize);
-                let to = args.scratch.wrapping_add(i * g.copies.row);
-                plane_copy!(tile g plane_outside!($mode); inside from to);
-            }
+            // SAFETY: the caller's duties.
+            unsafe { copy_rows(g, args, plane_outside!($mode)) };
             let start = plane_start!($mode tile args);
             let (row_step, filter_step) = (s.stride[0] * g.copies.row, s.dilation[0] * g.copies.row);
             // The last tiles overlap those before them, down and across.
