@@ -61,19 +61,19 @@ macro_rules! plane_row {
     };
 }
 
-/// What copies the rows that a block reads, for all kernels of an instruction set: `outside` stands for padding.
+/// What copies the rows that a block reads, for all kernels of an instruction set, and `padding` around them.
 macro_rules! plane_copies {
     ($tile:ident [$($f:tt)*]) => {
         /// # Safety
         /// That of [`PlaneFn`].
         $(#[target_feature(enable = $f)])*
         #[inline(never)]
-        pub(crate) unsafe fn copy_rows(g: &PlaneShape, args: &PlaneArgs, outside: f32) {
+        pub(crate) unsafe fn copy_rows(g: &PlaneShape, args: &PlaneArgs, padding: f32) {
             use tilewright_intrinsics::$tile as tile;
             const LANES: usize = tile!(LANES);
             let s = &g.sizes;
             let [h_in, w_in] = s.input;
-            let outside = tile!(VSET outside);
+            let outside = tile!(VSET padding);
             let first = (args.rows.start * s.stride[0]) as isize - s.pads[0] as isize;
             for i in 0..input_rows(s, args.rows.len()) {
                 let y = first + i as isize;
