@@ -12,10 +12,10 @@ use crate::{asm, cargo, finish, frames, target_dir};
 const FOLDER: &str = "target/dist";
 /// Has the linker keep one of several functions that are the same.
 const FOLD: &str = "-Clink-arg=-Wl,--icf=all";
-/// All that the program has but the kernels of SSE4.1 and of AMX: with half a megabyte of the first, or a few kilobytes of
-/// the others, it would have more than the 6 MiB that packages keep to.
+/// All that the program has but the kernels of SSE4.1: with half a megabyte of those it would have more than the 6 MiB
+/// that packages keep to.
 const FEATURES: [&str; 3] =
-    ["--no-default-features", "--features", "cli,capi,llm,opencl,rknn,avxvnni,avx512bf16,neonbf16"];
+    ["--no-default-features", "--features", "cli,capi,llm,opencl,rknn,avxvnni,amx,neonbf16"];
 /// How the program is built.
 const PROFILE: &str = "compact";
 
