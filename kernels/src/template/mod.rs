@@ -105,6 +105,7 @@ pub(crate) mod plane_direct;
 pub(crate) mod plane_slide;
 #[cfg(test)]
 mod plane_tests;
+#[cfg(any(feature = "alloc", test))]
 pub(crate) mod plane_tile;
 #[cfg(any(feature = "alloc", test))]
 pub mod pointwise;
