@@ -7,7 +7,7 @@
 
 use super::conv::{ConvParams, check};
 use super::plane::{Copies, PlaneShape, fits_copies, input_rows};
-use super::plane_tile::{self, PlaneArgs};
+use super::plane_tile;
 use super::unary::{UnaryKernel, post_kernel};
 use super::window::WindowSizes;
 use crate::epilogue::TileActivation;
@@ -326,17 +326,9 @@ macro_rules! first_kernel {
             let w_out = s.output[1];
             let plane = input_rows(s, args.rows.len()) * g.copies.row;
             for c in 0..s.c {
-                let channel = PlaneArgs {
-                    planes: 1,
-                    x: args.x.wrapping_add(c * h_in * w_in),
-                    weights: core::ptr::null(),
-                    bias: core::ptr::null(),
-                    y: core::ptr::null_mut(),
-                    scratch: args.scratch.wrapping_add(c * plane),
-                    rows: args.rows.clone(),
-                };
+                let (x, scratch) = (args.x.wrapping_add(c * h_in * w_in), args.scratch.wrapping_add(c * plane));
                 // SAFETY: of each channel the input is readable, and there is room for the rows.
-                unsafe { copy_rows(g, &channel, 0.0) };
+                unsafe { copy_rows(g, x, scratch, &args.rows, 0.0) };
             }
             let (row_step, filter_step) = (s.stride[0] * g.copies.row, s.dilation[0] * g.copies.row);
             // The last tile of a row overlaps the one before it.

@@ -24,10 +24,8 @@ use core::ops::Range;
 const OP: &str = "plane";
 /// Elements of the copied rows of a block, about: half of a usual first-level cache.
 const BLOCK: usize = 6 * 1024;
-/// Output columns from which on copying pays; by kernels that slide over the copies, for filters of five rows and
-/// of seven.
+/// Output columns from which on copying pays, where no kernel slides over the copies.
 const COPY_WIDTH: usize = 32;
-const SLIDE_WIDTH: [usize; 2] = [48, 24];
 /// Widest row, with its padding.
 const MAX_ROW: usize = 16 * 1024;
 /// Output elements of a unit, about.
@@ -311,8 +309,7 @@ fn pays(s: &WindowSizes, convolution: bool) -> bool {
     if cfg!(feature = "few-kernels") {
         return false;
     }
-    let slides = convolution && plane_slide::of(Isa::Scalar, s).is_some();
-    let width = if slides { SLIDE_WIDTH[usize::from(s.kernel[0] > 5)] } else { COPY_WIDTH };
+    let width = plane_slide::pays_from(s).filter(|_| convolution).unwrap_or(COPY_WIDTH);
     !s.output.contains(&0)
         && fits_copies(s)
         && (s.output[1] >= width || plane_direct::is_there(s, convolution))

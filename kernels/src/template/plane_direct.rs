@@ -247,16 +247,26 @@ macro_rules! dw3_store {
             CLAMP => { $tile!(CLAMP t [1 x 1 x $v] $limits[0], $limits[1]); }
             _ => {}
         }
+        strip_store!($tile t $v $last $n $o);
+    };
+}
+
+/// Writes one row of a strip of `$v` vectors, the last one `$last` elements after the first; of a single vector `$n`
+/// lanes.
+macro_rules! strip_store {
+    ($tile:ident $t:ident $v:tt $last:ident $n:ident $o:ident) => {
         if $v > 1 || $n == LANES {
             tilewright_intrinsics::each!(j in $v {
                 let o = $o.wrapping_add(if j + 1 == $v { $last } else { j * LANES });
-                $tile!(VSTORE o, 0, t[0][j]);
+                $tile!(VSTORE o, 0, $t[0][j]);
             });
         } else {
-            $tile!(STORE t [1 x $v; $n] -> $o[0]);
+            $tile!(STORE $t [1 x $v; $n] -> $o[0]);
         }
     };
 }
+
+pub(super) use strip_store;
 
 /// The kernel of maxima over `$k` rows and columns.
 macro_rules! max_kernel {

@@ -6,22 +6,35 @@
 //! blocked tensors, so that a graph computed at once and one computed as a whole give the same bits.
 
 use super::plane::PlaneShape;
+use super::plane_direct::strip_store;
 use super::plane_tile::{self, PlaneArgs, PlaneKernel};
 use super::window::WindowSizes;
 use crate::epilogue::TileActivation;
 use crate::{Dtype, Isa, KernelInfo};
 
-/// The kernels of an instruction set, by the rows of the filter: five, seven.
-type Slides = [PlaneKernel; 2];
+/// Rows of the filters that there are kernels for.
+const HEIGHTS: [usize; 2] = [5, 7];
+
+/// Output columns from which on each is faster than conversions and the kernels of blocks.
+const WIDTHS: [usize; 2] = [48, 24];
+
+/// The kernels of an instruction set, in the order of [`HEIGHTS`].
+type Slides = [PlaneKernel; HEIGHTS.len()];
+
+/// Which kernel is for these windows, if one is.
+fn position(s: &WindowSizes) -> Option<usize> {
+    let by_one = s.stride[0] == 1 && s.dilation[0] == 1;
+    HEIGHTS.iter().position(|&height| by_one && s.kernel[0] == height)
+}
 
 /// The kernel for these windows, if there is one.
 pub(crate) fn of(isa: Isa, s: &WindowSizes) -> Option<PlaneKernel> {
-    let [five, seven] = *kernels(isa);
-    match (s.kernel[0], s.stride[0], s.dilation[0]) {
-        (5, 1, 1) => Some(five),
-        (7, 1, 1) => Some(seven),
-        _ => None,
-    }
+    position(s).map(|i| kernels(isa)[i])
+}
+
+/// Output columns from which on it pays, if there is one.
+pub(crate) fn pays_from(s: &WindowSizes) -> Option<usize> {
+    position(s).map(|i| WIDTHS[i])
 }
 
 macro_rules! slide_row {
@@ -74,7 +87,7 @@ macro_rules! slide_kernel {
             // Those of the rows that the windows reach which lie in the plane.
             let (begin, end) = (first.min(0).unsigned_abs(), (h_in as isize - first).clamp(0, count as isize) as usize);
             // SAFETY: the caller's duties.
-            unsafe { copy_rows(g, args, 0.0) };
+            unsafe { copy_rows(g, args.x, args.scratch, &args.rows, 0.0) };
             let tiles = w_out.div_ceil(LANES);
             let strips = tiles.div_ceil($most);
             for strip in 0..strips {
@@ -82,10 +95,10 @@ macro_rules! slide_kernel {
                 // The last vector of a row may overlap the one before.
                 let start = |tile: usize| (tile * LANES).min(w_out.saturating_sub(LANES));
                 let x = start(left);
-                let last = start(right - 1) - x;
+                let (last, n) = (start(right - 1) - x, LANES.min(w_out - x));
                 let (from, to) = (args.scratch.cast_const().wrapping_add(x), args.y.wrapping_add(args.rows.start * w_out + x));
                 match right - left {
-                    $($v => slide_strip!(tile $h $v g args, from row to w_out last, begin end count),)*
+                    $($v => slide_strip!(tile $h $v g args, from row to w_out last n, begin end count),)*
                     _ => unreachable!("a strip has at most so many vectors"),
                 }
             }
@@ -93,9 +106,9 @@ macro_rules! slide_kernel {
     };
 }
 
-/// A strip of `$v` vectors, the last one `$last` elements after the first.
+/// A strip of `$v` vectors, the last one `$last` elements after the first; of a single vector `$n` lanes are written.
 macro_rules! slide_strip {
-    ($tile:ident $h:tt $v:tt $g:ident $args:ident, $from:ident $row:ident $to:ident $w_out:ident $last:ident,
+    ($tile:ident $h:tt $v:tt $g:ident $args:ident, $from:ident $row:ident $to:ident $w_out:ident $last:ident $n:ident,
      $begin:ident $end:ident $count:ident) => {{
         use tilewright_intrinsics::each;
         let none = [$tile!(VSPLAT $args.bias, 0); $v];
@@ -105,7 +118,7 @@ macro_rules! slide_strip {
             if i >= $begin && i < $end {
                 for (column, &tap) in $g.copies.taps.iter().enumerate() {
                     let (p, w) = (a.wrapping_add(tap), $args.weights.wrapping_add(column));
-                    let mut x = none;
+                    let mut x = $tile!(ZEROS [$tile!(VTYPE); $v]);
                     each!(j in $v {
                         x[j] = $tile!(VLOAD p.wrapping_add(if j + 1 == $v { $last } else { j * LANES }), 0);
                     });
@@ -123,14 +136,7 @@ macro_rules! slide_strip {
                     // Plans leave a leaky one to a pass of its own.
                     _ => {}
                 }
-                if $v > 1 || $w_out >= LANES {
-                    each!(j in $v {
-                        let o = o.wrapping_add(if j + 1 == $v { $last } else { j * LANES });
-                        $tile!(VSTORE o, 0, y[0][j]);
-                    });
-                } else {
-                    $tile!(VSTORE_TAIL o, $w_out, y[0][0]);
-                }
+                strip_store!($tile y $v $last $n o);
                 o = o.wrapping_add($w_out);
             }
             each!(k in $h { t[k] = if k + 1 < $h { t[(k + 1) % $h] } else { none }; });

@@ -65,39 +65,44 @@ macro_rules! plane_row {
 macro_rules! plane_copies {
     ($tile:ident [$($f:tt)*]) => {
         /// # Safety
-        /// That of [`PlaneFn`].
+        /// The CPU has the instructions. `x`, a plane of the shape's size, is readable, and `scratch` writable for the
+        /// input rows of so many output rows times the distance of copied rows.
         $(#[target_feature(enable = $f)])*
         #[inline(never)]
-        pub(crate) unsafe fn copy_rows(g: &PlaneShape, args: &PlaneArgs, padding: f32) {
+        pub(crate) unsafe fn copy_rows(
+            g: &PlaneShape,
+            x: *const f32,
+            scratch: *mut f32,
+            rows: &Range<usize>,
+            padding: f32,
+        ) {
             use tilewright_intrinsics::$tile as tile;
             const LANES: usize = tile!(LANES);
             let s = &g.sizes;
-            let [h_in, w_in] = s.input;
+            let ([h_in, w_in], left) = (s.input, s.pads[1]);
             let outside = tile!(VSET padding);
-            let first = (args.rows.start * s.stride[0]) as isize - s.pads[0] as isize;
-            for i in 0..input_rows(s, args.rows.len()) {
+            let first = (rows.start * s.stride[0]) as isize - s.pads[0] as isize;
+            for i in 0..input_rows(s, rows.len()) {
                 let y = first + i as isize;
                 let inside = y >= 0 && y < h_in as isize;
-                let from = args.x.wrapping_offset(y * w_in as isize);
-                let to = args.scratch.wrapping_add(i * g.copies.row);
+                let from = x.wrapping_offset(y * w_in as isize);
+                let to = scratch.wrapping_add(i * g.copies.row);
                 // Rows are as long as whole vectors of any instruction set. Those that the input fills follow.
-                let (filled, end) = if inside && g.sizes.stride[1] == 1 {
-                    let left = g.sizes.pads[1];
-                    (left.div_ceil(LANES), (left + g.sizes.input[1]) / LANES)
+                let (before, behind) = if inside && s.stride[1] == 1 {
+                    (left.div_ceil(LANES), (left + w_in) / LANES)
                 } else {
                     (0, 0)
                 };
-                for i in 0..filled {
+                for i in 0..before {
                     tile!(VSTORE to, i, outside);
                 }
-                for i in end..g.copies.row / LANES {
+                for i in behind..g.copies.row / LANES {
                     tile!(VSTORE to, i, outside);
                 }
                 if inside {
-                    let (left, width) = (g.sizes.pads[1], g.sizes.input[1]);
-                    if g.sizes.stride[1] == 1 {
+                    if s.stride[1] == 1 {
                         let to = to.wrapping_add(left);
-                        let (whole, rest) = (width / LANES, width % LANES);
+                        let (whole, rest) = (w_in / LANES, w_in % LANES);
                         for i in 0..whole {
                             tile!(VSTORE to, i, tile!(VLOAD from, i));
                         }
@@ -111,7 +116,7 @@ macro_rules! plane_copies {
                         let (first, second) = if left % 2 == 0 { (0, g.copies.phase) } else { (g.copies.phase, 0) };
                         let a = to.wrapping_add(first + left / 2);
                         let b = to.wrapping_add(second + left.div_ceil(2));
-                        let (whole, rest) = (width / (2 * LANES), width % (2 * LANES));
+                        let (whole, rest) = (w_in / (2 * LANES), w_in % (2 * LANES));
                         for i in 0..whole {
                             let (x, y) = (tile!(VLOAD from, (2 * i)), tile!(VLOAD from, (2 * i + 1)));
                             tile!(VSTORE a, i, tile!(VEVEN x, y));
@@ -169,7 +174,7 @@ macro_rules! plane_kernel {
             let s = &g.sizes;
             let w_out = s.output[1];
             // SAFETY: the caller's duties.
-            unsafe { copy_rows(g, args, plane_outside!($mode)) };
+            unsafe { copy_rows(g, args.x, args.scratch, &args.rows, plane_outside!($mode)) };
             let start = plane_start!($mode tile args);
             let (row_step, filter_step) = (s.stride[0] * g.copies.row, s.dilation[0] * g.copies.row);
             // The last tiles overlap those before them, down and across.

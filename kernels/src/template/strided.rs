@@ -15,16 +15,15 @@ const TILE_BYTES: usize = 16 << 10;
 ///
 /// For rows of no bytes, and where `src` ends before.
 pub fn copy_strided(size: usize, row: usize, src: &[u8], apart: [usize; 2], dst: &mut [u8]) {
+    if let (true, 4, [4, step]) = (MORE, size, apart) {
+        match row {
+            2 => return interleave::<2>(src, step, dst),
+            3 => return interleave::<3>(src, step, dst),
+            4 => return interleave::<4>(src, step, dst),
+            _ => {}
+        }
+    }
     match size {
-        4 if MORE && apart[0] == 4 && apart[1] > 8 && row == 2 => {
-            interleave::<2>(src, apart[1], dst)
-        }
-        4 if MORE && apart[0] == 4 && apart[1] > 8 && row == 3 => {
-            interleave::<3>(src, apart[1], dst)
-        }
-        4 if MORE && apart[0] == 4 && apart[1] > 8 && row == 4 => {
-            interleave::<4>(src, apart[1], dst)
-        }
         1 if MORE => gather(1, row, src, apart, dst),
         2 if MORE => gather(2, row, src, apart, dst),
         4 if MORE => gather(4, row, src, apart, dst),
