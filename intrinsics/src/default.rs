@@ -280,6 +280,16 @@ macro_rules! tile_default {
     ($m:ident BYTES_STORE $p:expr, $x:expr) => { unsafe { $p.cast::<[u8; 16]>().write($x) } };
     ($m:ident BYTES_XOR $a:expr, $b:expr) => { $crate::tile_default!($m BYTES core::ops::BitXor::bitxor, $a, $b) };
     ($m:ident BYTES_MAX $a:expr, $b:expr) => { $crate::tile_default!($m BYTES Ord::max, $a, $b) };
+    ($m:ident BYTES_ZIP_LO $a:expr, $b:expr) => { $crate::tile_default!($m BYTES_ZIP 0, $a, $b) };
+    ($m:ident BYTES_ZIP_HI $a:expr, $b:expr) => { $crate::tile_default!($m BYTES_ZIP 8, $a, $b) };
+    ($m:ident BYTES_ZIP $first:literal, $a:expr, $b:expr) => {{
+        let (a, b): ([u8; 16], [u8; 16]) = ($a, $b);
+        let (mut y, mut i) = ([0u8; 16], 0);
+        while i < y.len() {
+            y[i] = if i % 2 == 0 { a[$first + i / 2] } else { b[$first + i / 2] };
+            i += 1;
+        }
+        y }};
     ($m:ident BYTES $f:path, $a:expr, $b:expr) => {{
         let (mut a, b): ([u8; 16], [u8; 16]) = ($a, $b);
         let mut i = 0;

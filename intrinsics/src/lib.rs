@@ -124,6 +124,7 @@
 //! | `a as (f)` | in place of those of `max` and `max_row`: the bytes of pixels, each a vector, with the bits of `f` flipped |
 //! | `LEAST`, `LEAST (f)` | what a maximum begins with: -inf; of bytes, 0 |
 //! | `BYTES_LOAD p`, `BYTES_STORE p, x`, `BYTES_SPLAT n`, `BYTES_XOR a, b`, `BYTES_MAX a, b` | the 16 bytes of a pixel, at any alignment or all the same; their bits; the larger of each two, unsigned |
+//! | `BYTES_ZIP_LO a, b`, `BYTES_ZIP_HI a, b` | the first, the last eight of `a` and of `b` in turns |
 //! | `LOOKUP x, t => y` | the 64 bytes at `y` become those of the 256 at `t` that the bytes at `x` number; `y` may be `x` |
 //! | `VEVEN a, b`, `VODD a, b` | every other lane of `a`, then of `b`, from the first or the second on |
 //! | `VPREV a, b`, `VNEXT a, b` | the last lane of `a`, then all of `b` but the last; all of `a` but the first, then the first of `b` |

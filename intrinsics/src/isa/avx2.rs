@@ -135,6 +135,8 @@ macro_rules! tile_avx2_f32 {
     (BYTES_SPLAT $byte:expr) => { $crate::arch::_mm_set1_epi8($byte as i8) };
     (BYTES_XOR $a:expr, $b:expr) => { $crate::arch::_mm_xor_si128($a, $b) };
     (BYTES_MAX $a:expr, $b:expr) => { $crate::arch::_mm_max_epu8($a, $b) };
+    (BYTES_ZIP_LO $a:expr, $b:expr) => { $crate::arch::_mm_unpacklo_epi8($a, $b) };
+    (BYTES_ZIP_HI $a:expr, $b:expr) => { $crate::arch::_mm_unpackhi_epi8($a, $b) };
     // SAFETY (2 memory arms): as above, of halves.
     (VLOAD16 $p:expr) => {
         $crate::arch::_mm256_cvtph_ps(unsafe { $crate::arch::_mm_loadu_si128($p.cast()) }) };

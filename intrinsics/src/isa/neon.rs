@@ -81,6 +81,8 @@ macro_rules! tile_neon_f32 {
     (BYTES_SPLAT $byte:expr) => { $crate::arch::vdupq_n_u8($byte) };
     (BYTES_XOR $a:expr, $b:expr) => { $crate::arch::veorq_u8($a, $b) };
     (BYTES_MAX $a:expr, $b:expr) => { $crate::arch::vmaxq_u8($a, $b) };
+    (BYTES_ZIP_LO $a:expr, $b:expr) => { $crate::arch::vzip1q_u8($a, $b) };
+    (BYTES_ZIP_HI $a:expr, $b:expr) => { $crate::arch::vzip2q_u8($a, $b) };
     // By assembly: the intrinsics are not stable. SAFETY (2 memory arms): as above, of halves; the
     // instructions work on registers only.
     (VLOAD16 $p:expr) => {{

@@ -104,6 +104,8 @@ macro_rules! tile_sse41_f32 {
     (BYTES_SPLAT $byte:expr) => { $crate::arch::_mm_set1_epi8($byte as i8) };
     (BYTES_XOR $a:expr, $b:expr) => { $crate::arch::_mm_xor_si128($a, $b) };
     (BYTES_MAX $a:expr, $b:expr) => { $crate::arch::_mm_max_epu8($a, $b) };
+    (BYTES_ZIP_LO $a:expr, $b:expr) => { $crate::arch::_mm_unpacklo_epi8($a, $b) };
+    (BYTES_ZIP_HI $a:expr, $b:expr) => { $crate::arch::_mm_unpackhi_epi8($a, $b) };
     // The low byte of each lane, side by side.
     (VBYTES $x:expr) => { $crate::arch::_mm_cvtsi128_si32($crate::arch::_mm_shuffle_epi8(
         $crate::arch::_mm_cvtps_epi32($x), $crate::arch::_mm_set1_epi32(0x0c08_0400))) };

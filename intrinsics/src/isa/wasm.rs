@@ -84,6 +84,10 @@ macro_rules! tile_wasm_f32 {
     (BYTES_SPLAT $byte:expr) => { $crate::arch::u8x16_splat($byte) };
     (BYTES_XOR $a:expr, $b:expr) => { $crate::arch::v128_xor($a, $b) };
     (BYTES_MAX $a:expr, $b:expr) => { $crate::arch::u8x16_max($a, $b) };
+    (BYTES_ZIP_LO $a:expr, $b:expr) => {
+        $crate::arch::u8x16_shuffle::<0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23>($a, $b) };
+    (BYTES_ZIP_HI $a:expr, $b:expr) => {
+        $crate::arch::u8x16_shuffle::<8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31>($a, $b) };
     // The low byte of each lane, side by side.
     (VBYTES $x:expr) => {{
         let x = $crate::arch::i32x4_trunc_sat_f32x4($x);

@@ -1,13 +1,13 @@
 //! Layout changes of tensors of bytes between plain `[n, c, h, w]` and blocked
 //! `[n, ceil(c / 16), h, w, 16]`, and from plain to interleaved `[n, h, w, c]`.
 //!
-//! Networks of bytes change layout at their borders only, where a picture comes in or a few numbers
-//! go out, so this is portable code.
+//! Networks of bytes change layout at their borders, and where an operator wants what lies otherwise: channels that are
+//! shuffled, or joined in numbers that fill no blocks.
 
+use super::byte_turns::ByteTurns;
 use crate::error::{check_len, checked_len};
-use crate::{C_BLOCK, KernelError};
+use crate::{C_BLOCK, Isa, KernelError};
 use core::ops::Range;
-use tilewright_intrinsics::each;
 
 const OP: &str = "layout of bytes";
 
@@ -25,6 +25,7 @@ pub enum ByteLayoutOp {
 /// A change of layout of fixed sizes.
 #[derive(Clone, Copy, Debug)]
 pub struct ByteLayoutPlan {
+    turns: ByteTurns,
     op: ByteLayoutOp,
     n: usize,
     c: usize,
@@ -36,10 +37,10 @@ impl ByteLayoutPlan {
     ///
     /// # Errors
     ///
-    /// [`KernelError::TooLarge`].
-    pub fn new(op: ByteLayoutOp, n: usize, c: usize, space: usize) -> Result<Self, KernelError> {
+    /// [`KernelError::TooLarge`], [`KernelError::IsaUnavailable`].
+    pub fn new(isa: Isa, op: ByteLayoutOp, [n, c, space]: [usize; 3]) -> Result<Self, KernelError> {
         checked_len(OP, &[n, c.div_ceil(C_BLOCK), C_BLOCK, space])?;
-        Ok(Self { op, n, c, space })
+        Ok(Self { turns: ByteTurns::new(isa)?, op, n, c, space })
     }
 
     /// Bytes of the plain tensor.
@@ -93,7 +94,7 @@ impl ByteLayoutPlan {
                 unsafe {
                     let x = core::slice::from_raw_parts(x.add(unit * len), len);
                     let y = core::slice::from_raw_parts_mut(y.add(unit * len), len);
-                    interleave(x, y, self.c, self.space);
+                    self.interleave(x, y);
                 }
                 continue;
             }
@@ -108,11 +109,11 @@ impl ByteLayoutPlan {
                 if self.op == ByteLayoutOp::Block {
                     let x = core::slice::from_raw_parts(x.add(plain), plain_len);
                     let y = core::slice::from_raw_parts_mut(y.add(blocked), blocked_len);
-                    block_channels(x, y, self.space);
+                    self.block_channels(x, y);
                 } else {
                     let x = core::slice::from_raw_parts(x.add(blocked), blocked_len);
                     let y = core::slice::from_raw_parts_mut(y.add(plain), plain_len);
-                    unblock_channels(x, y, self.space);
+                    self.unblock_channels(x, y);
                 }
             }
         }
@@ -130,116 +131,40 @@ impl ByteLayoutPlan {
         unsafe { self.run(x.as_ptr(), y.as_mut_ptr(), 0..self.units()) };
         Ok(())
     }
-}
 
-/// `c` channels of `space` pixels to pixels of `c` bytes.
-fn interleave(x: &[u8], y: &mut [u8], c: usize, space: usize) {
-    if let (3, Some((first, rest))) = (c, x.split_at_checked(space)) {
-        let (second, third) = rest.split_at(space);
-        let colours = first.iter().zip(second).zip(third);
-        for (y, ((a, b), c)) in y.as_chunks_mut::<3>().0.iter_mut().zip(colours) {
-            *y = [*a, *b, *c];
-        }
-        return;
-    }
-    if space == 0 {
-        return;
-    }
-    transpose_bytes(c, x, space, y, c);
-}
-
-/// Up to 16 channels of `space` pixels to one block.
-fn block_channels(x: &[u8], y: &mut [u8], space: usize) {
-    if x.is_empty() {
-        return;
-    }
-    let channels = x.len() / space;
-    if channels < C_BLOCK {
-        y.fill(0);
-    }
-    transpose_bytes(channels, x, space, y, C_BLOCK);
-}
-
-/// One block to up to 16 channels of `space` pixels.
-fn unblock_channels(x: &[u8], y: &mut [u8], space: usize) {
-    if !y.is_empty() {
-        transpose_bytes(space, x, C_BLOCK, y, space);
-    }
-}
-
-/// Copies rows of `row` bytes, which in the source are columns: a row's bytes are `step` apart, rows are neighbours. In
-/// `dst`, which ends with the last of them or before the next, rows are `apart` bytes apart, and `src` reaches as far.
-///
-/// # Panics
-///
-/// Where `src` ends before.
-pub fn transpose_bytes(row: usize, src: &[u8], step: usize, dst: &mut [u8], apart: usize) {
-    let rows = dst.len().div_ceil(apart);
-    let mut first = 0;
-    for size in [8, 4, 1] {
-        while rows - first >= size {
-            let mut at = 0;
-            while at < row {
-                let (src, dst) = (&src[first + at * step..], &mut dst[first * apart + at..]);
-                at += match (size, row - at) {
-                    (8, 8..) => turn_block(8, src, step, dst, apart),
-                    (4.., 4..) => {
-                        let second = if size == 8 { &[0, 4][..] } else { &[0] };
-                        for &k in second {
-                            turn_block(4, &src[k..], step, &mut dst[k * apart..], apart);
-                        }
-                        4
-                    }
-                    _ => {
-                        (0..size).for_each(|k| dst[k * apart] = src[k]);
-                        1
-                    }
-                };
+    /// The channels of an image to pixels of as many bytes.
+    fn interleave(&self, x: &[u8], y: &mut [u8]) {
+        if let (3, Some((first, rest))) = (self.c, x.split_at_checked(self.space)) {
+            let (second, third) = rest.split_at(self.space);
+            let colours = first.iter().zip(second).zip(third);
+            for (y, ((a, b), c)) in y.as_chunks_mut::<3>().0.iter_mut().zip(colours) {
+                *y = [*a, *b, *c];
             }
-            first += size;
+        } else if self.space > 0 {
+            self.turns.transpose(self.c, x, self.space, y, self.c);
         }
     }
-}
 
-/// Transposes a block: `n` columns, 8 or 4, of as many bytes become as many rows. Gives `n`. Inlined, as the number is a
-/// constant there.
-#[inline(always)]
-fn turn_block(n: usize, src: &[u8], step: usize, dst: &mut [u8], row: usize) -> usize {
-    const INSIDE: &str = "columns have as many bytes";
-    let mut words = [0u64; 8];
-    each!(k in 8 { if k < n {
-        let src = &src[k * step..];
-        words[k] = match n {
-            8 => u64::from_le_bytes(*src.first_chunk().expect(INSIDE)),
-            _ => u32::from_le_bytes(*src.first_chunk().expect(INSIDE)).into(),
-        };
-    } });
-    transpose_words(&mut words);
-    each!(k in 8 { if k < n {
-        let (dst, bytes) = (&mut dst[k * row..], words[k].to_le_bytes());
-        match n {
-            8 => dst[..8].copy_from_slice(&bytes),
-            _ => dst[..4].copy_from_slice(&bytes[..4]),
+    /// Up to 16 channels to one block.
+    fn block_channels(&self, x: &[u8], y: &mut [u8]) {
+        if x.is_empty() {
+            return;
         }
-    } });
-    n
-}
-
-/// Byte `k` of word `i` becomes byte `i` of word `k`, by exchanging halves of ever smaller squares.
-#[inline(always)]
-fn transpose_words(w: &mut [u64; 8]) {
-    macro_rules! exchange {
-        ($apart:literal, $low:literal) => {
-            each!(i in 8 { if i & $apart == 0 {
-                let differ = ((w[i] >> (8 * $apart)) ^ w[i | $apart]) & $low;
-                w[i | $apart] ^= differ;
-                w[i] ^= differ << (8 * $apart);
-            } });
-        };
+        let channels = x.len() / self.space;
+        if channels == C_BLOCK || !self.turns.fill_rows(channels, x, self.space, y) {
+            if channels < C_BLOCK {
+                y.fill(0);
+            }
+            self.turns.transpose(channels, x, self.space, y, C_BLOCK);
+        }
     }
-    exchange!(4, 0x0000_0000_ffff_ffff);
-    exchange!(2, 0x0000_ffff_0000_ffff);
-    exchange!(1, 0x00ff_00ff_00ff_00ff);
+
+    /// One block to up to 16 channels.
+    fn unblock_channels(&self, x: &[u8], y: &mut [u8]) {
+        if !y.is_empty() {
+            self.turns.transpose(self.space, x, C_BLOCK, y, self.space);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -250,9 +175,11 @@ mod tests {
 
     #[test]
     fn there_and_back() {
-        for (n, c, space) in [(1, 1, 1), (2, 3, 5), (1, 16, 300), (2, 37, 257), (1, 32, 256)] {
+        let sizes = [(1, 1, 1), (2, 3, 5), (1, 16, 300), (2, 37, 257), (1, 32, 256), (1, 20, 17)];
+        for (isa, (n, c, space)) in Isa::available().flat_map(|isa| sizes.map(|size| (isa, size))) {
+            let plan = |op| ByteLayoutPlan::new(isa, op, [n, c, space]);
             let x: Vec<u8> = (0..n * c * space).map(|i| (i * 7 + i / 251) as u8).collect();
-            let there = ByteLayoutPlan::new(ByteLayoutOp::Block, n, c, space).unwrap();
+            let there = plan(ByteLayoutOp::Block).unwrap();
             let mut blocked = vec![0xa5; there.y_len()];
             there.compute(&x, &mut blocked).unwrap();
             let blocks = c.div_ceil(16);
@@ -263,18 +190,18 @@ mod tests {
                 assert_eq!(*v, expected, "{n} {c} {space} at {i}");
             }
             let mut y = vec![0; n * c * space];
-            let side = ByteLayoutPlan::new(ByteLayoutOp::Interleave, n, c, space).unwrap();
+            let side = plan(ByteLayoutOp::Interleave).unwrap();
             side.compute(&x, &mut y).unwrap();
             for (i, v) in y.iter().enumerate() {
                 let (lane, p, image) = (i % c, i / c % space, i / c / space);
                 assert_eq!(*v, x[(image * c + lane) * space + p], "{n} {c} {space} at {i}");
             }
-            let back = ByteLayoutPlan::new(ByteLayoutOp::Unblock, n, c, space).unwrap();
+            let back = plan(ByteLayoutOp::Unblock).unwrap();
             let mut y = vec![0; back.y_len()];
             back.compute(&blocked, &mut y).unwrap();
             assert_eq!(x, y);
             assert!(back.compute(&blocked[1..], &mut y).is_err());
         }
-        assert!(ByteLayoutPlan::new(ByteLayoutOp::Block, usize::MAX, 2, 2).is_err());
+        assert!(ByteLayoutPlan::new(Isa::Scalar, ByteLayoutOp::Block, [usize::MAX, 2, 2]).is_err());
     }
 }

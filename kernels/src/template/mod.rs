@@ -33,6 +33,7 @@ mod binary_pow;
 mod binary_tests;
 #[cfg(any(feature = "alloc", test))]
 pub mod block;
+pub mod byte_turns;
 pub mod cells;
 #[cfg(test)]
 mod cells_tests;

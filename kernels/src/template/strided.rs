@@ -1,6 +1,6 @@
 //! Copies of elements of any size that lie apart.
 
-use super::layout_bytes::transpose_bytes;
+use super::byte_turns::ByteTurns;
 
 /// Whether this build has loops of their own for elements of usual sizes.
 const MORE: bool = !cfg!(feature = "few-kernels");
@@ -14,7 +14,17 @@ const TILE_BYTES: usize = 16 << 10;
 /// # Panics
 ///
 /// For rows of no bytes, and where `src` ends before.
-pub fn copy_strided(size: usize, row: usize, src: &[u8], apart: [usize; 2], dst: &mut [u8]) {
+pub fn copy_strided(
+    turns: ByteTurns,
+    size: usize,
+    row: usize,
+    src: &[u8],
+    apart: [usize; 2],
+    dst: &mut [u8],
+) {
+    if MORE && size == 1 && apart[0] == 1 && row >= 4 && apart[1] > 0 && dst.len() >= 4 * row {
+        return turns.transpose(row, src, apart[1], dst, row);
+    }
     if let (true, 4, [4, step]) = (MORE, size, apart) {
         match row {
             2 => return interleave::<2>(src, step, dst),
@@ -42,9 +52,6 @@ fn gather(size: usize, row: usize, src: &[u8], [across, step]: [usize; 2], dst: 
             line.chunks_exact_mut(size).for_each(|out| out.copy_from_slice(element));
         }
         return;
-    }
-    if MORE && size == 1 && across == 1 && row >= 4 && dst.len() >= 4 * row {
-        return transpose_bytes(row, src, step, dst, row);
     }
     if MORE && step == 2 * size {
         // As pairs, without looking at where each element lies, so that several are copied at once.
@@ -153,7 +160,7 @@ mod tests {
                         .map(|i| (i * 7 % 251) as u8)
                         .collect();
                     let mut dst = vec![0; lines * row * size];
-                    copy_strided(size, row, &src, [across, step], &mut dst);
+                    copy_strided(ByteTurns::PORTABLE, size, row, &src, [across, step], &mut dst);
                     let elements = (0..lines * row)
                         .flat_map(|i| &src[i / row * across + i % row * step..][..size]);
                     assert!(elements.eq(&dst), "{size} {lines} {row} {step}");
@@ -169,7 +176,7 @@ mod tests {
             let src: Vec<u8> =
                 (0..(row - 1) * step + 4 * lines).map(|i| (i * 7 % 251) as u8).collect();
             let mut dst = vec![0; 4 * row * lines];
-            copy_strided(4, row, &src, [4, step], &mut dst);
+            copy_strided(ByteTurns::PORTABLE, 4, row, &src, [4, step], &mut dst);
             let elements = (0..row * lines).flat_map(|i| &src[i % row * step + i / row * 4..][..4]);
             assert!(elements.eq(&dst), "{row} {lines}");
         }

@@ -2,6 +2,7 @@
 
 use core::ops::Range;
 
+use tilewright_kernels::template::byte_turns::ByteTurns;
 use tilewright_kernels::template::layout::{LayoutOp, LayoutParams, LayoutPlan};
 use tilewright_kernels::template::strided::copy_strided;
 
@@ -30,7 +31,8 @@ impl Operator for Cont {
     }
 
     fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
-        let copy = StridedCopy::new(cx.dst.dtype, &cx.shapes[0])?;
+        let mut copy = StridedCopy::new(cx.dst.dtype, &cx.shapes[0])?;
+        copy.turns = ByteTurns::new(cx.isa)?;
         Ok(Some(match copy.planes() {
             // Whole planes, dense in operand and result; the kernel moves four-byte elements of
             // any type without looking at them.
@@ -51,6 +53,7 @@ pub(crate) struct StridedCopy {
     /// Source bytes between elements of a row.
     step: usize,
     element: usize,
+    turns: ByteTurns,
 }
 
 impl StridedCopy {
@@ -69,7 +72,7 @@ impl StridedCopy {
         }
         let (row, step) = loops.pop().unwrap_or((1, element));
         let (outer, strides) = loops.into_iter().unzip();
-        Ok(Self { outer, strides, row, step, element })
+        Ok(Self { outer, strides, row, step, element, turns: ByteTurns::PORTABLE })
     }
 
     /// The copy as a transposition of dense planes of four-byte elements, if it is one.
@@ -139,7 +142,7 @@ impl StridedCopy {
             element if element == self.step => (self.row * element, 1),
             element => (element, self.row),
         };
-        copy_strided(size, row, src, apart, dst);
+        copy_strided(self.turns, size, row, src, apart, dst);
     }
 }
 

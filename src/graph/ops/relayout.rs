@@ -68,7 +68,7 @@ impl Operator for Relayout {
             return Ok(Some(Box::new(Nothing)));
         }
         if let Some(op) = of_bytes {
-            return Ok(Some(Box::new(PlanStep(ByteLayoutPlan::new(op, n, c, space)?))));
+            return Ok(Some(Box::new(PlanStep(ByteLayoutPlan::new(cx.isa, op, [n, c, space])?))));
         }
         let params = LayoutParams { op, n, c, h: 1, w: space };
         Ok(Some(Box::new(PlanStep(LayoutPlan::new(cx.isa, &params)?))))
