@@ -152,7 +152,11 @@ tilewright_intrinsics::for_each_tile!(turn_row);
 fn kernel(isa: Isa) -> Option<TurnFn> {
     let isa = isa.serving(Dtype::F32);
     macro_rules! row {
-        ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, [], lanes 1, $($rest:tt)*) => {};
+        ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, [], lanes 1, $($rest:tt)*) => {
+            if isa == Isa::$isa {
+                return None;
+            }
+        };
         ($id:ident: $tile:ident, $isa:ident, $($rest:tt)*) => {
             if isa == Isa::$isa {
                 return Some($id::turn);
