@@ -9,7 +9,7 @@
 //! Sums are in `f32`: a row whose sum of squares leaves its range gives 0, infinities or NaN. A row
 //! with a NaN or an infinity becomes NaN (RMS norm: an infinity becomes NaN, other numbers 0).
 
-use super::fold_lanes;
+use super::{fold_lanes, in_turns};
 use crate::error::{check_len, checked_len};
 use crate::{Dtype, Isa, KernelError};
 use core::ops::Range;
@@ -229,7 +229,7 @@ macro_rules! norm_row {
             $(#[target_feature(enable = $f)])*
             unsafe fn rows<const RMS: bool>(p: &NormParams, o: &Operands, rows: Range<usize>) {
                 let len = p.len;
-                for row in rows {
+                for row in in_turns(rows, len % $l != 0) {
                     let (x, y) = (o.x.wrapping_add(row * len), o.y.wrapping_add(row * len));
                     // SAFETY: a row of `len` elements is readable at `x`.
                     let [mean, rest, r] = unsafe { moments::<RMS>(x, len, p.epsilon) };
