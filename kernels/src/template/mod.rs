@@ -208,11 +208,16 @@ macro_rules! fold_lanes {
 }
 pub(crate) use fold_lanes;
 
-/// Rows that are replaced, those of the first and the second half in turns if each ends with a vector that is not full: the
-/// masked store of that would hold up the loads of the next row, the first of which lie in the rest of it.
+/// Rows of `len` elements, those of the first and the second half in turns if each ends with a vector that is not full:
+/// where rows are replaced, the masked store of that would hold up the loads of the next one, the first of which lie in
+/// the rest of it.
 #[inline(always)]
-pub(crate) fn in_turns(rows: core::ops::Range<usize>, turns: bool) -> impl Iterator<Item = usize> {
-    let half = rows.len().div_ceil(2);
+pub(crate) fn in_turns(
+    rows: core::ops::Range<usize>,
+    len: usize,
+    lanes: usize,
+) -> impl Iterator<Item = usize> {
+    let (half, turns) = (rows.len().div_ceil(2), !len.is_multiple_of(lanes));
     let row = move |i: usize| if turns { i / 2 + i % 2 * half } else { i };
     (0..rows.len()).map(move |i| rows.start + row(i))
 }

@@ -229,7 +229,7 @@ macro_rules! norm_row {
             $(#[target_feature(enable = $f)])*
             unsafe fn rows<const RMS: bool>(p: &NormParams, o: &Operands, rows: Range<usize>) {
                 let len = p.len;
-                for row in in_turns(rows, len % $l != 0) {
+                for row in in_turns(rows, len, $l) {
                     let (x, y) = (o.x.wrapping_add(row * len), o.y.wrapping_add(row * len));
                     // SAFETY: a row of `len` elements is readable at `x`.
                     let [mean, rest, r] = unsafe { moments::<RMS>(x, len, p.epsilon) };

@@ -273,7 +273,7 @@ macro_rules! softmax_row {
 
             $(#[target_feature(enable = $f)])*
             unsafe fn rows<const LOG: bool>(x: *const f32, y: *mut f32, axis: usize, len: usize, _: usize) {
-                for row in in_turns(0..len, axis % $l != 0) {
+                for row in in_turns(0..len, axis, $l) {
                     let (x, y) = (x.wrapping_add(row * axis), y.wrapping_add(row * axis));
                     let m = softmax_most!($l axis, x);
                     #[cfg(not(feature = "few-kernels"))]
@@ -301,7 +301,7 @@ macro_rules! softmax_row {
             $(#[target_feature(enable = $f)])*
             pub(super) unsafe fn weights(x: *mut f32, [len, axis]: [usize; 2], factor: f32, shares: *mut f32) {
                 let (factor, far) = (tile!(VSET factor), tile!(VSET FAR));
-                for row in in_turns(0..len, axis % $l != 0) {
+                for row in in_turns(0..len, axis, $l) {
                     let x = x.wrapping_add(row * axis);
                     let m = softmax_most!($l axis, x);
                     let mut total = tile!(VZERO);
