@@ -38,7 +38,7 @@ impl ByteTurns {
     pub fn transpose(&self, row: usize, src: &[u8], step: usize, dst: &mut [u8], apart: usize) {
         let rows = dst.len().div_ceil(apart);
         // Fewer rows than 16 are those of a block, whose channels are not all used.
-        let fits = row >= SIDE && rows > 0 && src.len() >= (row - 1) * step + rows.max(SIDE);
+        let fits = row >= SIDE && rows > 0 && reach(row, step, rows.max(SIDE)) <= src.len();
         let Some(kernel) = self.kernel.filter(|_| fits) else {
             return portable(row, src, step, dst, apart);
         };
@@ -59,11 +59,16 @@ impl ByteTurns {
         else {
             return false;
         };
-        assert!(src.len() >= (columns - 1) * step + rows, "columns as long as there are rows");
+        assert!(reach(columns, step, rows) <= src.len(), "columns as long as there are rows");
         // SAFETY: as above, with room for 16 bytes in each row.
         unsafe { run(kernel, src, [step, columns], dst, [SIDE, rows]) };
         true
     }
+}
+
+/// Where the last of some columns, of so many bytes, ends.
+fn reach(columns: usize, step: usize, bytes: usize) -> usize {
+    (columns - 1).saturating_mul(step).saturating_add(bytes)
 }
 
 /// # Safety
