@@ -231,7 +231,7 @@ class Network:
             d = self.shape(x)[-1]
             if kind == "rows":
                 return self.add("LayerNormalization", [x, self.vector(d), self.vector(d)])
-            y = self.add("Sub", [x, self.means(x, [-1])]) if self.means(x, [-1]) else None
+            y = self.add("Sub", [x, self.means(x, [-1])])
             square = self.add("Pow", [y, self.constant(2.0)])
             spread = self.add("Add", [square and self.means(square, [-1]), self.constant(1e-3)])
             y = self.add("Div", [y, self.add("Sqrt", [spread])])
