@@ -147,15 +147,8 @@ impl ByteLayoutPlan {
 
     /// Up to 16 channels to one block.
     fn block_channels(&self, x: &[u8], y: &mut [u8]) {
-        if x.is_empty() {
-            return;
-        }
-        let channels = x.len() / self.space;
-        if channels == C_BLOCK || !self.turns.fill_rows(channels, x, self.space, y) {
-            if channels < C_BLOCK {
-                y.fill(0);
-            }
-            self.turns.transpose(channels, x, self.space, y, C_BLOCK);
+        if !x.is_empty() {
+            self.turns.fill_rows(x.len() / self.space, x, self.space, y);
         }
     }
 
