@@ -72,45 +72,31 @@ fn reach(columns: usize, step: usize, bytes: usize) -> usize {
     (columns - 1).saturating_mul(step).saturating_add(bytes)
 }
 
+/// Calls a kernel, with zeros and a place for what is not needed.
+///
 /// # Safety
 ///
 /// As [`TurnFn`] says of slices of which these are the columns and rows: how far apart, and how many.
-unsafe fn run(
-    kernel: TurnFn,
-    src: &[u8],
-    [step, columns]: [usize; 2],
-    dst: &mut [u8],
-    [apart, rows]: [usize; 2],
-) {
+unsafe fn run(kernel: TurnFn, src: &[u8], columns: [usize; 2], dst: &mut [u8], rows: [usize; 2]) {
     let (zeros, mut unused) = ([0; SIDE], [0; SIDE]);
-    let (src, dst) = (src.as_ptr(), dst.as_mut_ptr());
-    let (zeros, unused) = (zeros.as_ptr(), unused.as_mut_ptr());
-    // SAFETY: as the caller promises.
-    unsafe { kernel(&Turn { src, step, columns, zeros, dst, apart, rows, unused }) };
+    // SAFETY: as the caller promises; these two have 16 bytes.
+    unsafe {
+        let (src, dst) = (src.as_ptr(), dst.as_mut_ptr());
+        kernel(src, columns, dst, rows, zeros.as_ptr(), unused.as_mut_ptr());
+    }
 }
 
-/// What is transposed: byte `j` of column `i`, `src[i * step + j]`, becomes byte `i` of row `j`,
-/// `dst[j * apart + i]`.
-#[allow(dead_code, reason = "a build without vectors has no kernel that reads it")]
-struct Turn {
-    src: *const u8,
-    step: usize,
-    columns: usize,
-    /// 16 bytes in place of each column that is not there.
-    zeros: *const u8,
-    dst: *mut u8,
-    apart: usize,
-    rows: usize,
-    /// 16 bytes for what would be in rows that are not there. Selected like the zeros, so that there are no branches.
-    unused: *mut u8,
-}
-
+/// `(src, [step, columns], dst, [apart, rows], zeros, unused)`: byte `j` of column `i`, `src[i * step + j]`, becomes
+/// byte `i` of row `j`, `dst[j * apart + i]`. Columns that are not there are read from `zeros`, rows that are not there
+/// written to `unused`: parameters, as the compiler would make branches of what it knows.
+///
 /// # Safety
 ///
 /// The CPU has the instructions. There are a column and a row or more, and 16 or more of either; columns have as many
 /// readable bytes as there are rows, and 16 or more; rows as many writable bytes as there are columns, and 16 or more,
-/// in which no other begins. Of fewer columns than 16, zeros fill rows up.
-type TurnFn = unsafe fn(&Turn);
+/// in which no other begins. Of fewer columns than 16, zeros fill rows up. 16 bytes are readable at `zeros`, and
+/// writable at `unused`.
+type TurnFn = unsafe fn(*const u8, [usize; 2], *mut u8, [usize; 2], *const u8, *mut u8);
 
 macro_rules! turn_row {
     ($id:ident: $tile:ident, $isa:ident, $isa_name:ident, $dtype:ident, [], lanes 1, $($rest:tt)*) => {};
@@ -120,15 +106,22 @@ macro_rules! turn_row {
             use tilewright_intrinsics::$tile as tile;
 
             $(#[target_feature(enable = $f)])*
-            pub(super) unsafe fn turn(turn: &Turn) {
-                let &Turn { src, step, columns, zeros, dst, apart, rows, unused } = turn;
+            pub(super) unsafe fn turn(
+                src: *const u8,
+                [step, columns]: [usize; 2],
+                dst: *mut u8,
+                [apart, rows]: [usize; 2],
+                zeros: *const u8,
+                unused: *mut u8,
+            ) {
                 let (down, across) = (rows.div_ceil(SIDE), columns.div_ceil(SIDE));
                 // The last square of a side ends where that ends.
                 let place = |i: usize, n: usize| (i * SIDE).min(n.saturating_sub(SIDE));
-                let (mut i, mut j) = (0, 0);
-                while i < down {
-                    let (row, column) = (place(i, rows), place(j, columns));
-                    (i, j) = if j + 1 < across { (i, j + 1) } else { (i + 1, 0) };
+                // An iterator over both sides would take as long as a square.
+                let (mut r, mut c) = (0, 0);
+                while r < down {
+                    let (row, column) = (place(r, rows), place(c, columns));
+                    (r, c) = if c + 1 < across { (r, c + 1) } else { (r + 1, 0) };
                     let x = src.wrapping_add(column * step + row);
                     let y = dst.wrapping_add(row * apart + column);
                     let mut t = [tile!(BYTES_SPLAT 0); SIDE];
@@ -174,12 +167,7 @@ fn kernel(isa: Isa) -> Option<TurnFn> {
     None
 }
 
-/// Copies rows of `row` bytes, which in the source are columns: a row's bytes are `step` apart, rows are neighbours. In
-/// `dst`, which ends with the last of them or before the next, rows are `apart` bytes apart, and `src` reaches as far.
-///
-/// # Panics
-///
-/// Where `src` ends before.
+/// [`ByteTurns::transpose`] of any sizes, for all machines.
 fn portable(row: usize, src: &[u8], step: usize, dst: &mut [u8], apart: usize) {
     let rows = dst.len().div_ceil(apart);
     let mut first = 0;

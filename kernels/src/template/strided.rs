@@ -9,7 +9,7 @@ const MORE: bool = !cfg!(feature = "few-kernels");
 const TILE_BYTES: usize = 16 << 10;
 
 /// Copies rows of `row` elements of `size` bytes to `dst`, which they fill: in the source rows are `across` bytes
-/// apart, and elements `step`.
+/// apart, and elements `step`. Bytes that lie in columns are transposed by `turns`.
 ///
 /// # Panics
 ///
