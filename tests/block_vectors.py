@@ -10,7 +10,7 @@ import pathlib
 import gguf
 import numpy as np
 
-TYPES = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"]
+TYPES = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"]
 # Where the f16 numbers of a block are.
 HALVES = {"Q4_1": [0, 2], "Q5_1": [0, 2], "Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2],
           "Q5_K": [0, 2], "Q6_K": [208]}
@@ -25,6 +25,9 @@ for name in TYPES:
     for at in HALVES.get(name, [0]):
         scale = rng.standard_normal(count).astype(np.float16)
         blocks[:, at:at + 2] = scale.view(np.uint8).reshape(count, 2)
+    if name == "MXFP4":
+        # An exponent alone, of which the two least have subnormal scales.
+        blocks[:, 0] = [0, 1, 2, *range(118, 118 + count - 3)]
     values = gguf.dequantize(blocks, kind).astype("<f4")
     assert values.size == 512 and np.isfinite(values).all()
     out += blocks.tobytes() + values.tobytes()

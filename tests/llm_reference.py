@@ -39,7 +39,7 @@ import architectures  # noqa: E402
 import llamacpp  # noqa: E402
 import reference  # noqa: E402
 
-TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"]
+TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"]
 # Of 48 positions the mean divergence varies by a fifth from one set of weights to the next, of 320 by a twelfth.
 PROMPT, GENERATED = 320, 64
 # Below this a divergence is rounding of f32 logits, in llama.cpp's and anyone's.

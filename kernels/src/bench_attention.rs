@@ -8,7 +8,7 @@ use crate::{
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec::Vec;
-use core::hint::black_box;
+use core::{hint::black_box, ptr};
 
 /// Heads, kv heads and their elements.
 const HEADS: [usize; 3] = [32, 8, 64];
@@ -126,7 +126,8 @@ impl Layer {
         let cache = caches[index * len..][..len].as_mut_ptr();
         let [q, k, v] = self.x.each_ref().map(|x| x.as_ptr());
         let (y, positions) = (self.y.as_mut_ptr(), self.positions.as_ptr());
-        let o = AttentionOperands { q, k, v, positions, cache: cache.cast(), y };
+        let (sinks, cache) = (ptr::null(), cache.cast());
+        let o = AttentionOperands { q, k, v, positions, sinks, cache, y };
         let (scratch, parts) = (self.scratch.as_mut_ptr(), self.parts.as_mut_ptr());
         let plan = &self.plan;
         // SAFETY: the operands have the lengths that the plan asks for and begin at multiples of 64

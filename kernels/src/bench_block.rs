@@ -64,6 +64,9 @@ pub fn packed(plan: &BlockMatmulPlan) -> Vec<u8> {
         for at in format.half_offsets() {
             block[at..at + 2].copy_from_slice(&(0x2000 + (i % 0x400) as u16).to_le_bytes());
         }
+        if format == BlockFormat::Mxfp4 {
+            block[0] = 120;
+        }
         if format == BlockFormat::U4 {
             block[..4].copy_from_slice(&0.01f32.to_le_bytes());
             block[4..8].copy_from_slice(&(-0.08f32).to_le_bytes());

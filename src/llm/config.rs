@@ -88,6 +88,8 @@ pub struct ExpertConfig {
     pub scale: f32,
     /// `expert_gating_func`: whether shares come from logits by themselves, and not by softmax.
     pub sigmoid: bool,
+    /// Whether they have the clamped unit of GPT-OSS, of which a file says nothing.
+    pub clamped: bool,
 }
 
 /// Layers that remember in a matrix per head, in place of attending or beside it.

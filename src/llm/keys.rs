@@ -171,6 +171,7 @@ impl<'a> Keys<'a> {
             shared: if shared == 0 { inside } else { shared },
             scale: self.positive("expert_weights_scale")?.unwrap_or(1.0),
             sigmoid: gating == 2,
+            clamped: false,
         }))
     }
 

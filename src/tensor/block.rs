@@ -11,6 +11,9 @@ use super::{DType, TensorError};
 pub const IQ4_NL_VALUES: [i8; 16] =
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
+/// Twice the values of [`DType::MXFP4`].
+const TWICE_MXFP4: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
 /// Elements of a block of the types whose names end in `_K`.
 const SUPER: usize = 256;
 
@@ -44,6 +47,7 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Ten
         DType::Q6_K => q6_k,
         DType::IQ4_NL => iq4_nl,
         DType::IQ4_XS => iq4_xs,
+        DType::MXFP4 => mxfp4,
         DType::U4 => u4,
         found => return Err(TensorError::DType { expected: DType::F32, found }),
     };
@@ -126,6 +130,19 @@ fn iq4_nl(block: &[u8], out: &mut [f32]) {
     let d = half_at(block, 0);
     for (j, out) in out.iter_mut().enumerate() {
         *out = d * f32::from(IQ4_NL_VALUES[usize::from(nibble(&block[2..], j))]);
+    }
+}
+
+/// The exponent of the scale @0, floats @1 in the order of Q4_0.
+fn mxfp4(block: &[u8], out: &mut [f32]) {
+    // Half the scale, as there is twice each value: its two least exponents are subnormal.
+    let half = match u32::from(block[0]) {
+        small @ 0..2 => 0x0020_0000 << small,
+        exponent => (exponent - 1) << 23,
+    };
+    for (j, out) in out.iter_mut().enumerate() {
+        let q = TWICE_MXFP4[usize::from(nibble(&block[1..], j))];
+        *out = f32::from_bits(half) * f32::from(q);
     }
 }
 

@@ -3,7 +3,7 @@ use super::*;
 /// Random blocks and their values, from the Python package `gguf`: `tests/block_vectors.py`.
 const VECTORS: &[u8] = include_bytes!("../../tests/data/blocks.bin");
 
-const TYPES: [DType; 12] = [
+const TYPES: [DType; 13] = [
     DType::Q4_0,
     DType::Q4_1,
     DType::Q5_0,
@@ -16,6 +16,7 @@ const TYPES: [DType; 12] = [
     DType::Q6_K,
     DType::IQ4_NL,
     DType::IQ4_XS,
+    DType::MXFP4,
 ];
 
 fn floats(bytes: &[u8]) -> Vec<f32> {

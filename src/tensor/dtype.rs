@@ -60,6 +60,8 @@ pub enum DType {
     IQ4_NL,
     /// 256 indices into that table in groups of 32, each with a six-bit scale.
     IQ4_XS,
+    /// 32 four-bit floats, with one power of two (OCP Microscaling Formats 1.0).
+    MXFP4,
     /// 32 four-bit values behind an f32 scale and an f32 offset, two per byte in their order. Of no file: what
     /// `MatMulNBits` of ONNX Runtime's domain multiplies by.
     U4,
@@ -67,7 +69,7 @@ pub enum DType {
 
 impl DType {
     /// Every type, in declaration order.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::F32,
         Self::F16,
         Self::BF16,
@@ -93,6 +95,7 @@ impl DType {
         Self::Q6_K,
         Self::IQ4_NL,
         Self::IQ4_XS,
+        Self::MXFP4,
         Self::U4,
     ];
 
@@ -100,7 +103,7 @@ impl DType {
     pub const fn block_elems(self) -> usize {
         match self {
             Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => 32,
-            Self::IQ4_NL | Self::U4 => 32,
+            Self::IQ4_NL | Self::MXFP4 | Self::U4 => 32,
             Self::Q2_K | Self::Q3_K | Self::Q4_K | Self::Q5_K | Self::Q6_K | Self::IQ4_XS => 256,
             _ => 1,
         }
@@ -113,6 +116,7 @@ impl DType {
             Self::F16 | Self::BF16 | Self::I16 | Self::U16 => 2,
             Self::F32 | Self::I32 | Self::U32 => 4,
             Self::F64 | Self::I64 | Self::U64 => 8,
+            Self::MXFP4 => 17,
             Self::Q4_0 | Self::IQ4_NL => 18,
             Self::Q4_1 => 20,
             Self::Q5_0 => 22,
@@ -174,6 +178,7 @@ impl DType {
             Self::Q6_K => "q6_K",
             Self::IQ4_NL => "iq4_nl",
             Self::IQ4_XS => "iq4_xs",
+            Self::MXFP4 => "mxfp4",
             Self::U4 => "u4",
         }
     }
@@ -236,6 +241,7 @@ mod tests {
             (DType::Q6_K, 256, 210),
             (DType::IQ4_NL, 32, 18),
             (DType::IQ4_XS, 256, 136),
+            (DType::MXFP4, 32, 17),
             (DType::U4, 32, 24),
         ] {
             assert_eq!((dtype.block_elems(), dtype.block_bytes()), (elems, bytes), "{dtype}");

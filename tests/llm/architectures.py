@@ -87,6 +87,10 @@ class Architecture:
     whole_shares: bool = True
     sigmoid: bool = False
     shared: bool = False
+    # Their gates and other halves are clamped, and their matrices have biases.
+    clamped: bool = False
+    # Heads have a score that takes its part of softmax, without a value.
+    sinks: bool = False
     # They are chosen by shares plus numbers of their own.
     corrected: bool = False
     # Experts beside the network of a layer, with norms of their own, and gate and other rows in one matrix.
@@ -190,6 +194,9 @@ ARCHITECTURES = {
         Architecture("qwen35moe", "qwen35moe", layers=2, neighbours=False, rotated=16, base=1e7, head_norms=True,
                      epsilon=1e-6, gated=True, ffn_norm="post_attention_norm", remembering=(0,), taps=4,
                      delta_heads=4, delta_key_heads=2, experts=8, shared=True, shared_gate=True),
+        Architecture("gpt-oss", "gpt-oss", layers=3, heads=8, neighbours=False, base=150000.0, bias=True, biased=True,
+                     ffn_norm="post_attention_norm", window=24, pattern=2, scaling="yarn", factor=32.0, original=64,
+                     experts=8, clamped=True, sinks=True),
         Architecture("phi3", "phi3", neighbours=False, fused=True),
         Architecture("phi3-longrope", "phi3", neighbours=False, fused=True, factors="phi3", original=128,
                      attention_factor=1.19),
@@ -362,6 +369,8 @@ def tensors(a, seed):
             yield b + "attn_output.weight", matrix(WIDTH, q, gain)
             if a.biased:
                 yield b + "attn_output.bias", vector(WIDTH, 0.0)
+        if a.sinks:
+            yield b + "attn_sinks.weight", vector(a.heads, 1.0, 2.0)
         if a.post_norms:
             yield b + "post_attention_norm.weight", vector(WIDTH, gain)
             yield b + "post_ffw_norm.weight", vector(WIDTH, gain)
@@ -372,6 +381,11 @@ def tensors(a, seed):
         if a.has_experts(i):
             # Sharp, so that rounding seldom makes it choose others of more than a small share.
             yield b + "ffn_gate_inp.weight", matrix(a.experts, WIDTH, 6.0)
+            if a.clamped:
+                # Some of what goes in is beyond what it is clamped to.
+                yield b + "ffn_gate_inp.bias", vector(a.experts, 0.0)
+                for part, n, spread in (("gate", EXPERT, 4.0), ("up", EXPERT, 4.0), ("down", WIDTH, 0.2)):
+                    yield f"{b}ffn_{part}_exps.bias", vector((a.experts, n), 0.0, spread)
             if a.sigmoid or a.corrected:
                 yield b + "exp_probs_b.bias", vector(a.experts, 0.0)
             if a.beside:
@@ -512,7 +526,7 @@ def write(path, a, kind, quantise, seed=7):
     _vocabulary(writer)
     values = {}
     for name, value in tensors(a, seed):
-        if min(value.shape[-1], value.ndim) == 1 or "norm" in name or "conv" in name and "proj" not in name or "gate_inp" in name or "position" in name or kind.name == "F32":
+        if min(value.shape[-1], value.ndim) == 1 or "norm" in name or "conv" in name and "proj" not in name or "gate_inp" in name or "position" in name or name.endswith(".bias") or kind.name == "F32":
             writer.add_tensor(name, value)
         elif kind.name == "F16":
             value = value.astype(numpy.float16)

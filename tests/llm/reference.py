@@ -113,8 +113,11 @@ def _attention(a, w, b, x, layer, context, kept):
     back = numpy.arange(tokens)[:, None] - numpy.arange(tokens)
     hidden = (back < 0) | (back >= a.window if windowed else False)
     scores = numpy.where(hidden, -numpy.inf, scores)
-    weights = numpy.exp(scores - scores.max(-1, keepdims=True))
-    mixed = numpy.einsum("hqk,khd->qhd", weights / weights.sum(-1, keepdims=True), v)
+    most = scores.max(-1, keepdims=True)
+    sinks = w[b + "attn_sinks.weight"][:, None, None] if a.sinks else -numpy.inf
+    most = numpy.maximum(most, sinks)
+    weights = numpy.exp(scores - most)
+    mixed = numpy.einsum("hqk,khd->qhd", weights / (weights.sum(-1, keepdims=True) + numpy.exp(sinks - most)), v)
     if a.gated:
         mixed = mixed / (1 + numpy.exp(-gate))
     return mixed.reshape(tokens, -1) @ w[b + "attn_output.weight"].T + w.get(b + "attn_output.bias", 0)
@@ -175,7 +178,7 @@ def _added_memory(a, w, b, x):
 
 
 def _experts(a, w, b, x, routed=None):
-    logits = (x if routed is None else routed) @ w[b + "ffn_gate_inp.weight"].T
+    logits = (x if routed is None else routed) @ w[b + "ffn_gate_inp.weight"].T + w.get(b + "ffn_gate_inp.bias", 0)
     exp = numpy.exp(logits - logits.max(-1, keepdims=True))
     share = 1 / (1 + numpy.exp(-logits)) if a.sigmoid else exp / exp.sum(-1, keepdims=True)
     seen = share + w.get(b + "exp_probs_b.bias", 0)
@@ -189,8 +192,15 @@ def _experts(a, w, b, x, routed=None):
                 part = part * w[b + "ffn_down_exps.scale"][e]
             else:
                 gate, up = (w[f"{b}ffn_{p}_exps.weight"][e] for p in ("gate", "up"))
-            inside = (_gelu if a.gelu else _silu)(gate @ row) * (up @ row)
-            out[t] += part * (w[b + "ffn_down_exps.weight"][e] @ inside)
+            gate, up = gate @ row, up @ row
+            bias = numpy.zeros(1)
+            if a.clamped:
+                biases = [w[f"{b}ffn_{p}_exps.bias"][e] for p in ("gate", "up", "down")]
+                gate, up, bias = numpy.minimum(gate + biases[0], 7), numpy.clip(up + biases[1], -7, 7), biases[2]
+                inside = gate / (1 + numpy.exp(-1.702 * gate)) * (up + 1)
+            else:
+                inside = (_gelu if a.gelu else _silu)(gate) * up
+            out[t] += part * (w[b + "ffn_down_exps.weight"][e] @ inside + bias)
     if a.shared:
         gate, up, down = (w[f"{b}ffn_{p}_shexp.weight"] for p in ("gate", "up", "down"))
         both = (_silu(x @ gate.T) * (x @ up.T)) @ down.T

@@ -19,7 +19,9 @@
 
 use super::attention_layout::{CacheType, GROUP, Layout, VALUES};
 use super::attention_prefill::Blocks;
-use super::attention_tile::{AttentionKernels, SPLITS, Scores, Store, Values, Weigh, kernels};
+use super::attention_tile::{
+    AttentionKernels, LEAST, SPLITS, Scores, Store, Values, Weigh, kernels,
+};
 use crate::detect::follows_streams;
 use crate::error::{check_len, checked_len};
 use crate::{Isa, KernelError};
@@ -101,6 +103,9 @@ pub struct AttentionOperands {
     pub v: *const f32,
     /// The position of each row.
     pub positions: *const i32,
+    /// Null, or for each head of queries one more score, raw and with a value of zeros: what a row may attend to if
+    /// it is to nothing (attention sinks: Xiao et al., 2024).
+    pub sinks: *const f32,
     /// The cache of the layer, a multiple of 64 bytes.
     pub cache: *mut u8,
     /// `[rows][heads * values]`, `strides[3]` apart.
@@ -372,7 +377,7 @@ impl AttentionPlan {
     ///
     /// # Safety
     ///
-    /// * `q`, `k`, `v` and the position are readable, the position passes
+    /// * `q`, `k`, `v`, the position and the sinks, if any, are readable, the position passes
     ///   [`check_positions`](Self::check_positions); the cache has
     ///   [`cache_bytes`](Self::cache_bytes), which nobody else uses meanwhile but for other units.
     /// * `parts` has [`parts_bytes`](Self::parts_bytes), `scratch` has
@@ -400,21 +405,36 @@ impl AttentionPlan {
             // SAFETY: the caller's duties; a unit writes its own rows of the parts, and the last one of
             // a head what it alone reads.
             unsafe {
-                if keys[1] == sight[1] {
+                let last = keys[1] == sight[1];
+                if last {
                     self.store(o, head, 0, 1);
                 }
                 let parts = parts.add(head * self.group * self.splits * self.part_len());
-                self.part(o, head, keys, parts.add(part * self.part_len()), scratch);
+                self.part(o, head, keys, last, parts.add(part * self.part_len()), scratch);
             }
         }
     }
 
-    /// The part of a head's keys `keys`, not none.
+    /// Where softmax starts for a head of queries: the greatest score so far, and the sum of weights.
+    ///
+    /// # Safety
+    /// There are sinks for all heads, if any.
+    pub(crate) unsafe fn start(&self, sinks: *const f32, head: usize) -> [f32; 2] {
+        if sinks.is_null() {
+            return [LEAST, 0.0];
+        }
+        // SAFETY: the caller's duty.
+        let sink = unsafe { *sinks.add(head) };
+        [(sink * core::f32::consts::LOG2_E).clamp(LEAST, f32::MAX), 1.0]
+    }
+
+    /// The part of a head's keys `keys`, not none; one part of all has the sinks.
     unsafe fn part(
         &self,
         ops: &AttentionOperands,
         head: usize,
         keys: [usize; 2],
+        last: bool,
         parts: *mut f32,
         scratch: *mut f32,
     ) {
@@ -434,8 +454,14 @@ impl AttentionPlan {
             (f.scale)(ops.q.add(head * group * p.size), q, group * p.size, factor);
             o.write_bytes(0, group * l.v_row);
             sums.write_bytes(0, group * GROUP);
+            let sinks = if last { ops.sinks } else { core::ptr::null() };
             for row in 0..group.next_multiple_of(GROUP) {
-                *most.add(row) = super::attention_tile::LEAST;
+                let start = if row < group { sinks } else { core::ptr::null() };
+                let [score, sum] = self.start(start, head * group + row);
+                *most.add(row) = score;
+                if row < group {
+                    *sums.add(row * GROUP) = sum;
+                }
                 *lo.cast::<u32>().add(row) = keys[0] as u32;
                 *hi.cast::<u32>().add(row) = keys[1] as u32;
             }
@@ -497,7 +523,7 @@ impl AttentionPlan {
     /// # Safety
     ///
     /// * The stages before are complete.
-    /// * `q` and the positions are readable, the positions pass
+    /// * `q`, the positions and the sinks, if any, are readable, the positions pass
     ///   [`check_positions`](Self::check_positions); the cache is readable; `y` has
     ///   [`y_len`](Self::y_len) writable elements that overlap no operand.
     /// * `parts` is what [`run_parts`](Self::run_parts) wrote; `scratch` has

@@ -256,7 +256,9 @@ impl Blocks {
             }
             o.write_bytes(0, rows * l.v_row);
             sums.write_bytes(0, rows * GROUP);
-            self.look(plan, ops.positions.add(first), rows, [lo, hi], most)
+            let sinks =
+                if ops.sinks.is_null() { ops.sinks } else { ops.sinks.add(head * plan.group) };
+            self.look(plan, ops.positions.add(first), sinks, rows, [lo, hi], [most, sums])
         };
         let p = if self.half { weights } else { s };
         let work = Work { plan, f, half, head, q, s, p, o, k, v, lo, hi, common };
@@ -314,9 +316,10 @@ impl Blocks {
         &self,
         plan: &AttentionPlan,
         positions: *const i32,
+        sinks: *const f32,
         rows: usize,
         [lo, hi]: [*mut u32; 2],
-        most: *mut f32,
+        [most, sums]: [*mut f32; 2],
     ) -> ([usize; 2], [usize; 2]) {
         let ([mut start, mut end], mut common) = ([usize::MAX, 0], [0, usize::MAX]);
         for row in 0..self.rows {
@@ -331,7 +334,12 @@ impl Blocks {
                     common = [common[0].max(sight[0]), common[1].min(sight[1])];
                 }
                 [*lo.add(row), *hi.add(row)] = sight.map(|at| at as u32);
-                *most.add(row) = LEAST;
+                let [score, sum] = match row < rows {
+                    true => plan.start(sinks, row % plan.group),
+                    false => [LEAST, 0.0],
+                };
+                *most.add(row) = score;
+                *sums.add(row * GROUP) = sum;
             }
         }
         ([start, end], common)

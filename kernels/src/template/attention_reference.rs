@@ -30,11 +30,12 @@ pub(crate) fn cached(kind: CacheType, row: &[f32]) -> Vec<f64> {
     }
 }
 
-/// One row of one head: `keys` and `values` by position.
+/// One row of one head: `keys` and `values` by position, and a score without a value.
 pub(crate) fn attend(
     p: &AttentionParams,
     q: &[f32],
     position: usize,
+    sink: Option<f32>,
     keys: &[Vec<f64>],
     values: &[Vec<f64>],
 ) -> Vec<f64> {
@@ -51,9 +52,10 @@ pub(crate) fn attend(
         }
     };
     let scores: Vec<f64> = keys[first..=position].iter().map(score).collect();
-    let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let sink = sink.map_or(f64::NEG_INFINITY, f64::from);
+    let most = scores.iter().copied().fold(sink, f64::max);
     let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
-    let total: f64 = weights.iter().sum();
+    let total: f64 = weights.iter().sum::<f64>() + (sink - most).exp();
     let column = |c: usize| {
         let sum: f64 = weights.iter().zip(&values[first..]).map(|(w, v)| w * v[c]).sum();
         sum / total

@@ -7,6 +7,7 @@ use crate::testing::{Guarded, Numbers, Place, assert_close, skip, tolerance};
 use crate::testing_bytes::Buffer;
 use crate::{Dtype, Isa, KernelError};
 use alloc::{vec, vec::Vec};
+use core::ptr;
 
 /// Runs all stages, units from the last to the first, each on its own.
 fn run(plan: &AttentionPlan, o: &AttentionOperands, place: Place) {
@@ -38,7 +39,7 @@ fn exact(numbers: &mut Numbers, rows: usize, row: usize, head: usize) -> Vec<f32
 }
 
 /// Stores `past` positions at once, then runs `p.rows` more, and compares all rows of all heads.
-fn check(isa: Isa, p: AttentionParams, past: usize, place: Place) {
+fn check(isa: Isa, p: AttentionParams, past: usize, place: Place, with_sinks: bool) {
     let total = past + p.rows;
     let plan = AttentionPlan::new(isa, &p).unwrap();
     let before = AttentionPlan::new(isa, &AttentionParams { rows: past.max(2), ..p }).unwrap();
@@ -65,11 +66,15 @@ fn check(isa: Isa, p: AttentionParams, past: usize, place: Place) {
     let (gq, gk) = (new(&q, p.strides[0], plan.q_len()), new(&k, p.strides[1], plan.k_len()));
     let gv = new(&v, p.strides[2], plan.v_len());
     let mut y = Guarded::output(plan.y_len(), place);
+    // Below all scores, among them, above them.
+    let sinks: Vec<f32> = (0..p.heads).map(|h| [0.5, -300.0, 2.0, 9.0, 300.0][h % 5]).collect();
+    let guarded = Guarded::new(&sinks, place);
     let ops = AttentionOperands {
         q: q.as_ptr(),
         k: k.as_ptr(),
         v: v.as_ptr(),
         positions: positions.as_ptr(),
+        sinks: if with_sinks { guarded.as_ptr() } else { ptr::null() },
         cache: cache.as_mut_ptr(),
         y: y.as_mut_ptr(),
     };
@@ -107,7 +112,8 @@ fn check(isa: Isa, p: AttentionParams, past: usize, place: Place) {
         for row in 0..p.rows {
             for head in kv * p.heads / p.kv_heads..(kv + 1) * p.heads / p.kv_heads {
                 let q = &gq[row * p.strides[0] + head * p.size..][..p.size];
-                let exact = attend(&p, q, past + row, &keys, &values);
+                let sink = with_sinks.then(|| sinks[head]);
+                let exact = attend(&p, q, past + row, sink, &keys, &values);
                 let y = &y[row * p.strides[3] + head * p.values..];
                 for (c, exact) in exact.into_iter().enumerate() {
                     let what = (plan.kernel_name(), p, past, row, head, c);
@@ -162,10 +168,11 @@ macro_rules! conformance {
             for (i, shape) in SHAPES.into_iter().enumerate() {
                 for (j, cache) in CACHES.into_iter().enumerate() {
                     let p = AttentionParams { cache, ..params(shape) };
-                    check(Isa::$isa, p, shape[5], Place::ALL[(i + j) % 3]);
+                    check(Isa::$isa, p, shape[5], Place::ALL[(i + j) % 3], i % 3 != j);
                     let soft = AttentionParams { soft_cap: 0.5, scale: 0.3, ..p };
                     if i % 3 == j {
-                        check(Isa::$isa, soft, shape[5], Place::ALL[(i + j + 1) % 3]);
+                        check(Isa::$isa, soft, shape[5], Place::ALL[(i + j + 1) % 3], i % 2 == 0);
+                        check(Isa::$isa, p, shape[5], Place::ALL[(i + j + 2) % 3], true);
                     }
                 }
             }
@@ -183,7 +190,7 @@ fn rows_rounded_to_bf16() {
         for (i, shape) in SHAPES.into_iter().enumerate().filter(|(_, shape)| shape[0] > 1) {
             for (j, cache) in CACHES.into_iter().enumerate() {
                 let p = AttentionParams { cache, bf16: true, ..params(shape) };
-                check(isa, p, shape[5], Place::ALL[(i + j) % 3]);
+                check(isa, p, shape[5], Place::ALL[(i + j) % 3], (i + j) % 2 == 0);
             }
         }
     }
@@ -207,6 +214,7 @@ fn far_scores_have_no_weight() {
                 k: k.as_ptr(),
                 v: large.as_ptr(),
                 positions: [0, 1].as_ptr(),
+                sinks: ptr::null(),
                 cache: memory.as_mut_ptr(),
                 y: y.as_mut_ptr(),
             };
@@ -242,6 +250,7 @@ fn scores_that_are_no_numbers_stay_none() {
                 k: k.as_ptr(),
                 v: v.as_ptr(),
                 positions: [0, 1, 2].as_ptr(),
+                sinks: ptr::null(),
                 cache: memory.as_mut_ptr(),
                 y: y.as_mut_ptr(),
             };

@@ -141,6 +141,7 @@ pub(crate) fn format(dtype: DType) -> Option<BlockFormat> {
         DType::Q6_K => BlockFormat::Q6K,
         DType::IQ4_NL => BlockFormat::Iq4Nl,
         DType::IQ4_XS => BlockFormat::Iq4Xs,
+        DType::MXFP4 => BlockFormat::Mxfp4,
         DType::U4 => BlockFormat::U4,
         _ => return None,
     })

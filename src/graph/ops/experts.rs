@@ -17,7 +17,7 @@ use crate::tensor::DType;
 /// `x * w[e]^T` of each row and each expert `e` that was chosen for it.
 ///
 /// Operands: `x` of f32; `w [experts, n, k]` of f32, f16, bf16 or a block-quantised type; `chosen [m, c]` of `i64`, the
-/// numbers of experts. `x` is `[m, k]`, or a result of this op for the same choice, `[m * c, k]`. Result: `[m * c, n]` of
+/// numbers of experts; perhaps a bias `[experts, n]` of f32, of which each product gets the row of its expert. `x` is `[m, k]`, or a result of this op for the same choice, `[m * c, k]`. Result: `[m * c, n]` of
 /// f32, in the order that [`ExpertOrder`](super::expert_order::ExpertOrder) gives: all rows of an expert behind each
 /// other.
 ///
@@ -33,7 +33,7 @@ impl Operator for Experts {
     }
 
     fn infer(&self, src: &[Info]) -> Result<Info, GraphError> {
-        expect_operands(OP, src, 3..=3, "x, weights and what is chosen")?;
+        expect_operands(OP, src, 3..=4, "x, weights, what is chosen and perhaps a bias")?;
         let (x, w, chosen) = (&src[0], &src[1], &src[2]);
         expect_dtype(OP, x, |d| d == DType::F32)?;
         if !has_rows(w.dtype) {
@@ -49,12 +49,20 @@ impl Operator for Experts {
             let shapes = [("x", &x.dims[..]), ("w", &w.dims), ("chosen", &chosen.dims)];
             return Err(GraphError::mismatch(OP, rule, &shapes));
         }
+        if let Some(bias) = src.get(3) {
+            expect_dtype(OP, bias, |d| d == DType::F32)?;
+            if bias.dims != w.dims[..2] {
+                let shapes = [("bias", &bias.dims[..]), ("w", &w.dims)];
+                return Err(GraphError::mismatch(OP, "bias must have a row per expert", &shapes));
+            }
+        }
         Ok(Info::plain(DType::F32, vec![chosen.elements(), w.dims[1]]))
     }
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
         let &[experts, n, k] = src[1].dims else { unreachable!("`infer` has looked at it") };
         let (x, chosen) = (src[0].slice::<f32>(OP)?, src[2].slice::<i64>(OP)?);
+        let bias = src.get(3).map(|bias| bias.slice::<f32>(OP)).transpose()?;
         let each = each(src[0].dims[0], chosen.len());
         let (mut ends, mut order) = (vec![0; experts], vec![0; chosen.len()]);
         put(OP, chosen, &mut ends, |slot, place| order[place as usize] = slot)?;
@@ -65,7 +73,8 @@ impl Operator for Experts {
             let expert = check(OP, chosen[slot], experts)?;
             for col in 0..n {
                 dequantize_row(src[1].dtype, src[1].bytes, expert * n + col, &mut row)?;
-                y[place * n + col] = dot(&x[at * k..][..k], &row, 0.0);
+                let more = bias.map_or(0.0, |bias| bias[expert * n + col]);
+                y[place * n + col] = dot(&x[at * k..][..k], &row, more);
             }
         }
         Ok(())
@@ -81,7 +90,8 @@ impl Operator for Experts {
         if k == 0 || experts == 0 {
             return Ok(None);
         }
-        let params = BlockMatmulParams::new(rows, n, k, format);
+        let bias = cx.src.len() > 3;
+        let params = BlockMatmulParams { bias, ..BlockMatmulParams::new(rows, n, k, format) };
         let (plan, weights) = ready(cx, source, &params, experts)?;
         let bytes = match weights {
             Weights::Packed(_) => plan.packed_bytes(),
@@ -177,7 +187,7 @@ impl Step for Products {
 
     // The step before reads the activations.
     fn reads(&self, i: usize) -> bool {
-        i == 2
+        i >= 2
     }
 
     fn before(&self) -> Option<(Box<dyn Step>, usize)> {
@@ -201,17 +211,18 @@ impl Step for Products {
         let panels = units.start * PANELS..(units.end * PANELS).min(shared.plan.panels());
         let n = shared.plan.params().n;
         let counts = counts.iter().map(|&count| count as usize);
+        let bias = if shared.plan.params().bias { src[3].cast::<f32>() } else { ptr::null() };
         shared.with_rows(counts, |expert, plan, row, at| {
             let operands = BlockOperands {
                 weights: self.weights.as_ptr().wrapping_add(expert * self.bytes),
-                bias: ptr::null(),
+                bias: if bias.is_null() { bias } else { bias.wrapping_add(expert * n) },
                 workspace: words.wrapping_add(at).cast(),
                 scratch: scratch.cast(),
                 y: dst.cast::<f32>().wrapping_add(row * n),
             };
             // SAFETY: the counts add up to the rows of the result, or are 0 where a choice was wrong, so the rows of
             // the expert exist; the step before has written all of its workspace, which begins where the others'
-            // end; the weights are those of as many experts; scratch memory is enough for any number of rows; the
+            // end; weights and bias, if any, are those of as many experts; scratch memory is enough for any number of rows; the
             // rest is as the caller promises.
             unsafe { plan.run_panels(&operands, panels.clone()) };
         });
@@ -246,7 +257,7 @@ impl Step for Prepare {
     }
 
     fn reads(&self, i: usize) -> bool {
-        i != 1
+        i != 1 && i != 3
     }
 
     #[allow(unsafe_code)]
@@ -358,16 +369,21 @@ mod tests {
                     noise(rows * k, 5).iter().map(|x| (x * 16.0).round()).collect();
                 x.iter_mut().step_by(32).for_each(|x| *x = 127.0);
                 let x = Tensor::from_slice(&[rows, k], &x).unwrap();
+                let bias = Tensor::from_slice(&[experts, n], &noise(experts * n, 11)).unwrap();
+                // Without a bias where experts are chosen once.
+                let src = if c == 1 { vec![&x, &w, &chosen] } else { vec![&x, &w, &chosen, &bias] };
                 let mut folded = Context::new();
-                let ids = [&x, &w, &chosen].map(|t| folded.constant(t.clone()).unwrap());
+                let ids: Vec<_> =
+                    src.iter().map(|&t| folded.constant(t.clone()).unwrap()).collect();
                 let y = folded.op(Experts, &ids).unwrap();
                 let want = folded.constant_value(y).unwrap();
                 for (isa, threads) in Isa::available().flat_map(|isa| [(isa, 1), (isa, 2)]) {
                     let mut cx = Context::new();
                     let x_in = cx.input("x", DType::F32, &[rows, k]).unwrap();
                     let of = cx.input("chosen", DType::I64, &[m, c]).unwrap();
-                    let w = cx.constant(w.clone()).unwrap();
-                    let y = cx.op(Experts, &[x_in, w, of]).unwrap();
+                    let mut ids = vec![x_in, cx.constant(w.clone()).unwrap(), of];
+                    ids.extend(src.get(3).map(|&bias| cx.constant(bias.clone()).unwrap()));
+                    let y = cx.op(Experts, &ids).unwrap();
                     let mut executor = Executor::new(isa, threads).unwrap();
                     let plan = executor.plan(&mut cx, &[y]).unwrap();
                     let found = executor.run(&plan, &[&x, &chosen][..], None).unwrap();

@@ -16,7 +16,8 @@ use crate::tensor::block::{dequantize, quantize_q8_0};
 ///
 /// Operands: `q [m, heads * key_size]`, `k [m, kv_heads * key_size]`, `v [m, kv_heads * value_size]`
 /// of f32, positions `[m]` of `i32`, each below the capacity of the cache and with all positions
-/// before it in the cache or among the operands. Query head `h` reads the keys of head
+/// before it in the cache or among the operands, and perhaps sinks `[heads]` of f32: one more score of each head, which
+/// takes its part of the softmax and adds nothing (GPT-OSS; Xiao et al. 2024). Query head `h` reads the keys of head
 /// `h / (heads / kv_heads)`. Result: `[m, heads * value_size]` of f32.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KvAttention {
@@ -43,8 +44,8 @@ impl Operator for KvAttention {
     }
 
     fn infer(&self, src: &[Info]) -> Result<Info, GraphError> {
-        expect_operands(OP, src, 4..=4, "q, k, v and positions")?;
-        let types = [DType::F32, DType::F32, DType::F32, DType::I32];
+        expect_operands(OP, src, 4..=5, "q, k, v, positions and perhaps sinks")?;
+        let types = [DType::F32, DType::F32, DType::F32, DType::I32, DType::F32];
         if let Some((bad, _)) = src.iter().zip(types).find(|(s, dtype)| s.dtype != *dtype) {
             return Err(GraphError::UnsupportedDType { op: OP, dtype: bad.dtype });
         }
@@ -76,11 +77,13 @@ impl Operator for KvAttention {
             vec![m, width(heads, key_size)],
             vec![m, width(heads, value_size)],
             vec![m],
+            vec![self.heads],
         ];
         if src.iter().zip(&wanted).any(|(s, wanted)| s.dims != *wanted) {
-            let rule = "q, k and v must have all heads, and a row per position";
-            let names = ["q", "k", "v", "positions", "q wanted"];
-            let dims = src.iter().map(|s| &s.dims[..]).chain([&wanted[0][..]]);
+            let rule =
+                "q, k, v and sinks must have all heads, and the first three a row per position";
+            let names = ["q wanted", "q", "k", "v", "positions", "sinks"];
+            let dims = [&wanted[0][..]].into_iter().chain(src.iter().map(|s| &s.dims[..]));
             let shapes: Vec<_> = names.into_iter().zip(dims).collect();
             return Err(GraphError::mismatch(OP, rule, &shapes));
         }
@@ -91,6 +94,7 @@ impl Operator for KvAttention {
         let (q, k, v) =
             (src[0].slice::<f32>(OP)?, src[1].slice::<f32>(OP)?, src[2].slice::<f32>(OP)?);
         let positions = src[3].slice::<i32>(OP)?;
+        let sinks = src.get(4).map(|sinks| sinks.slice::<f32>(OP)).transpose()?;
         let shape = *self.cache.shape();
         let mut memory = self.cache.lock();
         let [key_plane, _] = shape.planes().expect("the cache exists");
@@ -108,7 +112,8 @@ impl Operator for KvAttention {
             let first = self.window.map_or(0, |w| (position + 1).saturating_sub(w));
             let q = &q[i * shape.key_size..][..shape.key_size];
             let q: Vec<f64> = q.iter().map(|&q| f64::from(q)).collect();
-            self.row(&shape, keys, values, head / group, first..position + 1, &q, y);
+            let sink = sinks.map(|sinks| sinks[head]);
+            self.row(&shape, keys, values, head / group, first..position + 1, &q, sink, y);
         }
         Ok(())
     }
@@ -126,7 +131,8 @@ impl Operator for KvAttention {
             ..self.cache.shape().params(rows, self.heads)
         };
         let plan = Arc::new(AttentionPlan::new(cx.isa, &params)?);
-        Ok(Some(Box::new(Stage::last(plan, self.cache.clone()))))
+        let sinks = cx.src.len() > 4;
+        Ok(Some(Box::new(Stage::last(plan, self.cache.clone(), sinks))))
     }
 
     fn macs(&self, _src: &[Info], dst: &Info) -> u64 {
@@ -195,6 +201,7 @@ impl KvAttention {
         head: usize,
         positions: core::ops::Range<usize>,
         q: &[f64],
+        sink: Option<f32>,
         y: &mut [f32],
     ) {
         let read = |plane: &[u8], size: usize, at: usize| {
@@ -211,9 +218,10 @@ impl KvAttention {
             self.softcap.map(f64::from).map_or(score, |cap| cap * (score / cap).tanh())
         };
         let scores: Vec<f64> = positions.clone().map(score).collect();
-        let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let sink = sink.map_or(f64::NEG_INFINITY, f64::from);
+        let most = scores.iter().copied().fold(sink, f64::max);
         let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
-        let total: f64 = weights.iter().sum();
+        let total: f64 = weights.iter().sum::<f64>() + (sink - most).exp();
         let mut sums = vec![0f64; y.len()];
         for (at, weight) in positions.zip(&weights) {
             let v = read(values, shape.value_size, at);

@@ -10,17 +10,19 @@ use super::kv_attention::{OP, check_position};
 use crate::graph::kv_cache::KvCache;
 use crate::graph::{GraphError, Step};
 
-/// A stage of a plan. Operands: q, k, v, positions, and for the last one what the first has left.
+/// A stage of a plan. Operands: q, k, v, positions, sinks if there are any, and for the last one what the first has
+/// left.
 pub(super) struct Stage {
     plan: Arc<AttentionPlan>,
     cache: Arc<KvCache>,
+    sinks: bool,
     last: bool,
 }
 
 impl Stage {
     /// The last stage, which has the first one before it.
-    pub(super) fn last(plan: Arc<AttentionPlan>, cache: Arc<KvCache>) -> Self {
-        Self { plan, cache, last: true }
+    pub(super) fn last(plan: Arc<AttentionPlan>, cache: Arc<KvCache>, sinks: bool) -> Self {
+        Self { plan, cache, sinks, last: true }
     }
 
     /// Whether the first stage computes parts, of a single row, rather than only store.
@@ -47,7 +49,12 @@ impl Step for Stage {
     }
 
     fn before(&self) -> Option<(Box<dyn Step>, usize)> {
-        let first = || Self { plan: self.plan.clone(), cache: self.cache.clone(), last: false };
+        let first = || Self {
+            plan: self.plan.clone(),
+            cache: self.cache.clone(),
+            sinks: self.sinks,
+            last: false,
+        };
         // Storing has no result but that it is done.
         self.last.then(|| (Box::new(first()) as Box<dyn Step>, self.plan.parts_bytes().max(1)))
     }
@@ -75,6 +82,7 @@ impl Step for Stage {
             k: src[1].cast(),
             v: src[2].cast(),
             positions,
+            sinks: if self.sinks { src[4].cast() } else { ptr::null() },
             cache: self.cache.as_ptr(),
             y: if self.last { dst.cast() } else { ptr::null_mut() },
         };
@@ -84,7 +92,7 @@ impl Step for Stage {
         unsafe {
             match (self.last, self.in_parts()) {
                 (true, in_parts) => {
-                    let parts = if in_parts { src[4].cast() } else { ptr::null() };
+                    let parts = if in_parts { src[src.len() - 1].cast() } else { ptr::null() };
                     plan.run(&o, parts, scratch, units);
                 }
                 (false, true) => plan.run_parts(&o, dst.cast(), scratch, units),
@@ -117,7 +125,12 @@ mod tests {
     }
 
     /// The results of steps of so many rows, one after the other, by the executor or the reference.
-    fn steps(op: &KvAttention, rows: &[usize], kernels: Option<(Isa, usize)>) -> Vec<f32> {
+    fn steps(
+        op: &KvAttention,
+        rows: &[usize],
+        sinks: bool,
+        kernels: Option<(Isa, usize)>,
+    ) -> Vec<f32> {
         let shape = *op.cache.shape();
         let widths = [
             op.heads * shape.key_size,
@@ -130,6 +143,10 @@ mod tests {
                 widths.iter().enumerate().map(|(i, &width)| noise(rows, width, at + i)).collect();
             let positions: Vec<i32> = (at as i32..(at + rows) as i32).collect();
             x.push(Tensor::from_slice(&[rows], &positions).unwrap());
+            if sinks {
+                let sinks: Vec<f32> = (0..op.heads).map(|head| head as f32 - 2.0).collect();
+                x.push(Tensor::from_slice(&[op.heads], &sinks).unwrap());
+            }
             at += rows;
             let mut cx = Context::new();
             let y = match kernels {
@@ -157,20 +174,22 @@ mod tests {
     fn kernels_agree_with_the_reference_on_any_number_of_threads() {
         let rows = [1, 70, 1, 3, 300, 1, 1];
         for dtype in [DType::F32, DType::F16, DType::Q8_0] {
-            for (window, softcap) in [(None, None), (Some(33), Some(2.0))] {
+            for (window, softcap, sinks) in
+                [(None, None, false), (Some(33), Some(2.0), false), (Some(90), None, true)]
+            {
                 let op = || {
                     let shape =
                         KvShape { heads: 2, key_size: 64, value_size: 32, capacity: 400, dtype };
                     let cache = Arc::new(KvCache::new(shape).unwrap());
                     KvAttention { heads: 6, scale: 0.05, softcap, window, bf16: false, cache }
                 };
-                let want = steps(&op(), &rows, None);
+                let want = steps(&op(), &rows, sinks, None);
                 for isa in Isa::available() {
-                    let one = steps(&op(), &rows, Some((isa, 1)));
+                    let one = steps(&op(), &rows, sinks, Some((isa, 1)));
                     for (i, (a, b)) in one.iter().zip(&want).enumerate() {
                         assert!((a - b).abs() < 1e-5, "{isa} {dtype:?} {window:?} {i}: {a} {b}");
                     }
-                    assert_eq!(steps(&op(), &rows, Some((isa, 3))), one, "{isa}");
+                    assert_eq!(steps(&op(), &rows, sinks, Some((isa, 3))), one, "{isa}");
                 }
             }
         }

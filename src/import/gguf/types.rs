@@ -28,6 +28,7 @@ pub fn dtype(number: u32) -> Result<DType, String> {
         27 => DType::I64,
         28 => DType::F64,
         30 => DType::BF16,
+        39 => DType::MXFP4,
         number => return Err(unsupported(number)),
     };
     Ok(found)
@@ -46,7 +47,6 @@ fn unsupported(number: u32) -> String {
         29 => "iq1_m",
         34 => "tq1_0",
         35 => "tq2_0",
-        39 => "mxfp4",
         40 => "nvfp4",
         41 => "q1_0",
         42 => "q2_0",

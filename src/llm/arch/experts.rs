@@ -28,6 +28,9 @@ pub(super) enum Shares {
     AsTheyAre,
 }
 
+/// What both halves of the clamped unit are clamped to.
+const LIMIT: f32 = 7.0;
+
 /// The least that shares are divided by.
 const LEAST: f32 = 6.103_515_6e-5;
 
@@ -150,7 +153,7 @@ impl Builder<'_> {
         Ok((chosen, self.scaled(by, experts.scale)?))
     }
 
-    /// A product with the matrices of experts.
+    /// A product with the matrices of experts, plus their biases, if they have any.
     fn of_experts(
         &mut self,
         [x, chosen]: [TensorId; 2],
@@ -158,7 +161,22 @@ impl Builder<'_> {
         dims: [usize; 3],
     ) -> Result<TensorId, Error> {
         let matrices = self.vector(&format!("{name}.weight"), &dims)?;
-        self.op(name, Experts, &[x, matrices, chosen])
+        let mut src = vec![x, matrices, chosen];
+        let bias = format!("{name}.bias");
+        if self.weights().has(&bias) {
+            src.push(self.vector(&bias, &dims[..2])?);
+        }
+        self.op(name, Experts, &src)
+    }
+
+    /// `min(gate, 7) * sigmoid(1.702 min(gate, 7)) * (clip(up, -7, 7) + 1)`: the unit of GPT-OSS (its `model.py`).
+    fn clamped(&mut self, gate: TensorId, up: TensorId) -> Result<TensorId, Error> {
+        let gate = self.unary("gate", UnaryOp::Clip { min: f32::MIN, max: LIMIT }, gate)?;
+        let gate = self.unary("gate", UnaryOp::Silu { alpha: 1.702 }, gate)?;
+        let up = self.unary("up", UnaryOp::Clip { min: -LIMIT, max: LIMIT }, up)?;
+        let one = self.constant("", Tensor::from_slice(&[1], &[1.0f32])?)?;
+        let up = self.sum("up", up, one)?;
+        self.product("glu", gate, up)
     }
 
     /// The results of experts that were chosen for tokens, added up by their shares.
@@ -182,7 +200,10 @@ impl Builder<'_> {
             let gate = self.of_experts([x, chosen], &name("gate"), dims)?;
             (gate, self.of_experts([x, chosen], &name("up"), dims)?)
         };
-        let h = self.op(&format!("blk.{layer}.glu"), Glu { op }, &[gate, up])?;
+        let h = match experts.clamped {
+            true => self.clamped(gate, up)?,
+            false => self.op(&format!("blk.{layer}.glu"), Glu { op }, &[gate, up])?,
+        };
         let y = self.of_experts([h, chosen], &name("down"), [experts.count, width, n])?;
         // From the order of experts to that of tokens.
         let order = self.op("experts", ExpertOrder { experts: experts.count }, &[chosen])?;

@@ -34,6 +34,9 @@ pub(in crate::llm) enum Rows {
 pub(in crate::llm) const TOKENS: &str = "tokens";
 pub(in crate::llm) const POSITIONS: &str = "positions";
 
+/// Scores of a layer's heads that take part in softmax without a value.
+const SINKS: &str = "attn_sinks.weight";
+
 /// Builds the graph for a number of tokens. Activations are `[tokens, elements]`.
 pub(in crate::llm) struct Builder<'a> {
     cx: &'a mut Context,
@@ -471,7 +474,11 @@ impl<'a> Builder<'a> {
             cache: self.caches[source].clone(),
         };
         let positions = self.needed(layer, self.positions)?;
-        let a = self.op(&format!("blk.{layer}.attention"), op, &[q, k, v, positions])?;
+        let mut src = vec![q, k, v, positions];
+        if self.has(layer, SINKS) {
+            src.push(self.vector(&format!("blk.{layer}.{SINKS}"), &[config.heads])?);
+        }
+        let a = self.op(&format!("blk.{layer}.attention"), op, &src)?;
         self.mixed(layer, a)
     }
 

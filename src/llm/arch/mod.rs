@@ -76,6 +76,7 @@ architectures! {
     glm4::GLM4,
     gpt2::GPT2,
     gptneox::GPTNEOX,
+    gpt_oss::GPT_OSS,
     granite::GRANITE,
     granitehybrid::GRANITEHYBRID,
     granitemoe::GRANITEMOE,

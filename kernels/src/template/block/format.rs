@@ -36,6 +36,9 @@ pub enum BlockFormat {
     Iq4Nl,
     /// 256 indices into that table, 32 with a scale of 6 bits.
     Iq4Xs,
+    /// 32 floats of 4 bits (1, 2 and 1 of sign, exponent and fraction), and a scale that is a power of two: the MXFP4
+    /// of OCP's Microscaling Formats 1.0. A scale of 2^-127 counts as 0.
+    Mxfp4,
     /// 32 values of 4 bits, a scale and an offset, both `f32` and before them: `scale * q + offset`. The first value
     /// of a byte is in its low bits. Of no file format, but what operators of ONNX Runtime's domain hold.
     /// Activations stay `f32`.
@@ -46,9 +49,12 @@ pub enum BlockFormat {
 pub(super) const IQ4_NL: [i8; 16] =
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
+/// Twice the values of [`BlockFormat::Mxfp4`].
+pub(super) const MXFP4: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+
 impl BlockFormat {
     /// Every format.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 17] = [
         Self::F32,
         Self::F16,
         Self::Bf16,
@@ -64,6 +70,7 @@ impl BlockFormat {
         Self::Q6K,
         Self::Iq4Nl,
         Self::Iq4Xs,
+        Self::Mxfp4,
         Self::U4,
     ];
 
@@ -85,6 +92,7 @@ impl BlockFormat {
             Self::Q6K => "q6_k",
             Self::Iq4Nl => "iq4_nl",
             Self::Iq4Xs => "iq4_xs",
+            Self::Mxfp4 => "mxfp4",
             Self::U4 => "u4",
         }
     }
@@ -103,6 +111,7 @@ impl BlockFormat {
         match self {
             Self::F32 => 4,
             Self::F16 | Self::Bf16 => 2,
+            Self::Mxfp4 => 17,
             Self::Q4_0 | Self::Iq4Nl => 18,
             Self::Q4_1 => 20,
             Self::Q5_0 => 22,
@@ -119,8 +128,12 @@ impl BlockFormat {
 
     /// Offsets of the f16 in a block: its scales, its minimum, or the value.
     pub fn half_offsets(self) -> impl Iterator<Item = usize> {
-        // The second of these holds bits of scales.
-        let floats = if self == Self::Iq4Xs { 1 } else { self.halves().len() };
+        let floats = match self {
+            Self::Mxfp4 => 0,
+            // The second of these holds bits of scales.
+            Self::Iq4Xs => 1,
+            _ => self.halves().len(),
+        };
         self.halves()[..floats].iter().map(|&at| usize::from(at))
     }
 
@@ -132,7 +145,7 @@ impl BlockFormat {
             Self::F32 | Self::F16 | Self::Bf16 | Self::U4 => Record::Float,
             Self::Q4_0 => Record::Zero(8),
             Self::Q5_0 => Record::Zero(16),
-            Self::Q8_0 | Self::Iq4Nl | Self::Iq4Xs => Record::Zero(bias),
+            Self::Q8_0 | Self::Iq4Nl | Self::Iq4Xs | Self::Mxfp4 => Record::Zero(bias),
             Self::Q4_1 | Self::Q5_1 | Self::Q4K | Self::Q5K => Record::Sum,
             Self::Q3K => Record::Zero16(4),
             Self::Q6K => Record::Zero16(32),
@@ -140,7 +153,8 @@ impl BlockFormat {
         }
     }
 
-    /// Offsets in a block of the halves that become the first vectors of a packed block.
+    /// Offsets in a block of the halves, of [`half_bytes`](Self::half_bytes) each, that become the first vectors of a
+    /// packed block.
     pub(super) const fn halves(self) -> &'static [u16] {
         match self {
             Self::F32 | Self::U4 => &[],
@@ -150,6 +164,11 @@ impl BlockFormat {
             Self::Q6K => &[208],
             _ => &[0],
         }
+    }
+
+    /// Bytes of each of those: the scale of one format is the exponent alone.
+    pub(super) const fn half_bytes(self) -> usize {
+        if matches!(self, Self::Mxfp4) { 1 } else { 2 }
     }
 
     /// Offsets in a block of the words that become the vectors behind those, in the order in which
@@ -167,6 +186,7 @@ impl BlockFormat {
         match self {
             Self::F16 | Self::Bf16 => &[],
             Self::F32 => &[0],
+            Self::Mxfp4 => const { &ascending::<4>(1) },
             Self::Q4_0 | Self::Iq4Nl => const { &ascending::<4>(2) },
             Self::Q4_1 => const { &ascending::<4>(4) },
             Self::Q5_0 => const { &ascending::<5>(2) },

@@ -86,7 +86,7 @@ macro_rules! block_gather {
             flip: u32,
         ) {
             let order = &crate::template::block::gather::ORDERS[format as usize];
-            let (halves, bytes) = (format.halves(), format.bytes());
+            let (halves, half, bytes) = (format.halves(), format.half_bytes(), format.bytes());
             let flip = tile!(VSETU flip);
             // Rows are as many streams; what follows them, as one stream, is the next panel.
             let mut next = from.wrapping_add(LANES * far);
@@ -95,8 +95,16 @@ macro_rules! block_gather {
                     tile!(VPREFETCH next.wrapping_add(line).cast::<f32>(), 0);
                 }
                 for (i, &at) in halves.iter().enumerate() {
-                    let scales = to.cast::<u16>().wrapping_add(i * LANES);
-                    let row = from.wrapping_add(usize::from(at)).cast::<u16>();
+                    let scales = to.wrapping_add(half * i * LANES);
+                    let row = from.wrapping_add(usize::from(at));
+                    if half == 1 {
+                        each!(r in $lanes {
+                            // SAFETY: the exponent of a block of each row, and its place in the panel.
+                            unsafe { *scales.wrapping_add(r) = *row.wrapping_add(r * far) };
+                        });
+                        continue;
+                    }
+                    let (scales, row) = (scales.cast::<u16>(), row.cast::<u16>());
                     each!(r in $lanes {
                         // SAFETY: the half of a block of each row, and its place in the panel.
                         unsafe {
@@ -105,7 +113,7 @@ macro_rules! block_gather {
                         }
                     });
                 }
-                let words = to.wrapping_add(2 * LANES * halves.len()).cast::<f32>();
+                let words = to.wrapping_add(half * LANES * halves.len()).cast::<f32>();
                 // The last four words are perhaps moved twice.
                 for quad in 0..order.count.div_ceil(4) {
                     let at = (4 * quad).min(order.count - 4);

@@ -122,7 +122,7 @@ impl Way {
         };
         let (kernels, vectors) = match format {
             BlockFormat::Q8_0 | BlockFormat::Q4_0 | BlockFormat::Q5_0 => (row.g32, 9),
-            BlockFormat::Iq4Nl | BlockFormat::Iq4Xs => (row.g32, 9),
+            BlockFormat::Iq4Nl | BlockFormat::Iq4Xs | BlockFormat::Mxfp4 => (row.g32, 9),
             BlockFormat::Q3K | BlockFormat::Q6K => (row.g16, 10),
             BlockFormat::Q2K => (row.g16m, 12),
             BlockFormat::U4 => (row.f32, 32),

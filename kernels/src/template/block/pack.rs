@@ -1,6 +1,6 @@
 //! Weights from the order of the file into panels, and rows of panels as numbers.
 
-use super::format::IQ4_NL;
+use super::format::{IQ4_NL, MXFP4};
 use super::gather::ORDERS;
 use super::{BlockFormat, BlockMatmulPlan, OP};
 use crate::KernelError;
@@ -80,19 +80,17 @@ impl BlockMatmulPlan {
     fn pack_panel<const LANES: usize>(&self, format: BlockFormat, source: &[u8], dst: &mut [u8]) {
         let (bytes, row_bytes) = (format.bytes(), self.row_bytes());
         let (halves, words) = (format.halves(), format.words());
-        let (flip, fifth) = (self.flip(), format.fifth_bits());
+        let (half, flip, fifth) = (format.half_bytes(), self.flip(), format.fifth_bits());
         let missing = [0; MOST];
         for (b, dst) in dst.chunks_exact_mut(bytes * LANES).enumerate() {
             let rows: [&[u8]; LANES] = core::array::from_fn(|r| {
                 let block = source.get(r * row_bytes + b * bytes..);
                 block.and_then(|block| block.get(..bytes)).unwrap_or(&missing[..bytes])
             });
-            let (to_halves, to_words) = dst.split_at_mut(2 * LANES * halves.len());
-            for (&at, to) in
-                halves.iter().zip(to_halves.as_chunks_mut::<2>().0.chunks_exact_mut(LANES))
-            {
-                for (to, row) in to.iter_mut().zip(rows) {
-                    to.copy_from_slice(&row[usize::from(at)..][..2]);
+            let (to_halves, to_words) = dst.split_at_mut(half * LANES * halves.len());
+            for (&at, to) in halves.iter().zip(to_halves.chunks_exact_mut(half * LANES)) {
+                for (to, row) in to.chunks_exact_mut(half).zip(rows) {
+                    to.copy_from_slice(&row[usize::from(at)..][..half]);
                 }
             }
             for (&at, to) in
@@ -144,14 +142,14 @@ impl BlockMatmulPlan {
         }
         let (format, r) = (params.format, row % lanes);
         let panel = &packed[row / lanes * self.panel_bytes()..][..self.panel_bytes()];
-        let (flip, fifth) = (self.flip(), format.fifth_bits());
+        let (half, flip, fifth) = (format.half_bytes(), self.flip(), format.fifth_bits());
         let blocks = panel.chunks_exact(format.bytes() * lanes);
         for (packed, out) in blocks.zip(out[..params.k].chunks_exact_mut(format.elements())) {
             let mut block = [0; MOST];
-            let (halves, words) = packed.split_at(2 * lanes * format.halves().len());
+            let (halves, words) = packed.split_at(half * lanes * format.halves().len());
             for (i, &at) in format.halves().iter().enumerate() {
-                let from = (i * lanes + r) * 2;
-                block[usize::from(at)..][..2].copy_from_slice(&halves[from..from + 2]);
+                let from = (i * lanes + r) * half;
+                block[usize::from(at)..][..half].copy_from_slice(&halves[from..from + half]);
             }
             for (i, &at) in format.words().iter().enumerate() {
                 let word = word(words, (i * lanes + r) as u16 * 4) ^ flip;
@@ -219,6 +217,10 @@ impl BlockFormat {
                 Self::Q5_1 => half(0) * (nibble(8, j) + fifth(4, j)) + half(2),
                 Self::Q8_0 => half(0) * f32::from(block[2 + j] as i8),
                 Self::Iq4Nl => half(0) * f32::from(IQ4_NL[nibble(2, j) as usize]),
+                Self::Mxfp4 => {
+                    let scale = f32::from_bits(u32::from(block[0]) << 23) * 0.5;
+                    scale * f32::from(MXFP4[nibble(1, j) as usize])
+                }
                 Self::U4 => {
                     let q = block[8 + j / 2] >> (j % 2 * 4) & 15;
                     f32::from_bits(word(0)) * f32::from(q) + f32::from_bits(word(4))

@@ -100,6 +100,14 @@ fn weight(format: BlockFormat, b: &[u8], n: usize) -> Weight {
             let high = b[2 + g / 4] >> (2 * (g % 4)) & 3;
             (TABLE[usize::from(index)], half(b) * (f64::from(low + 16 * high) - 32.0), 0.0)
         }
+        BlockFormat::Mxfp4 => {
+            // A sign, two bits of exponent and one of fraction.
+            let bits = nibble(1);
+            let (exponent, fraction) = (bits >> 1 & 3, bits & 1);
+            let twice = if exponent == 0 { fraction } else { (2 + fraction) << (exponent - 1) };
+            let scale = if b[0] == 0 { 0.0 } else { 2f64.powi(i32::from(b[0]) - 128) };
+            (if bits & 8 == 0 { twice } else { -twice }, scale, 0.0)
+        }
         BlockFormat::U4 => {
             let float =
                 |at: usize| f64::from(f32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]));

@@ -7,7 +7,7 @@
 /// | `q8_0`, `q4_0` | packed blocks of 32 |
 /// | `g32`, `g32m` | unpacked: a scale (and a minimum) as floats, eight words of bytes as `DOTS` takes them |
 /// | `g16`, `g16m` | unpacked: two scales (and two minima) of 16 bytes each, eight such words |
-/// | `q4_1`, `q5_0`, `q5_1`, `iq4_nl` | packed blocks of 32; one vector, one column |
+/// | `q4_1`, `q5_0`, `q5_1`, `iq4_nl`, `mxfp4` | packed blocks of 32; one vector, one column |
 /// | `q2_k` to `q6_k`, `iq4_xs` | packed blocks of 256; one vector, one column |
 /// | `u4` | packed blocks of 32, whose activations are floats; one vector, one column |
 /// | `f32`, `f16`, `bf16` | a vector of floats |
@@ -152,10 +152,20 @@ macro_rules! block_step {
         let d = block_step! { half p };
         block_step! { ahead p, $far }
         let mut a = tile!(VSPLAT $x, 9);
-        block_step! { looked_up a += p.wrapping_add(2 * LANES) * $x ahead $far }
+        block_step! { looked_up TABLE, a += p.wrapping_add(2 * LANES) * $x ahead $far }
         block_step! { group $f += a * d * $x }
         $x = $x.wrapping_add(10);
         $w[0] = p.wrapping_add(18 * LANES);
+    };
+    (mxfp4 [1 x 1] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
+        let p = $w[0];
+        let d = block_step! { exponent p };
+        block_step! { ahead p, $far }
+        let mut a = tile!(VSPLAT $x, 9);
+        block_step! { looked_up FLOATS, a += p.wrapping_add(LANES) * $x ahead $far }
+        block_step! { group $f += a * d * $x }
+        $x = $x.wrapping_add(10);
+        $w[0] = p.wrapping_add(17 * LANES);
     };
     (iq4_xs [1 x 1] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
         let p = $w[0];
@@ -165,7 +175,7 @@ macro_rules! block_step {
         block_step! { times 8, group {
             let x = $x.wrapping_add(10 * group);
             let mut a = tile!(VSPLAT x, 9);
-            block_step! { looked_up a += p.wrapping_add((8 + 16 * group) * LANES) * x ahead $far }
+            block_step! { looked_up TABLE, a += p.wrapping_add((8 + 16 * group) * LANES) * x ahead $far }
             let scale = block_step! { next_of_six bits };
             block_step! { group sum += a * scale * x }
         } }
@@ -347,15 +357,15 @@ macro_rules! block_step {
         });
     };
     // Values that indices of 4 bits stand for.
-    (looked_up $a:ident += $p:ident.wrapping_add($at:expr) * $x:ident ahead $far:tt) => {
+    (looked_up $table:ident, $a:ident += $p:ident.wrapping_add($at:expr) * $x:ident ahead $far:tt) => {
         let low = tile!(VSETU 0x0f0f_0f0f);
         each!(g in 4 {
             let p = $p.wrapping_add($at + 4 * g * LANES);
             let word = tile!(VWORDS p);
             block_step! { ahead p, $far }
-            let b = tile!(VTABLE &TABLE, tile!(VAND word, low));
+            let b = tile!(VTABLE &$table, tile!(VAND word, low));
             $a = tile!(VDOT b, tile!(VSPLAT $x, g), $a);
-            let b = tile!(VTABLE &TABLE, tile!(VAND tile!(VSHR word, 4), low));
+            let b = tile!(VTABLE &$table, tile!(VAND tile!(VSHR word, 4), low));
             $a = tile!(VDOT b, tile!(VSPLAT $x, (g + 4)), $a);
         });
     };
@@ -441,6 +451,11 @@ macro_rules! block_step {
         tile!(VOR tile!(VAND word, tile!(VSETU 0x0f0f_0f0f)), tile!(VSHL high, 4))
     }};
     (half $p:expr) => {{ let p: *const u8 = $p; tile!(VLOAD16 p.cast::<u16>()) }};
+    // Half of two to the power of a byte less 127: bytes in lanes of 2^23, of which a shift leaves those alone.
+    (exponent $p:expr) => {{
+        let bytes = tile!(VLOAD8 $p, tile!(VSET 8_388_608.0), tile!(VZERO));
+        tile!(VMUL tile!(VSHL bytes, 23), tile!(VSET 0.5))
+    }};
     (load half $p:expr) => { block_step! { half $p } };
     (load brain $p:expr) => {{ let p: *const u8 = $p; tile!(VLOADB16 p.cast::<u16>()) }};
     // One element.

@@ -35,6 +35,13 @@ fn matrix(numbers: &mut Numbers, format: BlockFormat, blocks: usize, scales: Sca
             }
             continue;
         }
+        if format == BlockFormat::Mxfp4 {
+            block[0] = match scales {
+                Scales::Exact => [127, 126, 129, 128][i % 4],
+                Scales::Normal => 116 + (i * 7 % 13) as u8,
+                Scales::Odd => [0, 1, 2, 160, 127, 3][i % 6],
+            };
+        }
         for (j, at) in format.half_offsets().enumerate() {
             let bits: u16 = match scales {
                 Scales::Exact => [0x3c00, 0x3800, 0xb800, 0x4000][(i + j) % 4],

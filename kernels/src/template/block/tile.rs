@@ -14,7 +14,7 @@
 //! [`Record`](super::quantize::Record) says what they look like.
 
 use super::BlockFormat;
-use super::format::IQ4_NL;
+use super::format::{IQ4_NL, MXFP4};
 use super::gather::{GatherFn, block_gather};
 use super::quantize::{PrepareArgs, PrepareFn, prepare};
 use super::step::block_step;
@@ -113,12 +113,13 @@ pub(crate) struct BlockRow {
 }
 
 /// The formats with a kernel in [`BlockRow::singles`].
-pub(super) const SINGLES: [BlockFormat; 11] = [
+pub(super) const SINGLES: [BlockFormat; 12] = [
     BlockFormat::Q4_1,
     BlockFormat::Q5_0,
     BlockFormat::Q5_1,
     BlockFormat::Iq4Nl,
     BlockFormat::Iq4Xs,
+    BlockFormat::Mxfp4,
     BlockFormat::Q2K,
     BlockFormat::Q3K,
     BlockFormat::Q4K,
@@ -136,15 +137,19 @@ macro_rules! block_row {
             use tilewright_intrinsics::$tile as tile;
             const LANES: usize = $lanes;
             const _: () = assert!(tile!(STREAMS) == 1 || tile!(STREAMS) * SUMS * LANES <= SUMMED);
-            /// The values of IQ4_NL and IQ4_XS, as bytes of weights are stored.
-            const TABLE: [u8; 16] = {
+            /// Values as bytes of weights are stored.
+            const fn table(values: &[i8; 16]) -> [u8; 16] {
                 let (mut table, mut i) = ([0; 16], 0);
                 while i < 16 {
-                    table[i] = (IQ4_NL[i] as u8).wrapping_add(if tile!(BIASED) { 128 } else { 0 });
+                    table[i] = (values[i] as u8).wrapping_add(if tile!(BIASED) { 128 } else { 0 });
                     i += 1;
                 }
                 table
-            };
+            }
+            /// Of IQ4_NL and IQ4_XS.
+            const TABLE: [u8; 16] = table(&IQ4_NL);
+            /// Of MXFP4, twice.
+            const FLOATS: [u8; 16] = table(&MXFP4);
             pub(super) const ROW: BlockRow = BlockRow {
                 lanes: LANES,
                 bias: if tile!(BIASED) { 128 } else { 0 },
@@ -162,6 +167,7 @@ macro_rules! block_row {
                     block_tiles! { $isa $isa_name $lanes $feat q5_1 $far4 [[1 1]] },
                     block_tiles! { $isa $isa_name $lanes $feat iq4_nl $far4 [[1 1]] },
                     block_tiles! { $isa $isa_name $lanes $feat iq4_xs $far_k [[1 1]] },
+                    block_tiles! { $isa $isa_name $lanes $feat mxfp4 $far4 [[1 1]] },
                     block_tiles! { $isa $isa_name $lanes $feat q2_k $far_k [[1 1]] },
                     block_tiles! { $isa $isa_name $lanes $feat q3_k $far_k [[1 1]] },
                     block_tiles! { $isa $isa_name $lanes $feat q4_k $far_k [[1 1]] },
@@ -196,6 +202,7 @@ macro_rules! block_row {
                         BlockFormat::Q6K => block_unpacker! { $feat q6_k },
                         BlockFormat::Iq4Nl => block_unpacker! { $feat iq4_nl },
                         BlockFormat::Iq4Xs => block_unpacker! { $feat iq4_xs },
+                        BlockFormat::Mxfp4 => block_unpacker! { $feat mxfp4 },
                         BlockFormat::U4 => block_unpacker! { $feat u4 },
                         _ => return None,
                     })

@@ -41,8 +41,13 @@ macro_rules! block_unpack {
     };
     (iq4_nl $p:ident -> $o:ident) => {
         block_unpack! { halves 1, $p -> $o }
-        block_unpack! { looked_up $p, 2 -> $o, 1 }
+        block_unpack! { looked_up TABLE, $p, 2 -> $o, 1 }
         block_unpack! { next $p, 18 -> $o, 9 }
+    };
+    (mxfp4 $p:ident -> $o:ident) => {
+        tile!(VSTORE $o, 0, block_step! { exponent $p });
+        block_unpack! { looked_up FLOATS, $p, 1 -> $o, 1 }
+        block_unpack! { next $p, 17 -> $o, 9 }
     };
     (iq4_xs $p:ident -> $o:ident) => {
         let d = block_step! { half $p };
@@ -50,7 +55,7 @@ macro_rules! block_unpack {
         $p = $p.wrapping_add(8 * LANES);
         for _ in 0..8 {
             tile!(VSTORE $o, 0, tile!(VMUL d, block_step! { next_of_six bits }));
-            block_unpack! { looked_up $p, 0 -> $o, 1 }
+            block_unpack! { looked_up TABLE, $p, 0 -> $o, 1 }
             block_unpack! { next $p, 16 -> $o, 9 }
         }
     };
@@ -177,13 +182,13 @@ macro_rules! block_unpack {
             tile!(VSTORE $o, ($to + 4 + g), tile!(VAND tile!(VSHR word, 4), low));
         });
     };
-    (looked_up $p:ident, $at:tt -> $o:ident, $to:tt) => {
+    (looked_up $table:ident, $p:ident, $at:tt -> $o:ident, $to:tt) => {
         let low = tile!(VSETU 0x0f0f_0f0f);
         each!(g in 4 {
             let word = tile!(VWORDS $p.wrapping_add(($at + 4 * g) * LANES));
-            tile!(VSTORE $o, ($to + g), tile!(VTABLE &TABLE, tile!(VAND word, low)));
+            tile!(VSTORE $o, ($to + g), tile!(VTABLE &$table, tile!(VAND word, low)));
             let high = tile!(VAND tile!(VSHR word, 4), low);
-            tile!(VSTORE $o, ($to + 4 + g), tile!(VTABLE &TABLE, high));
+            tile!(VSTORE $o, ($to + 4 + g), tile!(VTABLE &$table, high));
         });
     };
     (fives $p:ident, $at:tt -> $o:ident, $to:tt) => {

@@ -84,7 +84,8 @@ pub(in crate::backend::opencl) fn takes(shape: &KvShape) -> bool {
 }
 
 pub(super) fn cached(op: &KvAttention, cx: &Lower<'_>) -> Result {
-    over_cache(op, cx, None)
+    // Kernels know no sinks.
+    if cx.src.len() > 4 { Ok(None) } else { over_cache(op, cx, None) }
 }
 
 /// Whether one kernel computes what `layer` does: on processors, whose cores all have work then.
