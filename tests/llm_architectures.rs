@@ -89,6 +89,7 @@ fn a_text_is_the_same_whatever_it_is_cut_into() {
         ("glm4", Parts { vectors: GLM4, ..LLAMA }),
         ("qwen2moe", Parts { attending: &[], ..QWEN3MOE }),
         ("ernie4_5-moe", Parts { attending: &[], ..QWEN3MOE }),
+        ("gpt-oss", GPT_OSS),
     ];
     let mut all: Vec<Vec<Vec<f32>>> = Vec::new();
     for (arch, parts) in models {

@@ -88,8 +88,24 @@ pub struct ExpertConfig {
     pub scale: f32,
     /// `expert_gating_func`: whether shares come from logits by themselves, and not by softmax.
     pub sigmoid: bool,
+    /// `expert_weights_norm`: whether the shares of the chosen ones are divided by their sum, for architectures of which
+    /// some models do so.
+    pub normalised: bool,
     /// Whether they have the clamped unit of GPT-OSS, of which a file says nothing.
     pub clamped: bool,
+}
+
+/// Attention whose keys and values come from one short vector per token (multi-head latent attention: DeepSeek-AI 2024).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LatentConfig {
+    /// `attention.kv_lora_rank`: elements of that vector.
+    pub rank: usize,
+    /// `attention.q_lora_rank`: elements of the vector that queries come from; 0 if they come from the activations.
+    pub query_rank: usize,
+    /// `attention.key_length_mla`: elements of a query or key of a head, of which `rope.dimension_count` turn.
+    pub key_size: usize,
+    /// `attention.value_length_mla`: elements of a value of a head.
+    pub value_size: usize,
 }
 
 /// Layers that remember in a matrix per head, in place of attending or beside it.
@@ -153,6 +169,10 @@ pub struct Config {
     pub experts: Option<ExpertConfig>,
     /// What layers do that do not attend, if they do more than to convolve.
     pub memory: Option<MemoryConfig>,
+    /// Of models whose layers do one thing each: which neither attend nor remember, but feed forward.
+    pub feeding: Vec<bool>,
+    /// Where keys and values come from one vector per token.
+    pub latent: Option<LatentConfig>,
     /// Elements of a query or key of one head, and of a value.
     pub head_sizes: [usize; 2],
     /// The same in layers with a window.
@@ -226,7 +246,9 @@ impl Config {
         }
         let context = keys.needed("context_length")?;
         let ff_name = "feed_forward_length";
-        let feed_forward = keys.of_layers(ff_name, layers)?.filter(|list| !list.contains(&0));
+        // Of models that remember, some have layers without.
+        let feed_forward = keys.of_layers(ff_name, layers)?;
+        let feed_forward = feed_forward.filter(|list| memory.is_some() || !list.contains(&0));
         let experts = keys.experts(feed_forward.as_ref().map_or(0, |list| list[0]))?;
         // Where all layers have experts, some files say nothing of others.
         let feed_forward = feed_forward.or_else(|| experts.map(|_| vec![0; layers]));
@@ -242,6 +264,7 @@ impl Config {
             return Err(keys.wrong(taps_name, taps, &format!("at most {MAX_TAPS}")));
         }
         keys.causal()?;
+        let rope = keys.rope([head_sizes[0], head_sizes_window[0]], context)?;
         Ok(Self {
             arch: keys.arch().to_owned(),
             layers,
@@ -256,12 +279,14 @@ impl Config {
             taps,
             experts,
             memory,
+            feeding: Vec::new(),
             head_sizes,
             head_sizes_window,
             vocabulary: keys.vocabulary()?.unwrap_or(rows),
             context,
             epsilon: epsilon.ok_or_else(|| LlmError::MissingKey(keys.key(rms)))?,
-            rope: keys.rope([head_sizes[0], head_sizes_window[0]], context)?,
+            latent: keys.latent(head_sizes, rope.rotated)?,
+            rope,
             window: Some(keys.count("attention.sliding_window")?).filter(|&n| n > 0),
             window_pattern,
             parallel: keys.unless_false("use_parallel_residual"),
@@ -325,6 +350,12 @@ impl Config {
     /// Whether a layer has matrices that it remembers in.
     pub(super) fn remembers(&self, layer: usize) -> bool {
         self.memory.is_some_and(|memory| memory.beside || !self.attends(layer))
+            && !self.feeds(layer)
+    }
+
+    /// Whether a layer does nothing but feed forward.
+    pub(super) fn feeds(&self, layer: usize) -> bool {
+        self.feeding.get(layer).copied().unwrap_or(false)
     }
 
     /// Heads of keys and values of a layer, which attends.

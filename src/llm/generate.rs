@@ -3,6 +3,7 @@
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Arc;
 
+use super::channels::Channels;
 use super::sampler::{Candidate, Sampler, SamplerOptions};
 use super::stop::StopStrings;
 use super::tokenizer::{Decoder, Tokenizer};
@@ -46,7 +47,7 @@ pub struct Token {
     /// Its number.
     pub id: u32,
     /// The text that can be shown now: whole characters, and nothing that may become a text to stop
-    /// at. What is held back at the end is [`Generation::rest`].
+    /// at. Where a model's texts have channels (GPT-OSS), thoughts stand between `<think>` and `</think>`. What is held back at the end is [`Generation::rest`].
     pub text: String,
 }
 
@@ -58,6 +59,7 @@ pub struct Generation<'a> {
     options: GenerateOptions,
     sampler: Sampler,
     decoder: Decoder,
+    channels: Channels,
     stop: StopStrings,
     cancel: Arc<AtomicBool>,
     /// Of the logits the number that is looked at, if that is not all.
@@ -121,6 +123,7 @@ impl Session {
             options,
             sampler,
             decoder: Decoder::new(),
+            channels: Channels::default(),
             stop,
             cancel,
             decisive,
@@ -186,7 +189,10 @@ impl Generation<'_> {
         self.sampler.accept(id);
         self.pending = Some(id);
         self.count += 1;
-        let text = self.decoder.push(self.tokenizer, id);
+        let text = match self.channels.push(self.tokenizer, id) {
+            Some(text) => self.decoder.push_bytes(text.as_bytes()),
+            None => self.decoder.push(self.tokenizer, id),
+        };
         Ok(Ok(Token { id, text: self.stop.push(&text) }))
     }
 

@@ -1,7 +1,7 @@
 //! The entries of one architecture in the metadata of a file, read and checked.
 
 use super::LlmError;
-use super::config::{ExpertConfig, MemoryConfig, RopeConfig, Scaling, WindowPattern};
+use super::config::{ExpertConfig, LatentConfig, MemoryConfig, RopeConfig, Scaling, WindowPattern};
 use crate::Error;
 use crate::import::gguf::{Metadata, Value};
 use tilewright_kernels::DeltaRule;
@@ -161,16 +161,23 @@ impl<'a> Keys<'a> {
         if gating > 2 {
             return Err(self.wrong(gating_name, gating, "1 (softmax) or 2 (sigmoid)"));
         }
+        let groups_name = "expert_group_count";
+        let groups = self.count(groups_name)?;
+        if groups > 1 {
+            return Err(self.wrong(groups_name, groups, "1: experts are not chosen by groups"));
+        }
         let inside = self.count("expert_feed_forward_length")?;
         let inside = if inside == 0 { feed_forward } else { inside };
         let shared = self.count("expert_shared_feed_forward_length")?;
+        let usual = inside.saturating_mul(self.count("expert_shared_count")?.max(1));
         Ok(Some(ExpertConfig {
             count,
             used,
             feed_forward: inside,
-            shared: if shared == 0 { inside } else { shared },
+            shared: if shared == 0 { usual } else { shared },
             scale: self.positive("expert_weights_scale")?.unwrap_or(1.0),
             sigmoid: gating == 2,
+            normalised: self.metadata.bool(&self.key("expert_weights_norm"))?.unwrap_or(false),
             clamped: false,
         }))
     }
@@ -283,6 +290,27 @@ impl<'a> Keys<'a> {
             n => Ok::<_, Error>(n),
         };
         Ok([size(key, usual[0])?, size(value, usual[1])?])
+    }
+
+    /// Where keys and values come from one vector per token, of which heads of `sizes` are where the file says nothing
+    /// else, and `rotated` elements of a key turn.
+    pub(super) fn latent(
+        &self,
+        sizes: [usize; 2],
+        rotated: usize,
+    ) -> Result<Option<LatentConfig>, Error> {
+        let rank = self.count("attention.kv_lora_rank")?;
+        if rank == 0 {
+            return Ok(None);
+        }
+        let names = ["attention.key_length_mla", "attention.value_length_mla"];
+        let [key_size, value_size] = self.head_sizes(names, sizes)?;
+        if key_size <= rotated {
+            let expected = format!("more than the {rotated} elements that turn");
+            return Err(self.wrong(names[0], key_size, &expected));
+        }
+        let query_rank = self.count("attention.q_lora_rank")?;
+        Ok(Some(LatentConfig { rank, query_rank, key_size, value_size }))
     }
 
     /// `sizes` of keys are of heads without a window, and with one.

@@ -4,6 +4,7 @@
 //! Several sessions share the weights of one model. [`Session::generate`] is an iterator of tokens.
 
 mod arch;
+mod channels;
 mod config;
 mod error;
 mod generate;
@@ -18,7 +19,8 @@ mod weights;
 
 pub use arch::names as architectures;
 pub use config::{
-    Config, ExpertConfig, HeadConfig, MemoryConfig, RopeConfig, Scaling, WindowPattern,
+    Config, ExpertConfig, HeadConfig, LatentConfig, MemoryConfig, RopeConfig, Scaling,
+    WindowPattern,
 };
 pub use error::LlmError;
 pub use generate::{Finish, GenerateOptions, Generation, Token};

@@ -331,6 +331,9 @@ impl Inner {
             dtype: DType::F32,
         };
         let of_layer = move |layer| {
+            if self.config.feeds(layer) {
+                return KvShape { key_size: 1, ..rows };
+            }
             if !self.config.attends(layer) {
                 return rows;
             }

@@ -15,6 +15,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use minijinja::{Environment, Error, ErrorKind, Value, context};
 
+use super::channels::without_thoughts;
 use super::tokenizer::Tokenizer;
 use crate::import::ImportError;
 use crate::import::gguf::Metadata;
@@ -138,6 +139,8 @@ pub struct ChatTemplate {
     environment: Environment<'static>,
     bos: String,
     eos: String,
+    /// Whether the model's texts have channels.
+    channels: bool,
     is_fallback: bool,
 }
 
@@ -180,7 +183,8 @@ impl ChatTemplate {
                 .unwrap_or_default()
         };
         let (bos, eos) = (text(tokenizer.bos()), text(tokenizer.eos()));
-        Ok(Self { environment, bos, eos, is_fallback: false })
+        let channels = tokenizer.channels().is_some();
+        Ok(Self { environment, bos, eos, channels, is_fallback: false })
     }
 
     /// Whether the file had no template, so that ChatML is used.
@@ -198,7 +202,11 @@ impl ChatTemplate {
     pub fn render(&self, messages: &[Message]) -> Result<String, TemplateError> {
         let messages: Vec<Value> = messages
             .iter()
-            .map(|m| context! { role => m.role.as_str(), content => m.content.as_str() })
+            .map(|m| {
+                let answers = self.channels && m.role == "assistant";
+                let content = if answers { without_thoughts(&m.content) } else { &m.content };
+                context! { role => m.role.as_str(), content => content }
+            })
             .collect();
         let context = context! {
             messages => messages,

@@ -87,6 +87,11 @@ class Architecture:
     whole_shares: bool = True
     sigmoid: bool = False
     shared: bool = False
+    # Shares are multiplied with a number; the one for all tokens is as many as that.
+    share_scale: float = 1.0
+    shared_count: int = 0
+    # Experts have no gate, and square what is positive.
+    squaring: bool = False
     # Their gates and other halves are clamped, and their matrices have biases.
     clamped: bool = False
     # Heads have a score that takes its part of softmax, without a value.
@@ -108,6 +113,13 @@ class Architecture:
     both: bool = False
     delta_heads: int = 0
     delta_key_heads: int = 0
+    # Layers that only feed forward, of which the others do nothing; each layer has one norm.
+    feeding: tuple = ()
+    # Keys and values come from one vector per token of so many elements, queries perhaps from another one; of a head's
+    # keys `rotated` elements more than `HEAD` turn. Older files have keys and values of all heads in one matrix.
+    latent: int = 0
+    latent_queries: int = 0
+    decompressed: bool = False
     # Queries have gates behind each head; the norm before the feed-forward network has another name.
     gated: bool = False
     ffn_norm: str = "ffn_norm"
@@ -122,7 +134,7 @@ class Architecture:
     epsilon: float = 1e-5
 
     def attends(self, layer):
-        return layer not in self.convolving and (self.both or layer not in self.remembering)
+        return layer not in self.convolving and layer not in self.feeding and (self.both or layer not in self.remembering)
 
     def head(self, layer):
         return self.far_head if self.far_head and not self.windowed(layer) else HEAD
@@ -134,6 +146,9 @@ class Architecture:
 
     def hidden(self, layer):
         return HIDDEN * 2 if self.shares(layer) else HIDDEN
+
+    def feeds(self, layer):
+        return not self.feeding or layer in self.feeding
 
     def has_experts(self, layer):
         return self.experts > 0 and layer >= self.expert_layers
@@ -252,6 +267,20 @@ ARCHITECTURES = {
                      plain="gelu", parallel=True, own_norm=True, grouped=False),
         Architecture("gptneox-one-after-the-other", "gptneox", neighbours=False, rotated=16, layer_norm=True, bias=True,
                      biased=True, fused=True, plain="gelu", grouped=False),
+        # llama.cpp takes models of 27 layers alone for such as make queries without a short vector.
+        Architecture("deepseek2", "deepseek2", layers=27, rotated=32, latent=64, experts=8, used=3, expert_layers=25,
+                     shared=True, shared_count=2, whole_shares=False),
+        Architecture("deepseek2-yarn", "deepseek2", layers=2, rotated=32, latent=96, latent_queries=128, experts=8,
+                     expert_layers=1, shared=True, shared_count=2, sigmoid=True, share_scale=1.7, scaling="yarn",
+                     factor=8.0, original=64, log_multiplier=0.0707),
+        Architecture("deepseek2-decompressed", "deepseek2", layers=2, rotated=32, latent=64, latent_queries=64,
+                     decompressed=True, experts=8, used=1, expert_layers=1, shared=True, shared_count=1, whole_shares=False, scaling="yarn", factor=4.0,
+                     original=64, log_multiplier=0.1),
+        Architecture("nemotron_h", "nemotron_h", layers=5, still=True, remembering=(0, 3), mamba=True, taps=4,
+                     delta_heads=16, delta_key_heads=2, plain="square", feeding=(1, 4)),
+        Architecture("nemotron_h_moe", "nemotron_h_moe", layers=4, still=True, remembering=(0,), mamba=True, taps=4,
+                     delta_heads=16, delta_key_heads=2, squaring=True, feeding=(1, 2), experts=8, sigmoid=True,
+                     shared=True, shared_count=1, share_scale=2.5),
         Architecture("nemotron", "nemotron", neighbours=False, rotated=32, layer_norm=True, plain="square"),
         Architecture("phi2", "phi2", neighbours=False, rotated=32, layer_norm=True, bias=True, biased=True,
                      biased_logits=True, plain="gelu", parallel=True, grouped=False),
@@ -318,7 +347,22 @@ def tensors(a, seed):
         q, kv = a.heads * head, a.kv_heads(i) * head
         if a.pre_norms:
             yield from norm(b + "attn_norm", WIDTH)
-        if i in a.remembering and a.mamba:
+        if a.latent and a.attends(i):
+            rank, key = a.latent, HEAD + a.rotated
+            if a.latent_queries:
+                yield b + "attn_q_a.weight", matrix(a.latent_queries, WIDTH)
+                yield b + "attn_q_a_norm.weight", vector(a.latent_queries)
+                yield b + "attn_q_b.weight", matrix(a.heads * key, a.latent_queries, 1.4)
+            else:
+                yield b + "attn_q.weight", matrix(a.heads * key, WIDTH, 1.4)
+            yield b + "attn_kv_a_mqa.weight", matrix(rank + a.rotated, WIDTH, 1.4)
+            yield b + "attn_kv_a_norm.weight", vector(rank)
+            if a.decompressed:
+                yield b + "attn_kv_b.weight", matrix(a.heads * 2 * HEAD, rank, 1.4)
+            else:
+                yield b + "attn_k_b.weight", stack(a.heads, rank, HEAD, 1.4 * math.sqrt(HEAD / rank))
+                yield b + "attn_v_b.weight", stack(a.heads, HEAD, rank)
+        elif i in a.remembering and a.mamba:
             keys, values, heads = a.delta_key_heads * DELTA, a.delta_heads * VALUE, a.delta_heads
             yield b + "ssm_in.weight", matrix(2 * values + 2 * keys + heads, WIDTH, 1.4)
             yield b + "ssm_conv1d.weight", matrix(values + 2 * keys, a.taps, 1.0)
@@ -344,7 +388,9 @@ def tensors(a, seed):
             yield b + "shortconv.in_proj.weight", matrix(3 * WIDTH, WIDTH, 1.4)
             yield b + "shortconv.conv.weight", matrix(WIDTH, a.taps, 1.0)
             yield b + "shortconv.out_proj.weight", matrix(WIDTH, WIDTH, gain)
-        if a.attends(i) and a.fused:
+        if a.latent:
+            pass
+        elif a.attends(i) and a.fused:
             yield b + "attn_qkv.weight", matrix(q + 2 * kv, WIDTH, 1.4)
             if a.bias:
                 yield b + "attn_qkv.bias", vector(q + 2 * kv, 0.0)
@@ -374,7 +420,11 @@ def tensors(a, seed):
         if a.post_norms:
             yield b + "post_attention_norm.weight", vector(WIDTH, gain)
             yield b + "post_ffw_norm.weight", vector(WIDTH, gain)
-        if a.both:
+        if not a.feeds(i):
+            continue
+        if a.feeding:
+            pass
+        elif a.both:
             yield b + a.ffn_norm, vector(WIDTH)
         elif (a.own_norm or not a.parallel) and a.pre_norms:
             yield from norm(b + a.ffn_norm, WIDTH)
@@ -395,13 +445,16 @@ def tensors(a, seed):
                     yield f"{b}{name}.weight", vector(WIDTH)
                 yield b + "ffn_gate_up_exps.weight", stack(a.experts, 2 * EXPERT, WIDTH, 1.2)
             else:
-                yield b + "ffn_gate_exps.weight", stack(a.experts, EXPERT, WIDTH, 1.2)
+                if not a.squaring:
+                    yield b + "ffn_gate_exps.weight", stack(a.experts, EXPERT, WIDTH, 1.2)
                 yield b + "ffn_up_exps.weight", stack(a.experts, EXPERT, WIDTH, 1.2)
             yield b + "ffn_down_exps.weight", stack(a.experts, WIDTH, EXPERT, 0.6 * gain)
             if a.shared:
-                yield b + "ffn_gate_shexp.weight", matrix(HIDDEN, WIDTH, 1.2)
-                yield b + "ffn_up_shexp.weight", matrix(HIDDEN, WIDTH, 1.2)
-                yield b + "ffn_down_shexp.weight", matrix(WIDTH, HIDDEN, 0.6 * gain)
+                inside = EXPERT * a.shared_count or HIDDEN
+                if not a.squaring:
+                    yield b + "ffn_gate_shexp.weight", matrix(inside, WIDTH, 1.2)
+                yield b + "ffn_up_shexp.weight", matrix(inside, WIDTH, 1.2)
+                yield b + "ffn_down_shexp.weight", matrix(WIDTH, inside, 0.6 * gain)
             if a.shared_gate:
                 yield b + "ffn_gate_inp_shexp.weight", vector(WIDTH, 0.0, 1.0 / math.sqrt(WIDTH))
             if not a.beside:
@@ -443,7 +496,10 @@ def _parameters(writer, a):
     writer.add_block_count(a.layers)
     # These have no other number for it.
     plain = EXPERT if a.name in ("mixtral", "olmoe", "granitemoe", "granitehybrid-experts") else HIDDEN
-    writer.add_feed_forward_length([a.hidden(i) for i in range(a.layers)] if a.sharing else plain)
+    if a.feeding:
+        writer.add_feed_forward_length([HIDDEN if a.feeds(i) else 0 for i in range(a.layers)])
+    else:
+        writer.add_feed_forward_length([a.hidden(i) for i in range(a.layers)] if a.sharing else plain)
     writer.add_head_count(a.heads)
     if a.convolving:
         writer.add_head_count_kv([0 if i in a.convolving else KV_HEADS for i in range(a.layers)])
@@ -453,7 +509,14 @@ def _parameters(writer, a):
     elif a.far_kv_heads:
         writer.add_head_count_kv([a.kv_heads(i) for i in range(a.layers)])
     else:
-        writer.add_head_count_kv(a.kv_heads(0))
+        writer.add_head_count_kv(a.kv_heads(0) if not a.latent else a.heads if a.decompressed else 1)
+    if a.latent:
+        writer.add_kv_lora_rank(a.latent)
+        if a.latent_queries:
+            writer.add_q_lora_rank(a.latent_queries)
+        if not a.decompressed:
+            writer.add_key_length_mla(HEAD + a.rotated)
+            writer.add_value_length_mla(HEAD)
     if a.remembering:
         writer.add_ssm_conv_kernel(a.taps)
         writer.add_ssm_state_size(DELTA)
@@ -470,10 +533,19 @@ def _parameters(writer, a):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID if a.sigmoid else gguf.ExpertGatingFuncType.SOFTMAX)
         if a.arch == "ernie4_5-moe":
             writer.add_interleave_moe_layer_step(1)
-        if a.shared:
-            writer.add_expert_shared_feed_forward_length(HIDDEN)
-    writer.add_key_length(a.far_head or HEAD)
-    writer.add_value_length(a.far_head or HEAD)
+        if a.shared_count:
+            writer.add_expert_shared_count(a.shared_count)
+        if a.shared and (not a.shared_count or a.squaring):
+            writer.add_expert_shared_feed_forward_length(EXPERT * a.shared_count or HIDDEN)
+        if a.latent or a.squaring:
+            writer.add_expert_weights_norm(a.whole_shares)
+            writer.add_expert_weights_scale(a.share_scale)
+        if a.squaring:
+            writer.add_expert_group_count(1)
+            writer.add_expert_group_used_count(1)
+    key, value = (HEAD + a.rotated, HEAD) if a.decompressed else (a.latent + a.rotated, a.latent)
+    writer.add_key_length(key if a.latent else a.far_head or HEAD)
+    writer.add_value_length(value if a.latent else a.far_head or HEAD)
     if a.arch == "gemma4":
         writer.add_key_length_swa(HEAD)
         writer.add_value_length_swa(HEAD)
@@ -483,6 +555,8 @@ def _parameters(writer, a):
         writer.add_shared_kv_layers(a.sharing)
         writer.add_embedding_length_per_layer_input(a.layer_embedding)
     (writer.add_layer_norm_eps if a.layer_norm else writer.add_layer_norm_rms_eps)(a.epsilon)
+    if a.feeding:
+        writer.add_layer_norm_eps(a.epsilon)
     writer.add_rope_dimension_count(a.far_head or a.rotated)
     writer.add_rope_freq_base(a.base)
     writer.add_vocab_size(VOCAB)

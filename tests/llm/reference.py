@@ -4,7 +4,7 @@ import math
 
 import numpy
 
-from architectures import DELTA, HIDDEN, VALUE, frequency_factors
+from architectures import DELTA, HEAD, HIDDEN, VALUE, frequency_factors
 
 
 def _rms(x, weight, epsilon):
@@ -53,6 +53,8 @@ def _angles(a, positions, windowed, context):
         kept = 1 - numpy.clip((numpy.arange(half) - low) / max(0.001, high - low), 0, 1)
         frequency = frequency / a.factor * (1 - kept) + frequency * kept
         magnitude = (1 + 0.1 * math.log(a.factor)) / (1 + 0.1 * a.log_multiplier * math.log(a.factor))
+        if a.latent and a.log_multiplier:
+            magnitude = 1.0
     return positions[:, None] * frequency, magnitude
 
 
@@ -73,8 +75,37 @@ def _cap(x, limit):
     return limit * numpy.tanh(x / limit) if limit else x
 
 
+def _latent(a, w, b, x, context):
+    """Multi-head latent attention: keys and values of all heads are made of one vector per token."""
+    tokens, rank = len(x), a.latent
+    if a.latent_queries:
+        q = _rms(x @ w[b + "attn_q_a.weight"].T, w[b + "attn_q_a_norm.weight"], a.epsilon) @ w[b + "attn_q_b.weight"].T
+    else:
+        q = x @ w[b + "attn_q.weight"].T
+    q = q.reshape(tokens, a.heads, HEAD + a.rotated)
+    both = x @ w[b + "attn_kv_a_mqa.weight"].T
+    short, k_turned = _rms(both[:, :rank], w[b + "attn_kv_a_norm.weight"], a.epsilon), both[:, None, rank:]
+    angles, magnitude = _angles(a, numpy.arange(tokens, dtype=float), False, context)
+    q_turned, k_turned = _rotate(a, q[..., HEAD:], angles, magnitude), _rotate(a, k_turned, angles, magnitude)
+    if a.decompressed:
+        k, v = numpy.split((short @ w[b + "attn_kv_b.weight"].T).reshape(tokens, a.heads, 2 * HEAD), 2, -1)
+    else:
+        k = numpy.einsum("tr,hrk->thk", short, w[b + "attn_k_b.weight"])
+        v = numpy.einsum("tr,hvr->thv", short, w[b + "attn_v_b.weight"])
+    scores = numpy.einsum("qhd,khd->hqk", q[..., :HEAD], k) + numpy.einsum("qhd,kd->hqk", q_turned, k_turned[:, 0])
+    # The factor of YaRN's scores: files have a tenth of the multiplier.
+    grown = 1 + 0.1 * (10 * a.log_multiplier or 1) * math.log(a.factor) if a.scaling == "yarn" else 1
+    scores = scores * grown**2 / math.sqrt(HEAD + a.rotated)
+    scores = numpy.where(numpy.arange(tokens)[:, None] < numpy.arange(tokens), -numpy.inf, scores)
+    weights = numpy.exp(scores - scores.max(-1, keepdims=True))
+    mixed = numpy.einsum("hqk,khd->qhd", weights / weights.sum(-1, keepdims=True), v)
+    return mixed.reshape(tokens, -1) @ w[b + "attn_output.weight"].T
+
+
 def _attention(a, w, b, x, layer, context, kept):
     """What a layer attends to; `kept` has keys and values of those before, and gets its own."""
+    if a.latent:
+        return _latent(a, w, b, x, context)
     tokens, head, kv_heads = len(x), a.head(layer), a.kv_heads(layer)
     sizes = (a.heads * head, kv_heads * head, kv_heads * head)
     if a.fused:
@@ -186,8 +217,10 @@ def _experts(a, w, b, x, routed=None):
     for t, row in enumerate(x):
         chosen = numpy.argsort(-seen[t], kind="stable")[: a.used]
         by = share[t][chosen]
-        for e, part in zip(chosen, by / by.sum() if a.whole_shares else by):
-            if a.beside:
+        for e, part in zip(chosen, a.share_scale * (by / by.sum() if a.whole_shares else by)):
+            if a.squaring:
+                gate = up = w[b + "ffn_up_exps.weight"][e]
+            elif a.beside:
                 gate, up = numpy.split(w[b + "ffn_gate_up_exps.weight"][e], 2)
                 part = part * w[b + "ffn_down_exps.scale"][e]
             else:
@@ -198,12 +231,15 @@ def _experts(a, w, b, x, routed=None):
                 biases = [w[f"{b}ffn_{p}_exps.bias"][e] for p in ("gate", "up", "down")]
                 gate, up, bias = numpy.minimum(gate + biases[0], 7), numpy.clip(up + biases[1], -7, 7), biases[2]
                 inside = gate / (1 + numpy.exp(-1.702 * gate)) * (up + 1)
+            elif a.squaring:
+                inside = numpy.maximum(up, 0) ** 2
             else:
                 inside = (_gelu if a.gelu else _silu)(gate) * up
             out[t] += part * (w[b + "ffn_down_exps.weight"][e] @ inside + bias)
     if a.shared:
-        gate, up, down = (w[f"{b}ffn_{p}_shexp.weight"] for p in ("gate", "up", "down"))
-        both = (_silu(x @ gate.T) * (x @ up.T)) @ down.T
+        up, down = (w[f"{b}ffn_{p}_shexp.weight"] for p in ("up", "down"))
+        up = x @ up.T
+        both = (numpy.maximum(up, 0) ** 2 if a.squaring else _silu(x @ w[b + "ffn_gate_shexp.weight"].T) * up) @ down.T
         if a.shared_gate:
             both = both / (1 + numpy.exp(-(x @ w[b + "ffn_gate_inp_shexp.weight"])))[:, None]
         out += both
@@ -247,6 +283,9 @@ def logits(a, w, ids, context=512):
     for i in range(a.layers):
         b = f"blk.{i}."
         normed = norm(x, b + "attn_norm") if a.pre_norms else x
+        if i in a.feeding:
+            x = x + _feed_forward(a, w, b, normed)
+            continue
         mixed = 0
         if i in a.remembering:
             mixed = (_added_memory if a.mamba else _memory)(a, w, b, normed)
@@ -260,6 +299,8 @@ def logits(a, w, ids, context=512):
             x = x + mixed + _feed_forward(a, w, b, norm(x, b + a.ffn_norm) if a.own_norm else normed)
             continue
         x = x + a.residual_scale * mixed
+        if a.feeding:
+            continue
         out = _feed_forward(a, w, b, norm(x, b + a.ffn_norm) if a.pre_norms else x)
         if a.beside:
             routed = _rms(x, w[b + "ffn_gate_inp.scale"], a.epsilon) / math.sqrt(x.shape[-1])

@@ -316,6 +316,17 @@ pub(super) const QWEN3MOE: Parts = Parts {
     attending: OF_HEADS,
     ..LLAMA
 };
+pub(super) const GPT_OSS: Parts = Parts {
+    counts: &[
+        ("expert_count", 5),
+        ("expert_used_count", 2),
+        ("expert_feed_forward_length", EXPERT as u32),
+        ("attention.sliding_window", 4),
+    ],
+    attending: &[("attn_sinks", WIDTH / HEAD)],
+    vectors: &[("attn_norm", WIDTH), ("post_attention_norm", WIDTH)],
+    ..QWEN3MOE
+};
 pub(super) const OLMO2: Parts = Parts {
     attending: &[("attn_q_norm", WIDTH), ("attn_k_norm", 2 * HEAD)],
     vectors: BEHIND,

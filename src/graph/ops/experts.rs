@@ -17,13 +17,16 @@ use crate::tensor::DType;
 /// `x * w[e]^T` of each row and each expert `e` that was chosen for it.
 ///
 /// Operands: `x` of f32; `w [experts, n, k]` of f32, f16, bf16 or a block-quantised type; `chosen [m, c]` of `i64`, the
-/// numbers of experts; perhaps a bias `[experts, n]` of f32, of which each product gets the row of its expert. `x` is `[m, k]`, or a result of this op for the same choice, `[m * c, k]`. Result: `[m * c, n]` of
-/// f32, in the order that [`ExpertOrder`](super::expert_order::ExpertOrder) gives: all rows of an expert behind each
-/// other.
+/// numbers of experts; perhaps a bias `[experts, n]` of f32, of which each product gets the row of its expert. `x` is
+/// `[m, k]`, or `[m * c, k]` if it is ordered. Result: `[m * c, n]` of f32, in the order that
+/// [`ExpertOrder`](super::expert_order::ExpertOrder) gives: all rows of an expert behind each other.
 ///
 /// Kernels may round the activations as [`BlockMatMul`](super::block_matmul::BlockMatMul) does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Experts;
+pub struct Experts {
+    /// Whether `x` is a result of this op for the same choice, in the order of the results.
+    pub ordered: bool,
+}
 
 const OP: &str = "experts";
 
@@ -41,7 +44,9 @@ impl Operator for Experts {
         }
         expect_dtype(OP, chosen, |d| d == DType::I64)?;
         let fits = match (&x.dims[..], &w.dims[..], &chosen.dims[..]) {
-            (&[rows, k], &[_, _, kw], &[m, c]) => k == kw && (rows == m || rows == m * c),
+            (&[rows, k], &[_, _, kw], &[m, c]) => {
+                k == kw && rows == if self.ordered { m.saturating_mul(c) } else { m }
+            }
             _ => false,
         };
         if !fits {
@@ -63,7 +68,7 @@ impl Operator for Experts {
         let &[experts, n, k] = src[1].dims else { unreachable!("`infer` has looked at it") };
         let (x, chosen) = (src[0].slice::<f32>(OP)?, src[2].slice::<i64>(OP)?);
         let bias = src.get(3).map(|bias| bias.slice::<f32>(OP)).transpose()?;
-        let each = each(src[0].dims[0], chosen.len());
+        let each = self.each(src[2].dims);
         let (mut ends, mut order) = (vec![0; experts], vec![0; chosen.len()]);
         put(OP, chosen, &mut ends, |slot, place| order[place as usize] = slot)?;
         let y = dst.slice::<f32>(OP)?;
@@ -97,7 +102,7 @@ impl Operator for Experts {
             Weights::Packed(_) => plan.packed_bytes(),
             Weights::File(_) => n * plan.row_bytes(),
         };
-        let each = each(cx.src[0].dims[0], rows);
+        let each = self.each(&cx.src[2].dims);
         let shared = Shared { plan, experts, each };
         Ok(Some(Box::new(Products { shared: Arc::new(shared), weights, bytes })))
     }
@@ -108,9 +113,11 @@ impl Operator for Experts {
     }
 }
 
-/// How many choices there are for each row of `x`, unless its rows are in the order of the results.
-fn each(rows: usize, choices: usize) -> Option<usize> {
-    (rows != choices).then(|| choices / rows.max(1))
+impl Experts {
+    /// How many choices there are for each row of `x`, unless its rows are in the order of the results.
+    fn each(&self, chosen: &[usize]) -> Option<usize> {
+        (!self.ordered).then(|| chosen.last().copied().unwrap_or(1).max(1))
+    }
 }
 
 /// Panels of a unit: of as many the largest kernel makes use.
@@ -121,7 +128,7 @@ struct Shared {
     /// For all rows, of which an expert has some.
     plan: BlockMatmulPlan,
     experts: usize,
-    /// See [`each`].
+    /// See [`Experts::each`].
     each: Option<usize>,
 }
 
@@ -359,11 +366,12 @@ mod tests {
             let bytes: Vec<u8> = blocks.collect();
             Tensor::from_bytes(DType::Q8_0, &[experts, n, k], &bytes).unwrap()
         };
-        let sizes = [(1, 1, 5), (1, 3, 40), (9, 2, 33), (40, 3, 70)];
+        let sizes = [(1, 1, 5), (1, 3, 40), (9, 2, 33), (40, 3, 70), (23, 1, 33)];
         let all = sizes.iter().flat_map(|&(m, c, n)| [(m, c, n, floats(n)), (m, c, n, blocks(n))]);
         for (m, c, n, w) in all {
             let chosen = Tensor::from_slice(&[m, c], &chosen(m, c, experts)).unwrap();
-            for rows in [m, m * c] {
+            for ordered in [false, true] {
+                let (rows, op) = (if ordered { m * c } else { m }, Experts { ordered });
                 // Of each 32 one is the largest that bytes hold.
                 let mut x: Vec<f32> =
                     noise(rows * k, 5).iter().map(|x| (x * 16.0).round()).collect();
@@ -375,7 +383,7 @@ mod tests {
                 let mut folded = Context::new();
                 let ids: Vec<_> =
                     src.iter().map(|&t| folded.constant(t.clone()).unwrap()).collect();
-                let y = folded.op(Experts, &ids).unwrap();
+                let y = folded.op(op, &ids).unwrap();
                 let want = folded.constant_value(y).unwrap();
                 for (isa, threads) in Isa::available().flat_map(|isa| [(isa, 1), (isa, 2)]) {
                     let mut cx = Context::new();
@@ -383,7 +391,7 @@ mod tests {
                     let of = cx.input("chosen", DType::I64, &[m, c]).unwrap();
                     let mut ids = vec![x_in, cx.constant(w.clone()).unwrap(), of];
                     ids.extend(src.get(3).map(|&bias| cx.constant(bias.clone()).unwrap()));
-                    let y = cx.op(Experts, &ids).unwrap();
+                    let y = cx.op(op, &ids).unwrap();
                     let mut executor = Executor::new(isa, threads).unwrap();
                     let plan = executor.plan(&mut cx, &[y]).unwrap();
                     let found = executor.run(&plan, &[&x, &chosen][..], None).unwrap();
@@ -405,7 +413,7 @@ mod tests {
             cx.constant(Tensor::from_slice(&[2, 1, 2], &[1f32, 0.0, 0.0, 1.0]).unwrap()).unwrap();
         let mut one = |dims: &[usize], of: &[i64]| {
             let of = cx.constant(Tensor::from_slice(dims, of).unwrap()).unwrap();
-            let y = cx.op(Experts, &[x, w, of])?;
+            let y = cx.op(Experts { ordered: false }, &[x, w, of])?;
             let order = cx.op(ExpertOrder { experts: 2 }, &[of])?;
             let order = cx.constant_value(order).unwrap().as_slice::<i32>().unwrap().to_vec();
             Ok::<_, GraphError>((
@@ -430,7 +438,7 @@ mod tests {
             let x_in = cx.input("x", DType::F32, &[5, k]).unwrap();
             let of = cx.input("chosen", DType::I64, &[5, 2]).unwrap();
             let w = cx.constant(w.clone()).unwrap();
-            let y = cx.op(Experts, &[x_in, w, of]).unwrap();
+            let y = cx.op(Experts { ordered: false }, &[x_in, w, of]).unwrap();
             let mut executor = Executor::new(Isa::best(), threads).unwrap();
             let plan = executor.plan(&mut cx, &[y]).unwrap();
             for (wrong, at) in [(3, 0), (-1, 4), (i64::MAX, 9), (i64::MIN, 5)] {

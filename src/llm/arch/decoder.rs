@@ -79,6 +79,9 @@ pub(super) struct Decoder {
     pub(super) layer_scales: bool,
 }
 
+/// What feed-forward networks without a gate have that square what is positive (So et al. 2021, Primer).
+pub(super) const SQUARED: &[UnaryOp] = &[UnaryOp::Relu, UnaryOp::Square];
+
 impl Decoder {
     /// The blocks of Llama, which the others are said to differ from.
     pub(super) const LLAMA: Self = Self {
@@ -209,19 +212,22 @@ impl Builder<'_> {
     }
 
     /// What queries, keys and values of `h`, turned, make of it, of the tokens that are wanted.
-    fn attended_heads(
+    pub(super) fn attended_heads(
         &mut self,
         h: TensorId,
         layer: usize,
         blocks: &Decoder,
         place: Place,
     ) -> Result<TensorId, Error> {
+        if let Some(latent) = self.config().latent {
+            return self.latent(h, layer, blocks, place, latent);
+        }
         let keys_only = blocks.value_norms;
         let (mut q, mut kept) = self.qkv(h, layer, blocks.output_gates, keys_only)?;
         let HeadConfig { key_size, value_size, .. } = self.config().heads_of(layer);
         let mut gate = None;
         if blocks.output_gates {
-            let [heads, open] = self.halves_of_heads(q, key_size)?;
+            let [heads, open] = self.parts_of_heads(q, [key_size; 2])?;
             (q, gate) = (heads, Some(open));
         }
         let query_table = place.table.and(blocks.query_table).or(place.table);
@@ -278,19 +284,71 @@ impl Builder<'_> {
         self.add_scaled(x, h, 1.0)
     }
 
+    /// The feed-forward network with a gate, whether the file has a matrix for the gate or its rows
+    /// before those of the other.
+    pub(super) fn gated(
+        &mut self,
+        x: TensorId,
+        layer: usize,
+        op: GluOp,
+    ) -> Result<TensorId, Error> {
+        self.gated_by(x, layer, "", self.config().feed_forward[layer], op)
+    }
+
+    /// The same with tensors whose names end so, and `n` elements inside.
+    pub(super) fn gated_by(
+        &mut self,
+        x: TensorId,
+        layer: usize,
+        end: &str,
+        n: usize,
+        op: GluOp,
+    ) -> Result<TensorId, Error> {
+        let up_name = format!("blk.{layer}.ffn_up{end}");
+        let gate_name = format!("ffn_gate{end}");
+        let (gate, up) = if self.has(layer, &format!("{gate_name}.weight")) {
+            let gate = self.linear(x, &format!("blk.{layer}.{gate_name}"), n)?;
+            (gate, self.linear(x, &up_name, n)?)
+        } else {
+            let all = n.saturating_mul(2);
+            let gate = self.linear_part(x, &up_name, all, 0, n)?;
+            (gate, self.linear_part(x, &up_name, all, n, n)?)
+        };
+        let h = self.op(&format!("blk.{layer}.glu"), Glu { op }, &[gate, up])?;
+        self.layer_linear(h, layer, &format!("ffn_down{end}"))
+    }
+
     /// The feed-forward network without a gate, whose elements go through some functions.
-    fn plain(
+    pub(super) fn plain(
         &mut self,
         x: TensorId,
         layer: usize,
         functions: &[UnaryOp],
     ) -> Result<TensorId, Error> {
-        let n = self.config().feed_forward[layer];
-        let mut h = self.linear(x, &format!("blk.{layer}.ffn_up"), n)?;
-        for &function in functions {
-            h = self.unary("plain", function, h)?;
-        }
-        self.layer_linear(h, layer, "ffn_down")
+        self.plain_by(x, layer, "", self.config().feed_forward[layer], functions)
+    }
+
+    /// The same with tensors whose names end so, and `n` elements inside.
+    pub(super) fn plain_by(
+        &mut self,
+        x: TensorId,
+        layer: usize,
+        end: &str,
+        n: usize,
+        functions: &[UnaryOp],
+    ) -> Result<TensorId, Error> {
+        let h = self.linear(x, &format!("blk.{layer}.ffn_up{end}"), n)?;
+        let h = self.activated(h, functions)?;
+        self.layer_linear(h, layer, &format!("ffn_down{end}"))
+    }
+
+    /// Functions of elements, one after the other.
+    pub(super) fn activated(
+        &mut self,
+        x: TensorId,
+        functions: &[UnaryOp],
+    ) -> Result<TensorId, Error> {
+        functions.iter().try_fold(x, |x, &function| self.unary("plain", function, x))
     }
 
     /// A norm of a block, if it has one.

@@ -1,6 +1,7 @@
 //! Feed-forward networks of which each token goes through some (mixtures of experts, Shazeer et al. 2017).
 
 use super::Builder;
+use super::decoder::SQUARED;
 use crate::Error;
 use crate::graph::TensorId;
 use crate::graph::ops::binary::Binary;
@@ -28,6 +29,13 @@ pub(super) enum Shares {
     AsTheyAre,
 }
 
+impl Shares {
+    /// What the file says.
+    pub(super) fn of_file(experts: ExpertConfig) -> Self {
+        if experts.normalised { Self::Whole } else { Self::AsTheyAre }
+    }
+}
+
 /// What both halves of the clamped unit are clamped to.
 const LIMIT: f32 = 7.0;
 
@@ -47,10 +55,13 @@ impl Builder<'_> {
         let experts = self.experts()?;
         let logits = self.linear(x, &format!("blk.{layer}.ffn_gate_inp"), experts.count)?;
         let y = self.chosen_by(logits, x, layer, op, shares)?;
-        if !self.has(layer, "ffn_gate_shexp.weight") {
+        if !self.has(layer, "ffn_up_shexp.weight") {
             return Ok(y);
         }
-        let shared = self.gated_by(x, layer, "_shexp", experts.shared, op)?;
+        let shared = match self.has(layer, "ffn_gate_shexp.weight") {
+            true => self.gated_by(x, layer, "_shexp", experts.shared, op)?,
+            false => self.plain_by(x, layer, "_shexp", experts.shared, SQUARED)?,
+        };
         let shared = match self.has(layer, "ffn_gate_inp_shexp.weight") {
             true => self.let_through(x, layer, shared)?,
             false => shared,
@@ -153,10 +164,11 @@ impl Builder<'_> {
         Ok((chosen, self.scaled(by, experts.scale)?))
     }
 
-    /// A product with the matrices of experts, plus their biases, if they have any.
-    fn of_experts(
+    /// A product with the matrices of experts, of rows of tokens or such as are in the order of experts, plus their biases, if they have any.
+    pub(super) fn of_experts(
         &mut self,
         [x, chosen]: [TensorId; 2],
+        ordered: bool,
         name: &str,
         dims: [usize; 3],
     ) -> Result<TensorId, Error> {
@@ -166,7 +178,7 @@ impl Builder<'_> {
         if self.weights().has(&bias) {
             src.push(self.vector(&bias, &dims[..2])?);
         }
-        self.op(name, Experts, &src)
+        self.op(name, Experts { ordered }, &src)
     }
 
     /// `min(gate, 7) * sigmoid(1.702 min(gate, 7)) * (clip(up, -7, 7) + 1)`: the unit of GPT-OSS (its `model.py`).
@@ -193,18 +205,22 @@ impl Builder<'_> {
         let name = |part: &str| format!("blk.{layer}.ffn_{part}_exps");
         let (gate, up) = if self.has(layer, "ffn_gate_up_exps.weight") {
             let dims = [experts.count, n.saturating_mul(2), width];
-            let both = self.of_experts([x, chosen], &name("gate_up"), dims)?;
-            (self.columns(both, 0, n)?, self.columns(both, n, n)?)
+            let both = self.of_experts([x, chosen], false, &name("gate_up"), dims)?;
+            (Some(self.columns(both, 0, n)?), self.columns(both, n, n)?)
         } else {
             let dims = [experts.count, n, width];
-            let gate = self.of_experts([x, chosen], &name("gate"), dims)?;
-            (gate, self.of_experts([x, chosen], &name("up"), dims)?)
+            let gate = match self.has(layer, "ffn_gate_exps.weight") {
+                true => Some(self.of_experts([x, chosen], false, &name("gate"), dims)?),
+                false => None,
+            };
+            (gate, self.of_experts([x, chosen], false, &name("up"), dims)?)
         };
-        let h = match experts.clamped {
-            true => self.clamped(gate, up)?,
-            false => self.op(&format!("blk.{layer}.glu"), Glu { op }, &[gate, up])?,
+        let h = match gate {
+            Some(gate) if experts.clamped => self.clamped(gate, up)?,
+            Some(gate) => self.op(&format!("blk.{layer}.glu"), Glu { op }, &[gate, up])?,
+            None => self.activated(up, SQUARED)?,
         };
-        let y = self.of_experts([h, chosen], &name("down"), [experts.count, width, n])?;
+        let y = self.of_experts([h, chosen], true, &name("down"), [experts.count, width, n])?;
         // From the order of experts to that of tokens.
         let order = self.op("experts", ExpertOrder { experts: experts.count }, &[chosen])?;
         let y = self.op("experts", Gather { axis: 0 }, &[y, order])?;

@@ -7,7 +7,6 @@ use crate::graph::kv_cache::KvCache;
 use crate::graph::ops::binary::Binary;
 use crate::graph::ops::block_matmul::BlockMatMul;
 use crate::graph::ops::embedding::Embedding;
-use crate::graph::ops::glu::{Glu, GluOp};
 use crate::graph::ops::kv_attention::KvAttention;
 use crate::graph::ops::kv_conv::KvConv;
 use crate::graph::ops::norm::{Norm, NormOp};
@@ -302,6 +301,23 @@ impl<'a> Builder<'a> {
         Ok(self.cx.reshape(x, &[rows / by, by, width])?)
     }
 
+    /// Rows of a matrix.
+    pub(super) fn rows(&self, x: TensorId) -> usize {
+        self.cx.dims(x)[0]
+    }
+
+    /// Rows of heads, all tokens of each behind each other, as `[tokens, width]`.
+    pub(super) fn by_tokens(
+        &mut self,
+        x: TensorId,
+        [heads, tokens, size]: [usize; 3],
+    ) -> Result<TensorId, Error> {
+        let x = self.cx.reshape(x, &[heads, tokens, size])?;
+        let x = self.cx.transpose(x, &[1, 0, 2])?;
+        let x = self.cx.cont(x)?;
+        self.joined_heads(x)
+    }
+
     /// `[tokens, heads, size]` as `[tokens, width]`.
     pub(super) fn joined_heads(&mut self, x: TensorId) -> Result<TensorId, Error> {
         let dims = self.cx.dims(x).to_vec();
@@ -404,40 +420,6 @@ impl<'a> Builder<'a> {
         Ok((queries, Some([keys, values])))
     }
 
-    /// The feed-forward network with a gate, whether the file has a matrix for the gate or its rows
-    /// before those of the other.
-    pub(super) fn gated(
-        &mut self,
-        x: TensorId,
-        layer: usize,
-        op: GluOp,
-    ) -> Result<TensorId, Error> {
-        self.gated_by(x, layer, "", self.config.feed_forward[layer], op)
-    }
-
-    /// The same with tensors whose names end so, and `n` elements inside.
-    pub(super) fn gated_by(
-        &mut self,
-        x: TensorId,
-        layer: usize,
-        end: &str,
-        n: usize,
-        op: GluOp,
-    ) -> Result<TensorId, Error> {
-        let up_name = format!("blk.{layer}.ffn_up{end}");
-        let gate_name = format!("ffn_gate{end}");
-        let (gate, up) = if self.has(layer, &format!("{gate_name}.weight")) {
-            let gate = self.linear(x, &format!("blk.{layer}.{gate_name}"), n)?;
-            (gate, self.linear(x, &up_name, n)?)
-        } else {
-            let all = n.saturating_mul(2);
-            let gate = self.linear_part(x, &up_name, all, 0, n)?;
-            (gate, self.linear_part(x, &up_name, all, n, n)?)
-        };
-        let h = self.op(&format!("blk.{layer}.glu"), Glu { op }, &[gate, up])?;
-        self.layer_linear(h, layer, &format!("ffn_down{end}"))
-    }
-
     /// Attention of a layer to the positions so far, with a window if one is given; `kept` are its keys and values,
     /// or none if it attends to those of an earlier layer.
     pub(super) fn attention(
@@ -482,19 +464,19 @@ impl<'a> Builder<'a> {
         self.mixed(layer, a)
     }
 
-    /// The first and the second half of each head.
-    pub(super) fn halves_of_heads(
+    /// The first and the last elements of each head.
+    pub(super) fn parts_of_heads(
         &mut self,
         x: TensorId,
-        size: usize,
+        [first, last]: [usize; 2],
     ) -> Result<[TensorId; 2], Error> {
-        let heads = self.split_heads(x, 2 * size)?;
-        let mut half = |first| {
-            let half = self.cx.slice(heads, 2, first, size, 1)?;
-            let half = self.cx.cont(half)?;
-            self.joined_heads(half)
+        let heads = self.split_heads(x, first + last)?;
+        let mut part = |from, size| {
+            let part = self.cx.slice(heads, 2, from, size, 1)?;
+            let part = self.cx.cont(part)?;
+            self.joined_heads(part)
         };
-        Ok([half(0)?, half(size)?])
+        Ok([part(0, first)?, part(first, last)?])
     }
 
     /// As much of `x` as gates let through.

@@ -4,6 +4,7 @@
 
 mod decoder;
 mod experts;
+mod latent;
 mod layers;
 mod remember;
 mod turn;
@@ -64,6 +65,7 @@ architectures! {
     arcee::ARCEE,
     chatglm::CHATGLM,
     cohere2::COHERE2,
+    deepseek2::DEEPSEEK2,
     ernie4_5::ERNIE4_5,
     ernie4_5_moe::ERNIE4_5_MOE,
     exaone::EXAONE,
@@ -88,6 +90,8 @@ architectures! {
     minicpm::MINICPM,
     mistral3::MISTRAL3,
     nemotron::NEMOTRON,
+    nemotron_h::NEMOTRON_H,
+    nemotron_h_moe::NEMOTRON_H_MOE,
     olmo2::OLMO2,
     olmoe::OLMOE,
     phi2::PHI2,

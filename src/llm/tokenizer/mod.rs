@@ -82,6 +82,7 @@ pub struct Tokenizer {
     texts: Option<Pieces>,
     ids: SpecialIds,
     ends: BTreeSet<u32>,
+    channels: Option<ChannelIds>,
     add_bos: bool,
     add_eos: bool,
     add_separator: bool,
@@ -94,6 +95,19 @@ enum Model {
     Bpe(Bpe),
     Unigram(Unigram),
     WordPiece(WordPiece),
+}
+
+/// Tokens of texts that consist of parts with channels: OpenAI's Harmony format.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::llm) struct ChannelIds {
+    /// Begins a part.
+    pub(in crate::llm) start: u32,
+    /// Begins the name of its channel.
+    pub(in crate::llm) channel: u32,
+    /// Begins what it says.
+    pub(in crate::llm) message: u32,
+    /// Ends it.
+    pub(in crate::llm) end: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -200,6 +214,7 @@ impl Tokenizer {
                 _ => Some(texts(vocabulary, &kinds)?),
             },
             ends: ends(vocabulary, &found, &ids),
+            channels: channels(vocabulary, &found),
             model,
             kinds,
             ids,
@@ -341,6 +356,11 @@ impl Tokenizer {
         self.add_bos
     }
 
+    /// The tokens of parts with channels, if texts have such parts.
+    pub(in crate::llm) fn channels(&self) -> Option<ChannelIds> {
+        self.channels
+    }
+
     /// What should be said to who uses this vocabulary.
     #[must_use]
     pub fn warnings(&self) -> &[String] {
@@ -392,18 +412,30 @@ fn special_ids(vocabulary: &Vocabulary<'_>, found: &[Option<u32>]) -> SpecialIds
     }
 }
 
+/// The token of [`ENDS`] that ends a part, and no text: there is one where calls and returns have tokens of their own.
+fn part_end(found: &[Option<u32>]) -> Option<u32> {
+    let of = |text| ENDS.iter().position(|t| *t == text).and_then(|at| found[at]);
+    of("<|return|>").and(of("<|call|>")).and(of("<|end|>"))
+}
+
+/// The tokens of parts with channels.
+fn channels(vocabulary: &Vocabulary<'_>, found: &[Option<u32>]) -> Option<ChannelIds> {
+    let end = part_end(found)?;
+    let of = |text: &str| {
+        let at = vocabulary.tokens.iter().position(|token| *token == text.as_bytes());
+        at.map(|id| id as u32)
+    };
+    let [start, channel, message] = ["<|start|>", "<|channel|>", "<|message|>"].map(of);
+    Some(ChannelIds { start: start?, channel: channel?, message: message?, end })
+}
+
 /// Tokens that end what is generated. `found`: the tokens of [`ENDS`].
 fn ends(vocabulary: &Vocabulary<'_>, found: &[Option<u32>], ids: &SpecialIds) -> BTreeSet<u32> {
     // One by one: `collect` would sort them first, 3 KB of code for each type.
     let mut ends = BTreeSet::new();
     ends.extend(found.iter().flatten());
     ends.extend([ids.eos, ids.eot, vocabulary.eom].into_iter().flatten());
-    // Where calls and returns have tokens of their own, <|end|> only ends a part.
-    let of = |text| ENDS.iter().position(|t| *t == text).and_then(|at| found[at]);
-    if of("<|return|>").is_some()
-        && of("<|call|>").is_some()
-        && let Some(part) = of("<|end|>").filter(|id| ids.eos != Some(*id))
-    {
+    if let Some(part) = part_end(found).filter(|id| ids.eos != Some(*id)) {
         ends.remove(&part);
     }
     ends
