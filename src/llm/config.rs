@@ -88,6 +88,10 @@ pub struct ExpertConfig {
     pub scale: f32,
     /// `expert_gating_func`: whether shares come from logits by themselves, and not by softmax.
     pub sigmoid: bool,
+    /// `expert_group_count`: groups that they form, side by side; 1 if choosing does not heed them.
+    pub groups: usize,
+    /// `expert_group_used_count`: of how many groups, those with the largest sums of two, a token's experts are.
+    pub groups_used: usize,
     /// `expert_weights_norm`: whether the shares of the chosen ones are divided by their sum, for architectures of which
     /// some models do so.
     pub normalised: bool,

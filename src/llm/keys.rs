@@ -161,11 +161,7 @@ impl<'a> Keys<'a> {
         if gating > 2 {
             return Err(self.wrong(gating_name, gating, "1 (softmax) or 2 (sigmoid)"));
         }
-        let groups_name = "expert_group_count";
-        let groups = self.count(groups_name)?;
-        if groups > 1 {
-            return Err(self.wrong(groups_name, groups, "1: experts are not chosen by groups"));
-        }
+        let (groups, groups_used) = self.expert_groups(count, used)?;
         let inside = self.count("expert_feed_forward_length")?;
         let inside = if inside == 0 { feed_forward } else { inside };
         let shared = self.count("expert_shared_feed_forward_length")?;
@@ -177,9 +173,31 @@ impl<'a> Keys<'a> {
             shared: if shared == 0 { usual } else { shared },
             scale: self.positive("expert_weights_scale")?.unwrap_or(1.0),
             sigmoid: gating == 2,
+            groups,
+            groups_used,
             normalised: self.metadata.bool(&self.key("expert_weights_norm"))?.unwrap_or(false),
             clamped: false,
         }))
+    }
+
+    /// The groups that experts form, and of how many a token's experts are.
+    fn expert_groups(&self, count: usize, used: usize) -> Result<(usize, usize), Error> {
+        let [groups_name, used_name] = ["expert_group_count", "expert_group_used_count"];
+        let groups = self.count(groups_name)?.max(1);
+        if groups == 1 {
+            return Ok((1, 1));
+        }
+        let each = count / groups;
+        if each < 2 || each * groups != count {
+            let expected = format!("a number of groups of two or more of the {count} experts");
+            return Err(self.wrong(groups_name, groups, &expected));
+        }
+        let groups_used = self.needed(used_name)?;
+        if groups_used > groups || groups_used * each < used {
+            let expected = format!("up to {groups}, with {used} experts or more");
+            return Err(self.wrong(used_name, groups_used, &expected));
+        }
+        Ok((groups, groups_used))
     }
 
     /// Which layers attend, of a model whose others remember.

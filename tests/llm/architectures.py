@@ -120,6 +120,12 @@ class Architecture:
     latent: int = 0
     latent_queries: int = 0
     decompressed: bool = False
+    # There is a matrix for gates of what heads attend to, and one for queries, keys and values.
+    gate_matrix: bool = False
+    fused_heads: bool = False
+    # Experts are of the `groups_used` groups that have the largest sums of two.
+    groups: int = 1
+    groups_used: int = 1
     # Queries have gates behind each head; the norm before the feed-forward network has another name.
     gated: bool = False
     ffn_norm: str = "ffn_norm"
@@ -268,6 +274,18 @@ ARCHITECTURES = {
         Architecture("gptneox-one-after-the-other", "gptneox", neighbours=False, rotated=16, layer_norm=True, bias=True,
                      biased=True, fused=True, plain="gelu", grouped=False),
         # llama.cpp takes models of 27 layers alone for such as make queries without a short vector.
+        Architecture("afmoe", "afmoe", layers=4, neighbours=False, head_norms=True, post_norms=True, scaled_embeddings=True,
+                     window=24, pattern=4, still=True, gate_matrix=True, experts=8, expert_layers=1, sigmoid=True, shared=True,
+                     shared_count=1, share_scale=1.5),
+        Architecture("bailingmoe", "bailingmoe", experts=8, used=3, shared=True, shared_count=2, whole_shares=False),
+        Architecture("bailingmoe2", "bailingmoe2", neighbours=False, rotated=32, fused_heads=True, head_norms=True,
+                     experts=16, used=3, expert_layers=1, groups=4, groups_used=2, sigmoid=True, shared=True, shared_count=1,
+                     share_scale=2.5),
+        Architecture("deepseek", "deepseek", experts=8, used=3, expert_layers=1, shared=True, shared_count=2,
+                     whole_shares=False),
+        Architecture("minicpm3", "minicpm3", layers=3, neighbours=False, rotated=32, latent=64, latent_queries=64,
+                     decompressed=True, factors="phi3", original=128, embedding_scale=12.0,
+                     residual_scale=1.4 / math.sqrt(3)),
         Architecture("deepseek2", "deepseek2", layers=27, rotated=32, latent=64, experts=8, used=3, expert_layers=25,
                      shared=True, shared_count=2, whole_shares=False),
         Architecture("deepseek2-yarn", "deepseek2", layers=2, rotated=32, latent=96, latent_queries=128, experts=8,
@@ -390,7 +408,7 @@ def tensors(a, seed):
             yield b + "shortconv.out_proj.weight", matrix(WIDTH, WIDTH, gain)
         if a.latent:
             pass
-        elif a.attends(i) and a.fused:
+        elif a.attends(i) and (a.fused or a.fused_heads):
             yield b + "attn_qkv.weight", matrix(q + 2 * kv, WIDTH, 1.4)
             if a.bias:
                 yield b + "attn_qkv.bias", vector(q + 2 * kv, 0.0)
@@ -401,6 +419,8 @@ def tensors(a, seed):
                 yield f"{b}attn_{part}.weight", matrix(rows * 2 if a.gated and part == "q" else rows, WIDTH, sharp)
                 if a.bias:
                     yield f"{b}attn_{part}.bias", vector(rows, 0.0)
+        if a.gate_matrix and a.attends(i):
+            yield b + "attn_gate.weight", matrix(q, WIDTH)
         if a.head_norms and a.attends(i):
             # StableLM has one LayerNorm weight a head, the others one RMS weight for all.
             shape = (lambda heads: (heads, head)) if a.layer_norm else (lambda heads: (head,))
@@ -537,7 +557,10 @@ def _parameters(writer, a):
             writer.add_expert_shared_count(a.shared_count)
         if a.shared and (not a.shared_count or a.squaring):
             writer.add_expert_shared_feed_forward_length(EXPERT * a.shared_count or HIDDEN)
-        if a.latent or a.squaring:
+        if a.groups > 1:
+            writer.add_expert_group_count(a.groups)
+            writer.add_expert_group_used_count(a.groups_used)
+        if a.shared_count:
             writer.add_expert_weights_norm(a.whole_shares)
             writer.add_expert_weights_scale(a.share_scale)
         if a.squaring:

@@ -7,6 +7,11 @@ import numpy
 from architectures import DELTA, HEAD, HIDDEN, VALUE, frequency_factors
 
 
+# Of the last call of `logits`, for each layer with experts: by how much of its share the last expert that each token goes
+# through was ahead of the next one.
+margins = []
+
+
 def _rms(x, weight, epsilon):
     return x / numpy.sqrt((x * x).mean(-1, keepdims=True) + epsilon) * weight
 
@@ -108,7 +113,7 @@ def _attention(a, w, b, x, layer, context, kept):
         return _latent(a, w, b, x, context)
     tokens, head, kv_heads = len(x), a.head(layer), a.kv_heads(layer)
     sizes = (a.heads * head, kv_heads * head, kv_heads * head)
-    if a.fused:
+    if a.fused or a.fused_heads:
         all = x @ w[b + "attn_qkv.weight"].T + w.get(b + "attn_qkv.bias", 0)
         q, k, v = numpy.split(all, numpy.cumsum(sizes)[:2], -1)
     else:
@@ -151,6 +156,9 @@ def _attention(a, w, b, x, layer, context, kept):
     mixed = numpy.einsum("hqk,khd->qhd", weights / (weights.sum(-1, keepdims=True) + numpy.exp(sinks - most)), v)
     if a.gated:
         mixed = mixed / (1 + numpy.exp(-gate))
+    if a.gate_matrix:
+        gate = x @ w[b + "attn_gate.weight"].T
+        mixed = mixed / (1 + numpy.exp(-gate.reshape(mixed.shape)))
     return mixed.reshape(tokens, -1) @ w[b + "attn_output.weight"].T + w.get(b + "attn_output.bias", 0)
 
 
@@ -213,6 +221,13 @@ def _experts(a, w, b, x, routed=None):
     exp = numpy.exp(logits - logits.max(-1, keepdims=True))
     share = 1 / (1 + numpy.exp(-logits)) if a.sigmoid else exp / exp.sum(-1, keepdims=True)
     seen = share + w.get(b + "exp_probs_b.bias", 0)
+    if a.groups > 1:
+        grouped = seen.reshape(len(x), a.groups, -1)
+        sums = numpy.sort(grouped, -1)[..., -2:].sum(-1)
+        least = numpy.sort(sums, -1)[:, -a.groups_used, None]
+        seen = numpy.where((sums >= least)[..., None], grouped, -numpy.inf).reshape(seen.shape)
+    order = numpy.sort(seen, -1)[:, ::-1]
+    margins.append((order[:, a.used - 1] - order[:, a.used]) / abs(order[:, a.used - 1]))
     out = numpy.zeros_like(x)
     for t, row in enumerate(x):
         chosen = numpy.argsort(-seen[t], kind="stable")[: a.used]
@@ -269,6 +284,7 @@ def logits(a, w, ids, context=512):
             return _layer_norm(x, w[name + ".weight"], w.get(name + ".bias", 0), a.epsilon)
         return _rms(x, w[name + ".weight"], a.epsilon)
 
+    margins.clear()
     x, kept = w["token_embd.weight"][ids], {}
     if a.placed:
         x = x + w["position_embd.weight"][: len(ids)]

@@ -1,7 +1,7 @@
 //! Cohere 2 (Command R7B and later): layer norms, of which attention and feed-forward network share one;
 //! a window in three of four layers, and the fourth turns nothing; logits are scaled.
 
-use super::{Arch, Builder, Decoder, Holds, Place};
+use super::{Arch, Builder, Decoder, Holds};
 use crate::Error;
 use crate::graph::TensorId;
 use crate::graph::ops::norm::NormOp;
@@ -21,10 +21,6 @@ fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
         logit_scale: config.logit_scale.unwrap_or(1.0),
         ..Decoder::LLAMA
     };
-    let table = b.rope_table()?;
     let x = b.embedding()?;
-    b.decoder(x, &blocks, &|layer| {
-        let window = config.window_of(layer);
-        Place { table: Some(table).filter(|_| window.is_some()), window }
-    })
+    b.turned_near(x, &blocks)
 }

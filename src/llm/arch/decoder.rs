@@ -133,6 +133,22 @@ impl Builder<'_> {
         self.decoder(x, blocks, &|_| Place::turned(table))
     }
 
+    /// [`Builder::decoder`] where some layers have a window, and all turn by one table.
+    pub(super) fn windowed(&mut self, x: TensorId, blocks: &Decoder) -> Result<TensorId, Error> {
+        let (config, table) = (self.config(), self.rope_table()?);
+        let place = |layer| Place { table: Some(table), window: config.window_of(layer) };
+        self.decoder(x, blocks, &place)
+    }
+
+    /// [`Builder::decoder`] where layers without a window turn nothing.
+    pub(super) fn turned_near(&mut self, x: TensorId, blocks: &Decoder) -> Result<TensorId, Error> {
+        let (config, table) = (self.config(), self.rope_table()?);
+        self.decoder(x, blocks, &|layer| {
+            let window = config.window_of(layer);
+            Place { table: Some(table).filter(|_| window.is_some()), window }
+        })
+    }
+
     /// [`Builder::decoder`] where layers with a window turn by angles of their own.
     pub(super) fn near_and_far(
         &mut self,
@@ -229,6 +245,9 @@ impl Builder<'_> {
         if blocks.output_gates {
             let [heads, open] = self.parts_of_heads(q, [key_size; 2])?;
             (q, gate) = (heads, Some(open));
+        } else if self.has(layer, "attn_gate.weight") {
+            let n = self.config().heads.saturating_mul(value_size);
+            gate = Some(self.linear(h, &format!("blk.{layer}.attn_gate"), n)?);
         }
         let query_table = place.table.and(blocks.query_table).or(place.table);
         let mut operands = vec![(&mut q, "attn_q_norm", query_table)];

@@ -1,7 +1,7 @@
 //! DeepSeek V2 and what has its layers (V3, Moonlight, GLM 4.7 Flash, Youtu): keys and values come from one short vector
 //! per token, and layers have experts behind the first few.
 
-use super::{Arch, Builder, Decoder, Shares};
+use super::{Arch, Builder, Decoder, bailingmoe};
 use crate::Error;
 use crate::graph::TensorId;
 use crate::llm::config::Scaling;
@@ -42,5 +42,5 @@ fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
         let (found, expected) = (scale.to_string(), "none: queries that grow are not known here");
         return Err(LlmError::Setting { key, found, expected: expected.to_owned() }.into());
     }
-    b.usual(&Decoder { experts: config.experts.map(Shares::of_file), ..Decoder::LLAMA })
+    bailingmoe::with_experts(b, Decoder::LLAMA)
 }

@@ -5,6 +5,7 @@ use super::decoder::SQUARED;
 use crate::Error;
 use crate::graph::TensorId;
 use crate::graph::ops::binary::Binary;
+use crate::graph::ops::compare::{Compare, CompareOp};
 use crate::graph::ops::expert_order::ExpertOrder;
 use crate::graph::ops::experts::Experts;
 use crate::graph::ops::gather::Gather;
@@ -12,6 +13,7 @@ use crate::graph::ops::gather_elements::GatherElements;
 use crate::graph::ops::glu::{Glu, GluOp};
 use crate::graph::ops::norm::{Norm, NormOp};
 use crate::graph::ops::reduce::Reduce;
+use crate::graph::ops::select::Select;
 use crate::graph::ops::softmax::Softmax;
 use crate::graph::ops::topk::TopK;
 use crate::graph::ops::unary::UnaryOp;
@@ -144,6 +146,9 @@ impl Builder<'_> {
             let bias = self.vector(&format!("blk.{layer}.exp_probs_b.bias"), &[experts.count])?;
             seen = self.sum("router", all, bias)?;
         }
+        if experts.groups > 1 {
+            seen = self.of_groups(seen, experts)?;
+        }
         let best = TopK { axis: 1, k: experts.used, largest: true, positions: true };
         let chosen = self.op("router", best, &[seen])?;
         let mut by = self.op("router", GatherElements { axis: 1 }, &[all, chosen])?;
@@ -162,6 +167,30 @@ impl Builder<'_> {
             by = self.product("router", by, scale)?;
         }
         Ok((chosen, self.scaled(by, experts.scale)?))
+    }
+
+    /// What experts are chosen by, but nothing of those of other groups than have the largest sums of two (DeepSeek-AI
+    /// 2024, "DeepSeek-V3", section 2.1.2).
+    fn of_groups(
+        &mut self,
+        seen: TensorId,
+        &ExpertConfig { groups, groups_used, .. }: &ExpertConfig,
+    ) -> Result<TensorId, Error> {
+        let by = |op, axis| Reduce { op, axis, count: 1 };
+        let best = |axis, k| TopK { axis, k, largest: true, positions: false };
+        let each = self.width(seen) / groups;
+        let seen = self.split_heads(seen, each)?;
+        let two = self.op("groups", best(2, 2), &[seen])?;
+        let sums = self.op("groups", by(ReduceOp::Sum, 2), &[two])?;
+        let most = self.op("groups", best(1, groups_used), &[sums])?;
+        let least = self.op("groups", by(ReduceOp::Min, 1), &[most])?;
+        let least = self.as_rows(least, 1)?;
+        let chosen = Compare { op: CompareOp::GreaterOrEqual };
+        let chosen = self.op("groups", chosen, &[sums, least])?;
+        let chosen = self.split_heads(chosen, 1)?;
+        let nothing = self.constant("", Tensor::from_slice(&[1], &[f32::NEG_INFINITY])?)?;
+        let seen = self.op("groups", Select, &[chosen, seen, nothing])?;
+        self.joined_heads(seen)
     }
 
     /// A product with the matrices of experts, of rows of tokens or such as are in the order of experts, plus their biases, if they have any.

@@ -1,7 +1,7 @@
 //! Gemma 2: norms behind attention and feed-forward network too, caps on scores and logits, and a
 //! window in every other layer, the first one included.
 
-use super::{Arch, Builder, Decoder, Holds, Place, gemma};
+use super::{Arch, Builder, Decoder, Holds, gemma};
 use crate::Error;
 use crate::graph::TensorId;
 use crate::llm::{Config, WindowPattern};
@@ -31,8 +31,6 @@ pub(super) fn scale_of_largest(config: &mut Config, layers: usize) {
 }
 
 fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
-    let table = b.rope_table()?;
-    let config = b.config();
     let x = gemma::embedding(b)?;
-    b.decoder(x, &BLOCKS, &|layer| Place { table: Some(table), window: config.window_of(layer) })
+    b.windowed(x, &BLOCKS)
 }

@@ -1,7 +1,7 @@
 //! GPT-OSS: experts with a clamped unit, biases everywhere, scores that take part in softmax without a value, and a
 //! window in every other layer.
 
-use super::{Arch, Builder, Decoder, Place, Shares};
+use super::{Arch, Builder, Decoder, Shares};
 use crate::Error;
 use crate::graph::TensorId;
 use crate::graph::ops::rope::RopeStyle;
@@ -23,6 +23,6 @@ fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
         experts: Some(Shares::Whole),
         ..Decoder::LLAMA
     };
-    let (config, table, x) = (b.config(), b.rope_table()?, b.embedding()?);
-    b.decoder(x, &blocks, &|layer| Place { table: Some(table), window: config.window_of(layer) })
+    let x = b.embedding()?;
+    b.windowed(x, &blocks)
 }

@@ -152,7 +152,7 @@ impl<'a> Builder<'a> {
         Ok(id)
     }
 
-    fn width(&self, x: TensorId) -> usize {
+    pub(super) fn width(&self, x: TensorId) -> usize {
         self.cx.dims(x).last().copied().unwrap_or(0)
     }
 

@@ -62,9 +62,13 @@ macro_rules! architectures {
 }
 
 architectures! {
+    afmoe::AFMOE,
     arcee::ARCEE,
+    bailingmoe::BAILINGMOE,
+    bailingmoe2::BAILINGMOE2,
     chatglm::CHATGLM,
     cohere2::COHERE2,
+    deepseek::DEEPSEEK,
     deepseek2::DEEPSEEK2,
     ernie4_5::ERNIE4_5,
     ernie4_5_moe::ERNIE4_5_MOE,
@@ -88,6 +92,7 @@ architectures! {
     lfm2moe::LFM2MOE,
     llama::LLAMA,
     minicpm::MINICPM,
+    minicpm3::MINICPM3,
     mistral3::MISTRAL3,
     nemotron::NEMOTRON,
     nemotron_h::NEMOTRON_H,

@@ -11,12 +11,15 @@ pub(super) const PHI3: Arch = Arch { name: "phi3", adjust: |_| {}, build };
 
 const BLOCKS: Decoder = Decoder { rope: RopeStyle::Half, ..Decoder::LLAMA };
 
-fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
-    let config = b.config();
-    let long = b.capacity() > config.rope.original_context;
+/// The angles for the context that there is.
+pub(super) fn table(b: &mut Builder<'_>) -> Result<TensorId, Error> {
+    let long = b.capacity() > b.config().rope.original_context;
     let factors =
         b.factors(if long { "rope_factors_long.weight" } else { "rope_factors_short.weight" })?;
-    let table = b.factored_table(factors.as_deref(), None)?;
-    let x = b.embedding()?;
+    b.factored_table(factors.as_deref(), None)
+}
+
+fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
+    let (table, x) = (table(b)?, b.embedding()?);
     b.decoder(x, &BLOCKS, &|_| Place::turned(table))
 }
