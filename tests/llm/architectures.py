@@ -275,7 +275,7 @@ ARCHITECTURES = {
                      biased=True, fused=True, plain="gelu", grouped=False),
         # llama.cpp takes models of 27 layers alone for such as make queries without a short vector.
         Architecture("afmoe", "afmoe", layers=4, neighbours=False, head_norms=True, post_norms=True, scaled_embeddings=True,
-                     window=24, pattern=4, still=True, gate_matrix=True, experts=8, expert_layers=1, sigmoid=True, shared=True,
+                     window=24, pattern=4, still=True, gate_matrix=True, experts=8, expert_layers=3, sigmoid=True, shared=True,
                      shared_count=1, share_scale=1.5),
         Architecture("bailingmoe", "bailingmoe", experts=8, used=3, shared=True, shared_count=2, whole_shares=False),
         Architecture("bailingmoe2", "bailingmoe2", neighbours=False, rotated=32, fused_heads=True, head_norms=True,

@@ -93,13 +93,13 @@ pub struct BlockMatmulPlan {
 enum Way {
     /// As they are packed.
     Packed(&'static [BlockKernel]),
-    /// Taken apart first, into so many vectors of floats and words per 32 steps of the reduction; with a
+    /// Taken apart first, into so many vectors of floats and words per 32 steps of the reduction; perhaps with a
     /// kernel that reads a packed panel for a single column.
     Unpacked {
         unpack: UnpackFn,
         kernels: &'static [BlockKernel],
         vectors: usize,
-        single: &'static BlockKernel,
+        single: Option<&'static BlockKernel>,
     },
 }
 
@@ -116,9 +116,9 @@ impl Way {
         };
         let single = SINGLES.iter().position(|&single| single == format);
         let single = match (single, format) {
-            (Some(i), _) => &row.singles[i][0],
-            (None, BlockFormat::Q8_0) => &row.q8_0[0],
-            (None, _) => &row.q4_0[0],
+            (Some(i), _) => row.singles.get(i).map(|kernels| &kernels[0]),
+            (None, BlockFormat::Q8_0) => Some(&row.q8_0[0]),
+            (None, _) => Some(&row.q4_0[0]),
         };
         let (kernels, vectors) = match format {
             BlockFormat::Q8_0 | BlockFormat::Q4_0 | BlockFormat::Q5_0 => (row.g32, 9),
@@ -135,6 +135,19 @@ impl Way {
         match self {
             Self::Packed(kernels) | Self::Unpacked { kernels, .. } => kernels,
         }
+    }
+
+    /// The kernel of a single column of panels as they are packed.
+    fn single(self) -> Option<&'static BlockKernel> {
+        match self {
+            Self::Packed(kernels) => Some(&kernels[0]),
+            Self::Unpacked { single, .. } => single,
+        }
+    }
+
+    /// What so many columns become.
+    fn record(self, row: &BlockRow, format: BlockFormat, m: usize) -> Record {
+        format.record(row.bias, m == 1 && self.single().is_some())
     }
 }
 
@@ -159,7 +172,7 @@ impl BlockMatmulPlan {
         let rows = n.checked_next_multiple_of(row.lanes).ok_or(KernelError::TooLarge { op: OP })?;
         let packed = checked_len(OP, &[rows, k / format.elements(), format.bytes()])?;
         let way = Way::of(row, format);
-        let record = format.record(row.bias, m == 1);
+        let record = way.record(row, format, m);
         // The workspace has at most a tile more columns than there are, of at most two words per
         // element; scratch memory has two panels.
         let columns = m.saturating_add(way.kernels()[1].info.w_ob);
@@ -192,7 +205,7 @@ impl BlockMatmulPlan {
         let BlockMatmulParams { n, k, format, .. } = self.params;
         Self {
             params: BlockMatmulParams { m, ..self.params },
-            record: format.record(self.row.bias, m == 1),
+            record: self.way.record(self.row, format, m),
             x_len: m * k,
             y_len: m * n,
             ..self.clone()
@@ -264,7 +277,7 @@ impl BlockMatmulPlan {
 
     /// Whether panels are multiplied as they are packed.
     fn as_packed(&self) -> bool {
-        self.params.m == 1 || matches!(self.way, Way::Packed(_))
+        matches!(self.way, Way::Packed(_)) || (self.params.m == 1 && self.way.single().is_some())
     }
 
     /// The kernel that takes rows of the file.
@@ -313,7 +326,7 @@ impl BlockMatmulPlan {
             return rows.info.name;
         }
         match (self.way, self.params.m) {
-            (Way::Unpacked { single, .. }, 1) => single.info.name,
+            (Way::Unpacked { single: Some(single), .. }, 1) => single.info.name,
             (way, 1) => way.kernels()[0].info.name,
             (way, _) => way.kernels()[self.unit_panels()].info.name,
         }
@@ -516,7 +529,7 @@ impl BlockMatmulPlan {
         let blocks = self.params.k / self.params.format.elements();
         let (kernels, single, w, panel, steps) = match self.way {
             Way::Packed(kernels) => (kernels, &kernels[0], packed, bytes, blocks),
-            Way::Unpacked { kernels, single, .. } if self.as_packed() => {
+            Way::Unpacked { kernels, single: Some(single), .. } if self.as_packed() => {
                 (kernels, single, packed, bytes, blocks)
             }
             Way::Unpacked { unpack, kernels, .. } => {

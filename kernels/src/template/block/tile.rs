@@ -98,8 +98,9 @@ pub(crate) struct BlockRow {
     pub(crate) g16: &'static [BlockKernel],
     pub(crate) g16m: &'static [BlockKernel],
     /// Of a single column and packed blocks that are taken apart for several, in the order of
-    /// [`SINGLES`].
-    pub(crate) singles: [&'static [BlockKernel]; SINGLES.len()],
+    /// [`SINGLES`]. Scalar code has none, and takes blocks apart for one column, too: arithmetic is all that its time
+    /// goes to, and kernels without vectors are long.
+    pub(crate) singles: &'static [&'static [BlockKernel]],
     pub(crate) f32: &'static [BlockKernel],
     pub(crate) f16: &'static [BlockKernel],
     pub(crate) bf16: &'static [BlockKernel],
@@ -161,7 +162,7 @@ macro_rules! block_row {
                 g32m: block_tiles! { $isa $isa_name $lanes $feat g32m 0 $tiles },
                 g16: block_tiles! { $isa $isa_name $lanes $feat g16 0 $tiles },
                 g16m: block_tiles! { $isa $isa_name $lanes $feat g16m 0 $tiles },
-                singles: [
+                singles: block_singles! { $lanes [
                     block_tiles! { $isa $isa_name $lanes $feat q4_1 $far4 [[1 1]] },
                     block_tiles! { $isa $isa_name $lanes $feat q5_0 $far4 [[1 1]] },
                     block_tiles! { $isa $isa_name $lanes $feat q5_1 $far4 [[1 1]] },
@@ -174,7 +175,7 @@ macro_rules! block_row {
                     block_tiles! { $isa $isa_name $lanes $feat q5_k $far_k [[1 1]] },
                     block_tiles! { $isa $isa_name $lanes $feat q6_k $far_k [[1 1]] },
                     block_tiles! { $isa $isa_name $lanes $feat u4 $far4 [[1 1]] },
-                ],
+                ] },
                 f32: block_tiles! { $isa $isa_name $lanes $feat f32 $far_f $floats },
                 f16: block_tiles! { $isa $isa_name $lanes $feat f16 $far_f $floats },
                 bf16: block_tiles! { $isa $isa_name $lanes $feat bf16 $far_f $floats },
@@ -230,6 +231,17 @@ macro_rules! block_unpacker {
             }
         }
         unpack as UnpackFn
+    }};
+}
+
+/// Kernels of a single column, where there are vectors.
+macro_rules! block_singles {
+    (1 $kernels:tt) => {
+        &[]
+    };
+    ($lanes:tt [$($kernels:expr,)*]) => {{
+        const ALL: [&[BlockKernel]; SINGLES.len()] = [$($kernels),*];
+        &ALL
     }};
 }
 
@@ -425,6 +437,6 @@ pub(crate) fn own(isa: Isa) -> impl Iterator<Item = KernelInfo> {
     let row = row(isa);
     let many =
         [row.q8_0, row.q4_0, row.g32, row.g32m, row.g16, row.g16m, row.f32, row.f16, row.bf16];
-    let all = many.into_iter().chain(row.singles).flatten().chain(&row.rows);
+    let all = many.into_iter().chain(row.singles.iter().copied()).flatten().chain(&row.rows);
     all.map(|k| k.info).filter(move |k| k.isa == isa)
 }

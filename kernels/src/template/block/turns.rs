@@ -2,7 +2,7 @@
 //! the weights take turns, with their sums in memory meanwhile.
 
 use super::tile::{BlockArgs, SUMMED, SUMS};
-use super::{BlockMatmulPlan, BlockOperands, Way};
+use super::{BlockMatmulPlan, BlockOperands};
 use core::ops::Range;
 
 /// Bytes of weights in a turn, or one block if it is larger. Twice as many were slower.
@@ -25,10 +25,7 @@ impl BlockMatmulPlan {
     pub(super) unsafe fn turns(&self, operands: &BlockOperands, panels: Range<usize>) -> usize {
         let (lanes, bytes, streams) = (self.row.lanes, self.panel_bytes(), self.row.streams);
         let blocks = self.params.k / self.params.format.elements();
-        let kernel = match self.way {
-            Way::Packed(kernels) => &kernels[0],
-            Way::Unpacked { single, .. } => single,
-        };
+        let Some(kernel) = self.way.single() else { return 0 };
         let (block, words) = (bytes / blocks, self.tile_at(1) / blocks);
         // Of floats a multiple of the steps that a kernel adds up side by side: the order of sums stays the same.
         let turn = (TURN / block).max(1);
