@@ -262,7 +262,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     here = pathlib.Path(__file__).resolve().parent
     parser.add_argument("--what", choices=["speed", "context", "start"], default="speed")
-    parser.add_argument("--shapes", nargs="+", default=["1b"], choices=["1b", "110m", "qwen35", "gemma4", "experts"])
+    parser.add_argument("--shapes", nargs="+", default=["1b"],
+                        choices=["1b", "110m", "qwen35", "gemma4", "experts", "gpt-oss", "latent"])
     parser.add_argument("--types", nargs="+", default=["q8_0", "q4_0", "q4_k_m", "f16"])
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--rounds", type=int, default=3, help="turns of each program")

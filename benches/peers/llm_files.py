@@ -8,7 +8,7 @@ import gguf
 import numpy
 
 # The shapes of Llama-3.2-1B, of a Llama of 110 million parameters, and, but for their vocabularies, of Qwen3.5-0.8B and
-# Gemma-4-E2B; of Qwen3-30B-A3B the vocabulary and the layers are fewer.
+# Gemma-4-E2B; of Qwen3-30B-A3B, GPT-OSS-20B and GLM-4.7-Flash the vocabulary and the layers are fewer.
 SHAPES = {
     "1b": dict(width=2048, layers=16, heads=32, kv_heads=8, hidden=8192, vocab=128256, tied=True, base=500000.0),
     "110m": dict(width=768, layers=12, heads=12, kv_heads=12, hidden=2048, vocab=32000, tied=False, base=10000.0),
@@ -18,6 +18,11 @@ SHAPES = {
                    tied=True, base=1e6, attends=5, far_head=512, window=512, sharing=20, layer_width=256),
     "experts": dict(arch="qwen3moe", width=2048, layers=6, heads=32, kv_heads=4, head=128, hidden=6144, vocab=32000,
                     tied=True, base=1e6, experts=128, used=8, inside=768),
+    "gpt-oss": dict(arch="gpt-oss", width=2880, layers=4, heads=64, kv_heads=8, head=64, hidden=2880, vocab=32000,
+                    tied=False, base=150000.0, experts=32, used=4, inside=2880, window=128, biased=True),
+    "latent": dict(arch="deepseek2", width=2048, layers=5, heads=20, kv_heads=1, head=256, rotated=64, hidden=10240,
+                   vocab=32000, tied=False, base=1e6, rank=512, query_rank=768, still=192, experts=64, used=4, inside=1536,
+                   dense=1),
 }
 MIXES = ["q4_k_m", "q5_k_m"]
 # Rows that are drawn; a larger matrix repeats them. Speed does not depend on the values.
@@ -90,9 +95,21 @@ def write(path, shape, kind):
         writer.add_shared_kv_layers(s["sharing"])
         writer.add_embedding_length_per_layer_input(s["layer_width"])
         writer.add_final_logit_softcapping(30.0)
+    if "window" in s and "sharing" not in s:
+        writer.add_sliding_window(s["window"])
+    if "rank" in s:
+        writer.add_kv_lora_rank(s["rank"])
+        writer.add_q_lora_rank(s["query_rank"])
+        writer.add_key_length_mla(head)
+        writer.add_value_length_mla(head)
+        writer.add_leading_dense_block_count(s["dense"])
+        writer.add_expert_shared_count(1)
+        writer.add_expert_weights_scale(1.8)
+        writer.add_expert_weights_norm(True)
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if "experts" in s:
-        writer.add_key_length(head)
-        writer.add_value_length(head)
+        writer.add_key_length(s["rank"] + s["rotated"] if "rank" in s else head)
+        writer.add_value_length(s.get("rank", head))
         writer.add_expert_count(s["experts"])
         writer.add_expert_used_count(s["used"])
         writer.add_expert_feed_forward_length(s["inside"])
@@ -140,7 +157,8 @@ def write(path, shape, kind):
         size = s["far_head"] if "sharing" in s and (i + 1) % s["attends"] == 0 else head
         shares = i >= s["layers"] - s.get("sharing", 0)
         q, kv = s["heads"] * size, s["kv_heads"] * size
-        norms = ["attn_norm", "post_attention_norm" if "memories" in s else "ffn_norm"]
+        biased = s.get("biased", False)
+        norms = ["attn_norm", "post_attention_norm" if "memories" in s or biased else "ffn_norm"]
         norms += ["post_attention_norm", "post_ffw_norm", "post_norm"] if inputs else []
         for name in norms:
             vector(f"{name}.weight", numpy.ones(s["width"]), i)
@@ -153,20 +171,39 @@ def write(path, shape, kind):
             vector("ssm_dt.bias", draw.standard_normal(memories), i)
             vector("ssm_a", -numpy.exp(draw.standard_normal(memories)), i)
             vector("ssm_norm.weight", numpy.ones(s["memory"]), i)
+        elif "rank" in s:
+            rank, still, turns = s["rank"], s["still"], s["rotated"]
+            matrices = [("attn_q_a", s["query_rank"], s["width"]), ("attn_q_b", q, s["query_rank"]),
+                        ("attn_kv_a_mqa", rank + turns, s["width"]), ("attn_output", s["width"], q)]
+            vector("attn_q_a_norm.weight", numpy.ones(s["query_rank"]), i)
+            vector("attn_kv_a_norm.weight", numpy.ones(rank), i)
+            experts("attn_k_b", s["heads"], rank, still, i)
+            experts("attn_v_b", s["heads"], head, rank, i)
         else:
             kept = [] if shares else [("attn_k", kv, s["width"]), ("attn_v", kv, s["width"])]
             matrices = [("attn_q", gates * q, s["width"]), *kept, ("attn_output", s["width"], q)]
-            for name in ("attn_q_norm", "attn_k_norm") if "memories" in s or inputs or "experts" in s else ():
+            normed = "memories" in s or inputs or "experts" in s and not biased
+            for name, rows in (("q", q), ("k", kv), ("v", kv), ("output", s["width"])) if biased else ():
+                vector(f"attn_{name}.bias", draw.standard_normal(rows), i)
+            if biased:
+                vector("attn_sinks.weight", draw.standard_normal(s["heads"]), i)
+            for name in ("attn_q_norm", "attn_k_norm") if normed else ():
                 # Where nothing divides the scores, norms make them small.
                 vector(f"{name}.weight", numpy.full(size, 0.3 if inputs else 1.0), i)
         for name, rows, columns in matrices:
             matrix(name, rows, columns, i)
-        if "experts" in s:
+        if "experts" in s and i >= s.get("dense", 0):
             writer.add_tensor(f"blk.{i}.ffn_gate_inp.weight",
                               draw.standard_normal((s["experts"], s["width"]), numpy.float32) * s["width"] ** -0.5)
             for name, rows, columns in (("gate", s["inside"], s["width"]), ("up", s["inside"], s["width"]),
                                         ("down", s["width"], s["inside"])):
                 experts(f"ffn_{name}_exps", s["experts"], rows, columns, i)
+                if biased:
+                    vector(f"ffn_{name}_exps.bias", draw.standard_normal((s["experts"], rows)), i)
+                if "rank" in s:
+                    matrix(f"ffn_{name}_shexp", rows, columns, i)
+            if biased:
+                vector("ffn_gate_inp.bias", draw.standard_normal(s["experts"]), i)
             continue
         wide = hidden(s, i)
         matrices = [("ffn_gate", wide, s["width"]), ("ffn_up", wide, s["width"]), ("ffn_down", s["width"], wide)]
