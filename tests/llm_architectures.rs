@@ -90,6 +90,8 @@ fn a_text_is_the_same_whatever_it_is_cut_into() {
         ("qwen2moe", Parts { attending: &[], ..QWEN3MOE }),
         ("ernie4_5-moe", Parts { attending: &[], ..QWEN3MOE }),
         ("gpt-oss", GPT_OSS),
+        ("nemotron_h", NEMOTRON_H),
+        ("deepseek2", DEEPSEEK2),
     ];
     let mut all: Vec<Vec<Vec<f32>>> = Vec::new();
     for (arch, parts) in models {

@@ -97,6 +97,8 @@ pub struct ExpertConfig {
     pub normalised: bool,
     /// Whether they have the clamped unit of GPT-OSS, of which a file says nothing.
     pub clamped: bool,
+    /// Whether they have no gate and square what is positive, as in Nemotron 3, of which a file says nothing either.
+    pub squared: bool,
 }
 
 /// Attention whose keys and values come from one short vector per token (multi-head latent attention: DeepSeek-AI 2024).

@@ -47,7 +47,8 @@ pub struct Token {
     /// Its number.
     pub id: u32,
     /// The text that can be shown now: whole characters, and nothing that may become a text to stop
-    /// at. Where a model's texts have channels (GPT-OSS), thoughts stand between `<think>` and `</think>`. What is held back at the end is [`Generation::rest`].
+    /// at. Where a model's texts have channels (GPT-OSS), thoughts stand between `<think>` and
+    /// `</think>`. What is held back at the end is [`Generation::rest`].
     pub text: String,
 }
 

@@ -12,6 +12,9 @@ pub(super) const HEAD: usize = 8;
 pub(super) const HIDDEN: usize = 48;
 /// Elements inside an expert.
 pub(super) const EXPERT: usize = 20;
+/// Elements of the vector that keys and values come from, and of a head's keys those that turn.
+pub(super) const LATENT: usize = 16;
+pub(super) const TURNING: usize = 4;
 /// Elements of the values of Mamba-2.
 pub(super) const INNER: usize = 24;
 pub(super) const VOCABULARY: usize = 40;
@@ -33,6 +36,10 @@ pub(super) struct Parts {
     pub(super) mamba: bool,
     /// Which layers have a window; heads of the others are twice as large. The last layer has neither keys nor values.
     pub(super) windowed: &'static [bool],
+    /// Which layers do nothing but feed forward, of a model whose layers do one thing each.
+    pub(super) feeding: &'static [bool],
+    /// Whether keys and values come from one vector of `LATENT` elements per token.
+    pub(super) latent: bool,
     /// How many experts layers have behind the first one.
     pub(super) experts: usize,
     /// Whether the feed-forward network has no gate.
@@ -61,7 +68,8 @@ pub(super) fn model(arch: &str, parts: &Parts) -> Vec<u8> {
     let replaced = |name: &str, from: &[(&str, u32)]| from.iter().any(|(other, _)| *other == name);
     let counts: Vec<_> = counts.iter().chain(parts.counts).copied().collect();
     for (i, &(name, value)) in counts.iter().enumerate() {
-        if replaced(name, &counts[i + 1..]) {
+        let listed = name == "feed_forward_length" && !parts.feeding.is_empty();
+        if listed || replaced(name, &counts[i + 1..]) {
             continue;
         }
         file = file.with(&format!("{arch}.{name}"), U32, value.to_le_bytes());
@@ -76,6 +84,12 @@ pub(super) fn model(arch: &str, parts: &Parts) -> Vec<u8> {
     } else {
         file.with(&key, U32, parts.kv_heads[0].to_le_bytes())
     };
+    if !parts.feeding.is_empty() {
+        let size = |&feeds: &bool| (if feeds { HIDDEN as u32 } else { 0 }).to_le_bytes();
+        let bytes: Vec<u8> = parts.feeding.iter().flat_map(size).collect();
+        let key = format!("{arch}.feed_forward_length");
+        file = file.with(&key, ARRAY, array(I32, layers as u64, &bytes));
+    }
     if !parts.windowed.is_empty() {
         let key = format!("{arch}.attention.sliding_window_pattern");
         let bytes: Vec<u8> = parts.windowed.iter().map(|&windowed| u8::from(windowed)).collect();
@@ -144,7 +158,16 @@ pub(super) fn model(arch: &str, parts: &Parts) -> Vec<u8> {
             ("ssm_out", WIDTH, INNER),
         ];
         let both = [&mamba[..], &attention].concat();
+        let heads = WIDTH / HEAD;
+        let latent = [
+            ("attn_q", heads * (HEAD + TURNING), WIDTH),
+            ("attn_kv_a_mqa", LATENT + TURNING, WIDTH),
+            ("attn_output", WIDTH, WIDTH),
+        ];
+        let feeds = parts.feeding.get(layer).copied();
         let mixing: &[_] = match (kv, remembers) {
+            _ if feeds == Some(true) => &[],
+            _ if parts.latent => &latent,
             (0, Some(true)) if parts.mamba => &mamba,
             (_, Some(true)) if parts.mamba => &both,
             (_, Some(true)) => &memory,
@@ -161,11 +184,16 @@ pub(super) fn model(arch: &str, parts: &Parts) -> Vec<u8> {
         let router = [("ffn_gate_inp", parts.experts, WIDTH)];
         let has_experts = parts.experts > 0 && layer > 0;
         let network = match has_experts {
+            _ if feeds == Some(false) => &[],
             true => &router[..],
             false => &network[usize::from(parts.plain)..],
         };
         for &(part, rows, columns) in mixing.iter().chain(network).chain(inputs) {
             file = tensor(file, &name(part), &[rows, columns], 0.0);
+        }
+        if parts.latent {
+            file = tensor(file, &name("attn_k_b"), &[heads, LATENT, HEAD], 0.0);
+            file = tensor(file, &name("attn_v_b"), &[heads, HEAD, LATENT], 0.0);
         }
         if has_experts {
             let n = parts.experts;
@@ -230,6 +258,8 @@ pub(super) const LLAMA: Parts = Parts {
     remembering: &[],
     mamba: false,
     windowed: &[],
+    feeding: &[],
+    latent: false,
     experts: 0,
     plain: false,
     placed: false,
@@ -314,6 +344,28 @@ pub(super) const QWEN3MOE: Parts = Parts {
     ],
     experts: 5,
     attending: OF_HEADS,
+    ..LLAMA
+};
+pub(super) const NEMOTRON_H: Parts = Parts {
+    kv_heads: [0, 2, 0],
+    remembering: &[true, false, false],
+    feeding: &[false, false, true],
+    plain: true,
+    vectors: &[("attn_norm", WIDTH)],
+    ..GRANITEHYBRID
+};
+pub(super) const DEEPSEEK2: Parts = Parts {
+    counts: &[
+        ("rope.dimension_count", TURNING as u32),
+        ("attention.kv_lora_rank", LATENT as u32),
+        ("attention.key_length", (LATENT + TURNING) as u32),
+        ("attention.value_length", LATENT as u32),
+        ("attention.key_length_mla", (HEAD + TURNING) as u32),
+        ("attention.value_length_mla", HEAD as u32),
+    ],
+    kv_heads: [1; 3],
+    latent: true,
+    attending: &[("attn_kv_a_norm", LATENT)],
     ..LLAMA
 };
 pub(super) const GPT_OSS: Parts = Parts {

@@ -60,9 +60,9 @@ impl Builder<'_> {
         if !self.has(layer, "ffn_up_shexp.weight") {
             return Ok(y);
         }
-        let shared = match self.has(layer, "ffn_gate_shexp.weight") {
-            true => self.gated_by(x, layer, "_shexp", experts.shared, op)?,
-            false => self.plain_by(x, layer, "_shexp", experts.shared, SQUARED)?,
+        let shared = match experts.squared {
+            true => self.plain_by(x, layer, "_shexp", experts.shared, SQUARED)?,
+            false => self.gated_by(x, layer, "_shexp", experts.shared, op)?,
         };
         let shared = match self.has(layer, "ffn_gate_inp_shexp.weight") {
             true => self.let_through(x, layer, shared)?,
@@ -193,7 +193,8 @@ impl Builder<'_> {
         self.joined_heads(seen)
     }
 
-    /// A product with the matrices of experts, of rows of tokens or such as are in the order of experts, plus their biases, if they have any.
+    /// A product with the matrices of experts, plus their biases, if they have any; of rows of tokens, or of such as are
+    /// in the order of experts.
     pub(super) fn of_experts(
         &mut self,
         [x, chosen]: [TensorId; 2],
@@ -238,9 +239,9 @@ impl Builder<'_> {
             (Some(self.columns(both, 0, n)?), self.columns(both, n, n)?)
         } else {
             let dims = [experts.count, n, width];
-            let gate = match self.has(layer, "ffn_gate_exps.weight") {
-                true => Some(self.of_experts([x, chosen], false, &name("gate"), dims)?),
-                false => None,
+            let gate = match experts.squared {
+                true => None,
+                false => Some(self.of_experts([x, chosen], false, &name("gate"), dims)?),
             };
             (gate, self.of_experts([x, chosen], false, &name("up"), dims)?)
         };

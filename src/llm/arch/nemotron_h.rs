@@ -11,6 +11,10 @@ pub(super) const NEMOTRON_H: Arch = Arch { name: "nemotron_h", adjust, build };
 
 pub(super) fn adjust(config: &mut Config) {
     remember::by_adding(config);
+    if let Some(experts) = &mut config.experts {
+        // Whether the file says so or not.
+        (experts.squared, experts.sigmoid) = (true, true);
+    }
     let feeds = |layer| !config.attends(layer) && config.feed_forward[layer] > 0;
     config.feeding = (0..config.layers).map(feeds).collect();
 }
