@@ -9,8 +9,18 @@ use tilewright::llm::{ChatTemplate, Llm, LlmOptions, Message};
 use super::gguf::{ARRAY, BOOL, F32, File, I32, STRING, U32, array, text, texts};
 
 /// Architectures with the tensors that this makes.
-const ARCHITECTURES: [&str; 8] =
-    ["llama", "mistral3", "qwen2", "qwen3", "gemma", "granite", "lfm2", "qwen35"];
+const ARCHITECTURES: [&str; 10] = [
+    "llama",
+    "mistral3",
+    "qwen2",
+    "qwen3",
+    "gemma",
+    "granite",
+    "lfm2",
+    "qwen35",
+    "gpt-oss",
+    "deepseek2",
+];
 
 /// Ways of cutting text, and one that does not exist.
 const CUTS: [&str; 6] = ["default", "llama-bpe", "qwen2", "gpt-2", "smollm", "none"];
@@ -66,6 +76,31 @@ pub(crate) fn model(u: &mut Unstructured<'_>) -> Result<(Vec<u8>, String)> {
             ("ssm.inner_size", 16),
         ]);
     }
+    let has_experts = matches!(arch, "gpt-oss" | "deepseek2");
+    if has_experts {
+        settings.extend([
+            ("expert_count", 4),
+            ("expert_used_count", u.int_in_range(1..=2)?),
+            ("expert_feed_forward_length", hidden),
+        ]);
+    }
+    // Keys and values of two heads come from one vector of 16, of a head's 24 elements 8 turn.
+    if arch == "deepseek2" {
+        settings.retain(|(name, _)| {
+            !matches!(*name, "attention.head_count_kv" | "rope.dimension_count")
+        });
+        settings.extend([
+            ("expert_group_count", 2),
+            ("expert_group_used_count", u.int_in_range(1..=2)?),
+            ("attention.head_count_kv", 1),
+            ("rope.dimension_count", 8),
+            ("attention.kv_lora_rank", 16),
+            ("attention.key_length", 24),
+            ("attention.value_length", 16),
+            ("attention.key_length_mla", 24),
+            ("attention.value_length_mla", 16),
+        ]);
+    }
     if u.ratio(1, 4)? {
         let at = u.choose_index(settings.len())?;
         settings[at].1 = *u.choose(&WRONG)?;
@@ -112,13 +147,20 @@ pub(crate) fn model(u: &mut Unstructured<'_>) -> Result<(Vec<u8>, String)> {
     for (i, convolves) in convolves.into_iter().enumerate() {
         let remembers = arch == "qwen35" && i % 2 == 0;
         let queries = if arch == "qwen35" { 2 * wide } else { wide };
-        let common: [(&str, &[u64]); 5] = [
+        let behind = matches!(arch, "qwen35" | "gpt-oss");
+        let common: [(&str, &[u64]); 2] = [
             ("attn_norm", &[wide]),
-            (if arch == "qwen35" { "post_attention_norm" } else { "ffn_norm" }, &[wide]),
-            ("ffn_gate", &[wide, deep]),
-            ("ffn_up", &[wide, deep]),
-            ("ffn_down", &[deep, wide]),
+            (if behind { "post_attention_norm" } else { "ffn_norm" }, &[wide]),
         ];
+        let network: [(&str, &[u64]); 3] =
+            [("ffn_gate", &[wide, deep]), ("ffn_up", &[wide, deep]), ("ffn_down", &[deep, wide])];
+        let experts: [(&str, &[u64]); 4] = [
+            ("ffn_gate_inp", &[wide, 4]),
+            ("ffn_gate_exps", &[wide, deep, 4]),
+            ("ffn_up_exps", &[wide, deep, 4]),
+            ("ffn_down_exps", &[deep, wide, 4]),
+        ];
+        let feeding = if has_experts { &experts[..] } else { &network };
         let attention: [(&str, &[u64]); 4] = [
             ("attn_q", &[wide, queries]),
             ("attn_k", &[wide, kv]),
@@ -140,12 +182,21 @@ pub(crate) fn model(u: &mut Unstructured<'_>) -> Result<(Vec<u8>, String)> {
             ("ssm_out", &[16, wide]),
             ("ssm_norm", &[8]),
         ];
+        let latent: [(&str, &[u64]); 6] = [
+            ("attn_q", &[wide, 48]),
+            ("attn_kv_a_mqa", &[wide, 24]),
+            ("attn_kv_a_norm", &[16]),
+            ("attn_k_b", &[16, 16, 2]),
+            ("attn_v_b", &[16, 16, 2]),
+            ("attn_output", &[32, wide]),
+        ];
         let mixing = match (convolves, remembers) {
             (true, _) => &convolution[..],
             (_, true) => &memory,
+            _ if arch == "deepseek2" => &latent,
             _ => &attention,
         };
-        for &(name, dims) in common.iter().chain(mixing) {
+        for &(name, dims) in common.iter().chain(feeding).chain(mixing) {
             matrix(u, &mut file, &format!("blk.{i}.{name}.weight"), dims)?;
         }
         if remembers {
@@ -154,6 +205,10 @@ pub(crate) fn model(u: &mut Unstructured<'_>) -> Result<(Vec<u8>, String)> {
         }
         if convolves || remembers {
             continue;
+        }
+        if arch == "gpt-oss" {
+            matrix(u, &mut file, &format!("blk.{i}.attn_sinks.weight"), &[2])?;
+            matrix(u, &mut file, &format!("blk.{i}.ffn_up_exps.bias"), &[deep, 4])?;
         }
         for (name, size) in [("attn_q", wide), ("attn_k", kv), ("attn_v", kv)] {
             match arch {
