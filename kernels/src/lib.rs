@@ -97,6 +97,7 @@ pub use template::cells::{CellForm, CellsParams, CellsPlan};
 pub use template::conv::{ConvParams, ConvPlan, InputLayout};
 #[cfg(any(feature = "alloc", test))]
 pub use template::conv_pool::{ConvPoolParams, ConvPoolPlan};
+pub use template::convert::{Conversion, ConvertPlan};
 pub use template::delta::{DeltaOperands, DeltaParams, DeltaPlan, DeltaRule};
 #[cfg(any(feature = "alloc", test))]
 pub use template::depthwise::{DepthwiseParams, DepthwisePlan};

@@ -59,6 +59,7 @@ mod conv_reference;
 mod conv_tests;
 #[cfg(any(feature = "alloc", test))]
 mod conv_tile;
+pub mod convert;
 pub mod delta;
 #[cfg(any(feature = "alloc", test))]
 pub mod depthwise;

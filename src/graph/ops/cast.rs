@@ -3,9 +3,11 @@
 use bytemuck::Pod;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
+use tilewright_kernels::{Conversion, ConvertPlan};
 
+use super::plan_step::PlanStep;
 use super::{Operator, expect_operands};
-use crate::graph::{GraphError, Info, View, ViewMut, with_element};
+use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut, with_element};
 use crate::tensor::{DType, Element};
 
 /// Converts each element to another plain type.
@@ -71,6 +73,19 @@ impl Operator for Cast {
             }
         }
         Ok(())
+    }
+
+    fn lower(&self, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>, GraphError> {
+        let op = match (cx.src[0].dtype, self.to) {
+            _ if !cfg!(feature = "ops-more") => return Ok(None),
+            (DType::F32, DType::I32) => Conversion::F32ToI32,
+            (DType::F32, DType::I8) => Conversion::F32ToI8,
+            (DType::F32, DType::U8) => Conversion::F32ToU8,
+            (DType::F32, DType::F16) => Conversion::F32ToF16,
+            (DType::F16, DType::F32) => Conversion::F16ToF32,
+            _ => return Ok(None),
+        };
+        Ok(Some(Box::new(PlanStep(ConvertPlan::new(cx.isa, op, cx.dst.elements())?))))
     }
 }
 

@@ -3,6 +3,7 @@
 use core::ops::Range;
 use core::ptr;
 
+use tilewright_kernels::template::convert::ConvertPlan;
 use tilewright_kernels::template::glu::GluPlan;
 use tilewright_kernels::template::layout::LayoutPlan;
 use tilewright_kernels::template::layout_bytes::ByteLayoutPlan;
@@ -63,6 +64,7 @@ macro_rules! steps {
 }
 steps! {
     ByteLayoutPlan: 0,
+    ConvertPlan: 0,
     GluPlan: 0, 1; over 0 | 1,
     LayoutPlan: 0,
     LookupPlan: 0; over 0,
