@@ -42,7 +42,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent / "llm"))
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PLUGINS = {"cpu": ("TILEWRIGHT", "libggml_tilewright.so"), "rknn": ("RKNN", "libggml_tilewright_rknn.so")}
-TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"]
+TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4"]
 PROMPT, GENERATED = 64, 48
 BOUND = 5e-4
 # Prompts of the embedded model that are compared with llama.cpp in two ways of its own, and how much further logits
