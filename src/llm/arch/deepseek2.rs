@@ -1,4 +1,4 @@
-//! DeepSeek V2 and what has its layers (V3, Moonlight, GLM 4.7 Flash, Youtu): keys and values come from one short vector
+//! DeepSeek V2 and what has its layers (Moonlight, GLM 4.7 Flash, Youtu): keys and values come from one short vector
 //! per token, and layers have experts behind the first few.
 
 use super::{Arch, Builder, Decoder, bailingmoe};
