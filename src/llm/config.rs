@@ -32,6 +32,13 @@ pub enum Scaling {
     },
 }
 
+impl Scaling {
+    /// What YaRN multiplies with for a factor, so many times its logarithm.
+    pub(super) fn grown(factor: f64, times: f64) -> f64 {
+        1.0 + 0.1 * times * factor.ln().max(0.0)
+    }
+}
+
 /// Settings of rotary positions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RopeConfig {
@@ -341,8 +348,7 @@ impl Config {
         let yarn = match *scaling {
             Scaling::Linear(_) => 1.0,
             Scaling::Yarn { factor, log_multiplier, .. } => {
-                let grown = |times: f64| 1.0 + 0.1 * times * factor.ln().max(0.0);
-                grown(1.0) / grown(log_multiplier)
+                Scaling::grown(factor, 1.0) / Scaling::grown(factor, log_multiplier)
             }
         };
         self.rope.attention_factor * yarn as f32

@@ -288,7 +288,7 @@ ARCHITECTURES = {
                      residual_scale=1.4 / math.sqrt(3)),
         Architecture("deepseek2", "deepseek2", layers=27, rotated=32, latent=64, experts=8, used=3, expert_layers=25,
                      shared=True, shared_count=2, whole_shares=False),
-        Architecture("deepseek2-yarn", "deepseek2", layers=2, rotated=32, latent=96, latent_queries=128, experts=8,
+        Architecture("deepseek2-yarn", "deepseek2", layers=2, rotated=32, latent=96, latent_queries=160, experts=8,
                      expert_layers=1, shared=True, shared_count=2, sigmoid=True, share_scale=1.7, scaling="yarn",
                      factor=8.0, original=64, log_multiplier=0.0707),
         Architecture("deepseek2-decompressed", "deepseek2", layers=2, rotated=32, latent=64, latent_queries=64,

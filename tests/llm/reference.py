@@ -7,11 +7,6 @@ import numpy
 from architectures import DELTA, HEAD, HIDDEN, VALUE, frequency_factors
 
 
-# Of the last call of `logits`, for each layer with experts: by how much of its share the last expert that each token goes
-# through was ahead of the next one.
-margins = []
-
-
 def _rms(x, weight, epsilon):
     return x / numpy.sqrt((x * x).mean(-1, keepdims=True) + epsilon) * weight
 
@@ -226,8 +221,6 @@ def _experts(a, w, b, x, routed=None):
         sums = numpy.sort(grouped, -1)[..., -2:].sum(-1)
         least = numpy.sort(sums, -1)[:, -a.groups_used, None]
         seen = numpy.where((sums >= least)[..., None], grouped, -numpy.inf).reshape(seen.shape)
-    order = numpy.sort(seen, -1)[:, ::-1]
-    margins.append((order[:, a.used - 1] - order[:, a.used]) / abs(order[:, a.used - 1]))
     out = numpy.zeros_like(x)
     for t, row in enumerate(x):
         chosen = numpy.argsort(-seen[t], kind="stable")[: a.used]
@@ -284,7 +277,6 @@ def logits(a, w, ids, context=512):
             return _layer_norm(x, w[name + ".weight"], w.get(name + ".bias", 0), a.epsilon)
         return _rms(x, w[name + ".weight"], a.epsilon)
 
-    margins.clear()
     x, kept = w["token_embd.weight"][ids], {}
     if a.placed:
         x = x + w["position_embd.weight"][: len(ids)]

@@ -22,14 +22,13 @@ fn adjust(config: &mut Config) {
     // Scores grow by what YaRN lets the rotated elements grow, and those do not then.
     let mut growth = config.rope.attention_factor;
     if let Scaling::Yarn { factor, log_multiplier, .. } = &mut config.rope.scaling {
-        let grown = |times: f64| (1.0 + 0.1 * times * factor.ln().max(0.0)) as f32;
-        if *log_multiplier == 0.0 {
-            growth *= grown(1.0);
+        let times = if *log_multiplier == 0.0 {
+            1.0
         } else {
             // Files have a tenth of it.
-            growth *= grown(10.0 * *log_multiplier);
-            *log_multiplier = 1.0;
-        }
+            10.0 * core::mem::replace(log_multiplier, 1.0)
+        };
+        growth *= Scaling::grown(*factor, times) as f32;
     }
     let size = config.latent.map_or(config.head_sizes[0], |latent| latent.key_size);
     config.attention_scale = Some(growth * growth / (size as f32).sqrt());
