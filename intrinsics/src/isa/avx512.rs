@@ -46,14 +46,12 @@ macro_rules! tile_avx512_f32 {
     (VEXPO $x:expr) => { $crate::arch::_mm512_getexp_ps($x) };
     (VMANT $x:expr) => { $crate::arch::_mm512_getmant_ps::<
         { $crate::arch::_MM_MANT_NORM_1_2 }, { $crate::arch::_MM_MANT_SIGN_SRC }>($x) };
-    // Both orders give the same number, or one of them a NaN, which the other does not unmake.
+    // The instruction gives `b` if either is NaN: where that is `a`, it is kept.
     (VMAXIMUM $a:expr, $b:expr) => {{ let (a, b) = ($a, $b);
-        $crate::tile_avx512_f32!(EITHER $crate::arch::_mm512_max_ps(a, b), $crate::arch::_mm512_max_ps(b, a)) }};
+        $crate::arch::_mm512_mask_max_ps(a, $crate::tile_avx512_f32!(ORDERED a), a, b) }};
     (VMINIMUM $a:expr, $b:expr) => {{ let (a, b) = ($a, $b);
-        $crate::tile_avx512_f32!(EITHER $crate::arch::_mm512_min_ps(a, b), $crate::arch::_mm512_min_ps(b, a)) }};
-    // An instruction of AVX-512 F, which that on floats is not.
-    (EITHER $a:expr, $b:expr) => { $crate::arch::_mm512_castsi512_ps($crate::arch::_mm512_or_si512(
-        $crate::arch::_mm512_castps_si512($a), $crate::arch::_mm512_castps_si512($b))) };
+        $crate::arch::_mm512_mask_min_ps(a, $crate::tile_avx512_f32!(ORDERED a), a, b) }};
+    (ORDERED $a:expr) => { $crate::arch::_mm512_cmp_ps_mask::<{ $crate::arch::_CMP_ORD_Q }>($a, $a) };
     (VPAIR_LO $a:expr, $b:expr) => { $crate::arch::_mm512_unpacklo_ps($a, $b) };
     (VPAIR_HI $a:expr, $b:expr) => { $crate::arch::_mm512_unpackhi_ps($a, $b) };
     (VQUAD_LO $a:expr, $b:expr) => { $crate::arch::_mm512_castpd_ps($crate::arch::_mm512_unpacklo_pd(

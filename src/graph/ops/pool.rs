@@ -191,7 +191,7 @@ impl Operator for Pool {
     }
 
     fn layout_rule(&self, cx: &RuleCx<'_>) -> LayoutRule {
-        if cx.src[0].layout == Layout::Plain && lower::on_planes(self, &cx.src[0], cx.dst) {
+        if cx.src[0].layout == Layout::Plain && lower::is_for_plain(self, &cx.src[0], cx.dst) {
             LayoutRule::Plain
         } else if cx.src[0].dtype == DType::F32 && cx.dst.elements() > 0 {
             LayoutRule::Blocked(vec![(0, Layout::Blocked)])

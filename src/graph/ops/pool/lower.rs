@@ -2,6 +2,7 @@
 
 use tilewright_kernels::template::plane::PlanePlan;
 use tilewright_kernels::template::pool::{PoolOp, PoolParams, PoolPlan};
+use tilewright_kernels::template::reduce::{ReduceOp, ReduceParams, ReducePlan};
 
 use super::super::plan_step::PlanStep;
 use super::super::plane::Plane;
@@ -13,6 +14,9 @@ pub(super) fn lower(op: &Pool, cx: &LowerCx<'_>) -> Result<Option<Box<dyn Step>>
     let params = || op.params(&cx.src[0].dims, &cx.dst.dims);
     if cx.dst.layout == Layout::Blocked {
         return Ok(Some(Box::new(PlanStep(PoolPlan::new(cx.isa, &params())?))));
+    }
+    if let Some(rows) = rows(op, &cx.src[0], cx.dst) {
+        return Ok(Some(Box::new(PlanStep(ReducePlan::new(cx.isa, &rows)?))));
     }
     if !on_planes(op, &cx.src[0], cx.dst) {
         return Ok(None);
@@ -46,8 +50,28 @@ impl Pool {
     }
 }
 
-/// Whether there is a kernel for plain tensors. Averages are computed on blocks.
-pub(super) fn on_planes(op: &Pool, x: &Info, y: &Info) -> bool {
+/// Whether there is a kernel for plain tensors. Averages are computed on blocks, whose order of sums they keep.
+pub(super) fn is_for_plain(op: &Pool, x: &Info, y: &Info) -> bool {
+    rows(op, x, y).is_some() || on_planes(op, x, y)
+}
+
+/// The largest values of whole maps: the reduction of rows, which are maps. The smallest libraries have no kernels for
+/// plain tensors, and must see here that they need none.
+#[inline(always)]
+fn rows(op: &Pool, x: &Info, y: &Info) -> Option<ReduceParams> {
+    if !cfg!(feature = "ops-more") || x.dtype != DType::F32 || y.elements() == 0 {
+        return None;
+    }
+    let [h, w] = spatial(&x.dims);
+    (*op == Pool::global(PoolKind::Max, [h, w])).then(|| ReduceParams {
+        op: ReduceOp::Max,
+        outer: x.dims[0] * x.dims[1],
+        axis: h * w,
+        inner: 1,
+    })
+}
+
+fn on_planes(op: &Pool, x: &Info, y: &Info) -> bool {
     x.dtype == DType::F32
         && y.elements() > 0
         && PlanePlan::max_pool_pays(&op.params(&x.dims, &y.dims))
