@@ -31,9 +31,11 @@ enum Stage {
     Pattern(&'static str),
     /// A pattern, and `\s+(?!\S)|\s+` where it does not match.
     Words(&'static str),
+    /// Numbers: their last three digits, the three before them and so on.
+    Thousands,
 }
 
-use Stage::{Pattern, Words};
+use Stage::{Pattern, Thousands, Words};
 
 /// English contractions in both cases.
 macro_rules! contractions {
@@ -42,27 +44,56 @@ macro_rules! contractions {
     };
 }
 
+/// Chinese characters: what Unicode 15 has in the script Han.
+macro_rules! han {
+    () => {
+        concat!(
+            r"\u{2e80}-\u{2e99}\u{2e9b}-\u{2ef3}\u{2f00}-\u{2fd5}\u{3005}\u{3007}\u{3021}-\u{3029}\u{3038}-\u{303b}",
+            r"\u{3400}-\u{4dbf}\u{4e00}-\u{9fff}\u{f900}-\u{fa6d}\u{fa70}-\u{fad9}\u{16fe2}\u{16fe3}\u{16ff0}\u{16ff1}",
+            r"\u{20000}-\u{2a6df}\u{2a700}-\u{2b739}\u{2b740}-\u{2b81d}\u{2b820}-\u{2cea1}\u{2ceb0}-\u{2ebe0}",
+            r"\u{2ebf0}-\u{2ee5d}\u{2f800}-\u{2fa1d}\u{30000}-\u{3134a}\u{31350}-\u{323af}"
+        )
+    };
+}
+
 const GPT2: Stage = Words(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+");
 const LLAMA3: Stage = Words(concat!(
     contractions!(),
     r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+));
+const DEEPSEEK3: Stage = Words(concat!(
+    r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|"##,
+    r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+"
 ));
 const QWEN2: Stage = Words(concat!(
     contractions!(),
     r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
 ));
 
-/// Words that end where a capital letter follows a small one.
+/// Words that end where a capital letter follows a small one, of letters with a condition on each.
 macro_rules! cased {
-    ($after:expr) => {
+    ($which:expr, $after:expr) => {
         concat!(
-            r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+",
+            r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}",
+            $which,
+            r"]*[\p{Ll}\p{Lm}\p{Lo}\p{M}",
+            $which,
+            r"]+",
             $after,
-            r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
+            r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}",
+            $which,
+            r"]+[\p{Ll}\p{Lm}\p{Lo}\p{M}",
+            $which,
+            r"]*",
             $after
         )
     };
 }
+
+const GPT4O: Stage = Words(concat!(
+    cased!("", concat!(contractions!(), "?")),
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+"
+));
 
 const PLAIN: Row = Row { names: &[], stages: &[], whole: false, bos: false };
 
@@ -182,30 +213,54 @@ const ROWS: &[Row] = &[
     },
     Row {
         names: &["deepseek-v3", "hunyuan-dense", "joyai-llm"],
+        stages: &[Pattern(r"\p{N}{1,3}"), Pattern("[一-龥\u{3040}-ゟ゠-ヿ]+"), DEEPSEEK3],
+        ..PLAIN
+    },
+    Row {
+        names: &["afmoe"],
         stages: &[
-            Pattern(r"\p{N}{1,3}"),
-            Pattern("[一-龥\u{3040}-ゟ゠-ヿ]+"),
+            Thousands,
+            Pattern(
+                "[一-\u{9fff}㐀-\u{4dbf}\u{f900}-\u{faff}\u{3040}-ゟ゠-ヿ･-ﾟ⼀-\u{2fdf}เ-\u{e7f}\u{e80}-\u{eff}ក-\u{17ff}\
+                က-\u{109f}\u{aa60}-\u{aa7f}\u{a9e0}-\u{a9ff}가-\u{d7af}\u{1100}-\u{11ff}]+",
+            ),
+            DEEPSEEK3,
+        ],
+        ..PLAIN
+    },
+    Row { names: &["superbpe"], stages: &[Thousands], ..PLAIN },
+    Row {
+        names: &["kimi-k2"],
+        stages: &[Words(concat!(
+            "[",
+            han!(),
+            "]+|",
+            cased!(concat!("&&[^", han!(), "]"), concat!(contractions!(), "?")),
+            r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+        ))],
+        ..PLAIN
+    },
+    Row {
+        names: &["youtu"],
+        stages: &[
+            Pattern(
+                "[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-\u{303f}︰-﹏]+|[ㄅ-ㄯ]+|[一-龥\u{3040}-ゟ゠-ヿ]+",
+            ),
             Words(concat!(
-                r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|"##,
-                r"[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+"
+                cased!("", concat!(contractions!(), "?")),
+                r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+"
             )),
         ],
         ..PLAIN
     },
     Row {
         names: &["tekken"],
-        stages: &[Words(concat!(cased!(""), r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+"))],
+        stages: &[Words(concat!(cased!("", ""), r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+"))],
         whole: true,
         bos: true,
     },
-    Row {
-        names: &["gpt-4o", "llama4", "kanana2", "minimax-m2"],
-        stages: &[Words(concat!(
-            cased!(concat!(contractions!(), "?")),
-            r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+"
-        ))],
-        ..PLAIN
-    },
+    Row { names: &["gpt-4o", "llama4", "kanana2", "minimax-m2"], stages: &[GPT4O], ..PLAIN },
+    Row { names: &["tiny_aya", "cohere2moe"], stages: &[Thousands, GPT4O], ..PLAIN },
     Row {
         names: &["minicpm5"],
         stages: &[
@@ -250,7 +305,8 @@ const ROWS: &[Row] = &[
 /// Cuts text into the pieces within which tokens are made.
 #[derive(Debug)]
 pub(super) struct Splitter {
-    stages: Vec<Regex>,
+    /// The patterns, and whether what they match is cut into threes.
+    stages: Vec<(Regex, bool)>,
     whole: bool,
     bos: bool,
 }
@@ -267,8 +323,10 @@ impl Splitter {
             let regex = match stage {
                 Pattern(pattern) => Regex::new(pattern),
                 Words(pattern) => Regex::new_many(&[*pattern, r"\s+"]),
+                Thousands => Regex::new(r"\p{N}+"),
             };
-            regex.map_err(|e| TokenizerError::Tables(e.to_string()))
+            let threes = matches!(stage, Thousands);
+            regex.map(|regex| (regex, threes)).map_err(|e| TokenizerError::Tables(e.to_string()))
         };
         let stages = row.stages.iter().map(regex).collect::<Result<_, _>>()?;
         Ok(Self { stages, whole: row.whole, bos: row.bos })
@@ -287,7 +345,7 @@ impl Splitter {
     /// The pieces, in order; together they are all of `text`.
     pub(super) fn split(&self, text: &str) -> Vec<Range<usize>> {
         let mut pieces = Vec::from([Range { start: 0, end: text.len() }]);
-        for regex in &self.stages {
+        for (regex, threes) in &self.stages {
             let mut cut = Vec::with_capacity(pieces.len());
             let mut cache = regex.create_cache();
             for piece in pieces {
@@ -298,7 +356,12 @@ impl Splitter {
                     if m.start > end {
                         cut.push(piece.start + end..piece.start + m.start);
                     }
-                    cut.push(piece.start + m.start..piece.start + m.end);
+                    let mut start = m.start;
+                    for at in ends_of_threes(inside.get(m.clone()).filter(|_| *threes)) {
+                        cut.push(piece.start + start..piece.start + m.start + at);
+                        start = m.start + at;
+                    }
+                    cut.push(piece.start + start..piece.start + m.end);
                     end = m.end;
                 }
                 if end < inside.len() {
@@ -310,6 +373,14 @@ impl Splitter {
         pieces.retain(|p| !p.is_empty());
         pieces
     }
+}
+
+/// Where a number is cut, if there is one: so that all its parts but the first have three digits.
+fn ends_of_threes(number: Option<&str>) -> impl Iterator<Item = usize> {
+    let number = number.unwrap_or_default();
+    let digits = number.chars().count();
+    let at = number.char_indices().enumerate().skip(1);
+    at.filter(move |(i, _)| (digits - i).is_multiple_of(3)).map(|(_, (at, _))| at)
 }
 
 /// The matches of a stage in one piece.
@@ -378,6 +449,10 @@ mod tests {
         assert_eq!(split("falcon", "x=12345 y"), ["x", "=", "123", "45", " y"]);
         assert_eq!(split("gpt-4o", "helloWorld's  MIX"), ["hello", "World's", " ", " MIX"]);
         assert_eq!(split("tekken", "ABCdef g"), ["ABCdef", " g"]);
+        let threes = ["a", " ", "1", "234", "567", " b", "12", "３４5"];
+        assert_eq!(split("afmoe", "a 1234567 b12３４5"), threes);
+        let han = ["hello", "World", "漢字", "x", " ", "123", "45"];
+        assert_eq!(split("kimi-k2", "helloWorld漢字x 12345"), han);
     }
 
     #[test]
