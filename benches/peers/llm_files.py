@@ -41,9 +41,12 @@ def _quantised(kind, rows):
     if kind in (gguf.GGMLQuantizationType.F16, gguf.GGMLQuantizationType.Q8_0, gguf.GGMLQuantizationType.Q4_0):
         return gguf.quants.quantize(rows, kind)
     out = numpy.zeros(rows.nbytes, numpy.uint8)
+    # Types of one to three bits ask how important columns are: equally so.
+    importance = numpy.ones(rows.shape[1], numpy.float32)
+    asked = importance.ctypes.data_as(ctypes.c_void_p) if kind.name.startswith(("IQ1", "IQ2", "IQ3")) else None
     size = _ggml().ggml_quantize_chunk(
         ctypes.c_int(kind.value), rows.ctypes.data_as(ctypes.c_void_p), out.ctypes.data_as(ctypes.c_void_p),
-        ctypes.c_int64(0), ctypes.c_int64(rows.shape[0]), ctypes.c_int64(rows.shape[1]), None)
+        ctypes.c_int64(0), ctypes.c_int64(rows.shape[0]), ctypes.c_int64(rows.shape[1]), asked)
     return out[:size].reshape(len(rows), -1)
 
 

@@ -61,9 +61,7 @@ pub fn packed(plan: &BlockMatmulPlan) -> Vec<u8> {
     let bytes = plan.params().n * plan.row_bytes();
     let mut source: Vec<u8> = (0..bytes).map(|i| (i % 251 * 131 % 251) as u8).collect();
     for (i, block) in source.chunks_exact_mut(format.bytes()).enumerate() {
-        for at in format.half_offsets() {
-            block[at..at + 2].copy_from_slice(&(0x2000 + (i % 0x400) as u16).to_le_bytes());
-        }
+        format.set_halves(block, |_| 0x2000 + (i % 0x400) as u16);
         if format == BlockFormat::Mxfp4 {
             block[0] = 120;
         }

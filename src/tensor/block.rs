@@ -4,6 +4,7 @@
 //! numbers in a block are little endian; `d` and `m` are its scale and minimum as f16.
 
 use half::{bf16, f16};
+use tilewright_kernels::BlockFormat;
 
 use super::{DType, TensorError};
 
@@ -31,6 +32,16 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Ten
         let (dims, expected) = (vec![out.len()], expected.unwrap_or(usize::MAX));
         return Err(TensorError::Length { dims, dtype, expected, found: bytes.len() });
     }
+    let blocks = bytes.chunks_exact(dtype.block_bytes());
+    let blocks = blocks.zip(out.chunks_exact_mut(dtype.block_elems()));
+    // Of these, kernels have the grids.
+    #[cfg(feature = "gguf")]
+    if let Some(format) = of_few_bits(dtype) {
+        for (bytes, out) in blocks {
+            format.dequantize_few_bits(bytes, out);
+        }
+        return Ok(());
+    }
     let block: fn(&[u8], &mut [f32]) = match dtype {
         DType::F32 => |b, o| o[0] = f32::from_le_bytes([b[0], b[1], b[2], b[3]]),
         DType::F16 => |b, o| o[0] = half_at(b, 0),
@@ -51,11 +62,48 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) -> Result<(), Ten
         DType::U4 => u4,
         found => return Err(TensorError::DType { expected: DType::F32, found }),
     };
-    let blocks = bytes.chunks_exact(dtype.block_bytes());
-    for (bytes, out) in blocks.zip(out.chunks_exact_mut(dtype.block_elems())) {
-        block(bytes, out);
-    }
+    blocks.for_each(|(bytes, out)| block(bytes, out));
     Ok(())
+}
+
+/// The kernels' name of a type of weights.
+pub(crate) fn format(dtype: DType) -> Option<BlockFormat> {
+    Some(match dtype {
+        DType::F32 => BlockFormat::F32,
+        DType::F16 => BlockFormat::F16,
+        DType::BF16 => BlockFormat::Bf16,
+        DType::Q4_0 => BlockFormat::Q4_0,
+        DType::Q4_1 => BlockFormat::Q4_1,
+        DType::Q5_0 => BlockFormat::Q5_0,
+        DType::Q5_1 => BlockFormat::Q5_1,
+        DType::Q8_0 => BlockFormat::Q8_0,
+        DType::Q2_K => BlockFormat::Q2K,
+        DType::Q3_K => BlockFormat::Q3K,
+        DType::Q4_K => BlockFormat::Q4K,
+        DType::Q5_K => BlockFormat::Q5K,
+        DType::Q6_K => BlockFormat::Q6K,
+        DType::IQ4_NL => BlockFormat::Iq4Nl,
+        DType::IQ4_XS => BlockFormat::Iq4Xs,
+        DType::MXFP4 => BlockFormat::Mxfp4,
+        DType::U4 => BlockFormat::U4,
+        _ => return of_few_bits(dtype),
+    })
+}
+
+/// Types of one to three bits of GGUF files.
+fn of_few_bits(dtype: DType) -> Option<BlockFormat> {
+    Some(match dtype {
+        DType::IQ1_S => BlockFormat::Iq1S,
+        DType::IQ1_M => BlockFormat::Iq1M,
+        DType::IQ2_XXS => BlockFormat::Iq2Xxs,
+        DType::IQ2_XS => BlockFormat::Iq2Xs,
+        DType::IQ2_S => BlockFormat::Iq2S,
+        DType::IQ3_XXS => BlockFormat::Iq3Xxs,
+        DType::IQ3_S => BlockFormat::Iq3S,
+        DType::TQ1_0 => BlockFormat::Tq1,
+        DType::TQ2_0 => BlockFormat::Tq2,
+        _ => return None,
+    })
 }
 
 /// In their order, behind scale and offset.

@@ -3,7 +3,7 @@ use super::*;
 /// Random blocks and their values, from the Python package `gguf`: `tests/block_vectors.py`.
 const VECTORS: &[u8] = include_bytes!("../../tests/data/blocks.bin");
 
-const TYPES: [DType; 13] = [
+const TYPES: [DType; 22] = [
     DType::Q4_0,
     DType::Q4_1,
     DType::Q5_0,
@@ -17,6 +17,15 @@ const TYPES: [DType; 13] = [
     DType::IQ4_NL,
     DType::IQ4_XS,
     DType::MXFP4,
+    DType::IQ1_S,
+    DType::IQ1_M,
+    DType::IQ2_XXS,
+    DType::IQ2_XS,
+    DType::IQ2_S,
+    DType::IQ3_XXS,
+    DType::IQ3_S,
+    DType::TQ1_0,
+    DType::TQ2_0,
 ];
 
 fn floats(bytes: &[u8]) -> Vec<f32> {

@@ -62,6 +62,24 @@ pub enum DType {
     IQ4_XS,
     /// 32 four-bit floats, with one power of two (OCP Microscaling Formats 1.0).
     MXFP4,
+    /// 256 values of three sizes, in groups of 32, each with a three-bit scale: eight are a point of a grid.
+    IQ1_S,
+    /// The same in groups of 16.
+    IQ1_M,
+    /// 256 values of six, in groups of 32, each with a four-bit scale: eight are a point of a grid of 256, and signs.
+    IQ2_XXS,
+    /// The same in groups of 16, with a grid of 512.
+    IQ2_XS,
+    /// The same in groups of 16, with a grid of 1024.
+    IQ2_S,
+    /// 256 values of sixteen, in groups of 32, each with a four-bit scale: four are a point of a grid of 256, and signs.
+    IQ3_XXS,
+    /// The same with a grid of 512.
+    IQ3_S,
+    /// 256 values of -1, 0 and 1, five in a byte, with one f16 scale.
+    TQ1_0,
+    /// 256 such values of two bits, with one f16 scale.
+    TQ2_0,
     /// 32 four-bit values behind an f32 scale and an f32 offset, two per byte in their order. Of no file: what
     /// `MatMulNBits` of ONNX Runtime's domain multiplies by.
     U4,
@@ -69,7 +87,7 @@ pub enum DType {
 
 impl DType {
     /// Every type, in declaration order.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 36] = [
         Self::F32,
         Self::F16,
         Self::BF16,
@@ -96,6 +114,15 @@ impl DType {
         Self::IQ4_NL,
         Self::IQ4_XS,
         Self::MXFP4,
+        Self::IQ1_S,
+        Self::IQ1_M,
+        Self::IQ2_XXS,
+        Self::IQ2_XS,
+        Self::IQ2_S,
+        Self::IQ3_XXS,
+        Self::IQ3_S,
+        Self::TQ1_0,
+        Self::TQ2_0,
         Self::U4,
     ];
 
@@ -105,6 +132,8 @@ impl DType {
             Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => 32,
             Self::IQ4_NL | Self::MXFP4 | Self::U4 => 32,
             Self::Q2_K | Self::Q3_K | Self::Q4_K | Self::Q5_K | Self::Q6_K | Self::IQ4_XS => 256,
+            Self::IQ1_S | Self::IQ1_M | Self::IQ2_XXS | Self::IQ2_XS | Self::IQ2_S => 256,
+            Self::IQ3_XXS | Self::IQ3_S | Self::TQ1_0 | Self::TQ2_0 => 256,
             _ => 1,
         }
     }
@@ -122,8 +151,15 @@ impl DType {
             Self::Q5_0 => 22,
             Self::Q5_1 | Self::U4 => 24,
             Self::Q8_0 => 34,
+            Self::IQ1_S => 50,
+            Self::TQ1_0 => 54,
+            Self::IQ1_M => 56,
+            Self::IQ2_XXS | Self::TQ2_0 => 66,
+            Self::IQ2_XS => 74,
+            Self::IQ2_S => 82,
             Self::Q2_K => 84,
-            Self::Q3_K => 110,
+            Self::IQ3_XXS => 98,
+            Self::Q3_K | Self::IQ3_S => 110,
             Self::IQ4_XS => 136,
             Self::Q4_K => 144,
             Self::Q5_K => 176,
@@ -179,6 +215,15 @@ impl DType {
             Self::IQ4_NL => "iq4_nl",
             Self::IQ4_XS => "iq4_xs",
             Self::MXFP4 => "mxfp4",
+            Self::IQ1_S => "iq1_s",
+            Self::IQ1_M => "iq1_m",
+            Self::IQ2_XXS => "iq2_xxs",
+            Self::IQ2_XS => "iq2_xs",
+            Self::IQ2_S => "iq2_s",
+            Self::IQ3_XXS => "iq3_xxs",
+            Self::IQ3_S => "iq3_s",
+            Self::TQ1_0 => "tq1_0",
+            Self::TQ2_0 => "tq2_0",
             Self::U4 => "u4",
         }
     }
@@ -242,6 +287,15 @@ mod tests {
             (DType::IQ4_NL, 32, 18),
             (DType::IQ4_XS, 256, 136),
             (DType::MXFP4, 32, 17),
+            (DType::IQ1_S, 256, 50),
+            (DType::IQ1_M, 256, 56),
+            (DType::IQ2_XXS, 256, 66),
+            (DType::IQ2_XS, 256, 74),
+            (DType::IQ2_S, 256, 82),
+            (DType::IQ3_XXS, 256, 98),
+            (DType::IQ3_S, 256, 110),
+            (DType::TQ1_0, 256, 54),
+            (DType::TQ2_0, 256, 66),
             (DType::U4, 32, 24),
         ] {
             assert_eq!((dtype.block_elems(), dtype.block_bytes()), (elems, bytes), "{dtype}");

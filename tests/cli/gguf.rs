@@ -59,7 +59,7 @@ fn wrong_gguf_files_are_one_clear_error() {
         ("empty", File { alignment: 0, ..File::new() }.bytes()[..3].to_vec(), "ends inside"),
         ("old", File { version: 1, ..model() }.bytes(), "convert the model again"),
         ("big", File { version: 3 << 24, ..model() }.bytes(), "big-endian"),
-        ("new", model().tensor("x", 21, &[256], &[0; 110]).bytes(), "type iq3_s (1x: x)"),
+        ("new", model().tensor("x", 40, &[256], &[0; 144]).bytes(), "type nvfp4 (1x: x)"),
         ("other", b"PK\x03\x04 not a model".to_vec(), "not a GGUF file"),
     ];
     for (name, bytes, expected) in cases {

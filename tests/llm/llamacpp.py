@@ -10,6 +10,7 @@ import ctypes
 import importlib.util
 import pathlib
 
+import gguf
 import numpy
 
 
@@ -73,10 +74,13 @@ def quantise(kind, matrix):
     matrix = numpy.ascontiguousarray(matrix, numpy.float32)
     rows, columns = matrix.shape
     out = numpy.zeros(matrix.size * 4 + 1024, numpy.uint8)
-    # Types that need an importance matrix are not among those tested; the others accept none.
+    # Types of one to three bits ask how important columns are: equally so, as the others take it if they are not told.
+    grids = gguf.GGMLQuantizationType(kind).name.startswith(("IQ1", "IQ2", "IQ3"))
+    importance = numpy.ones(columns, numpy.float32)
     size = LIBRARY.ggml_quantize_chunk(
         ctypes.c_int(kind), matrix.ctypes.data_as(ctypes.c_void_p), out.ctypes.data_as(ctypes.c_void_p),
-        ctypes.c_int64(0), ctypes.c_int64(rows), ctypes.c_int64(columns), None)
+        ctypes.c_int64(0), ctypes.c_int64(rows), ctypes.c_int64(columns),
+        importance.ctypes.data_as(ctypes.c_void_p) if grids else None)
     return out[:size].reshape(rows, -1).copy()
 
 

@@ -4,7 +4,7 @@ use core::ops::Range;
 
 use super::pool::{Job, Pool};
 use crate::graph::GraphError;
-use crate::graph::ops::block_matmul::format;
+use crate::tensor::block::format;
 use crate::tensor::{AlignedBytes, DType};
 use tilewright_kernels::{BlockMatmulParams, BlockMatmulPlan, BlockOperands, Isa, KernelError};
 

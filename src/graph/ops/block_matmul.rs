@@ -3,11 +3,12 @@
 use core::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tilewright_kernels::{BlockFormat, BlockMatmulParams, BlockMatmulPlan, BlockOperands};
+use tilewright_kernels::{BlockMatmulParams, BlockMatmulPlan, BlockOperands};
 
 use super::embedding::{dequantize_row, has_rows};
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
+use crate::tensor::block::format;
 use crate::tensor::{AlignedBytes, DType, Storage, Tensor};
 
 /// `x * w^T + bias` with one row of weights per column of the result.
@@ -123,30 +124,6 @@ pub(super) fn dot(x: &[f32], w: &[f32], more: f32) -> f32 {
     (sum + f64::from(more)) as f32
 }
 
-/// The kernels' name of a type of weights.
-pub(crate) fn format(dtype: DType) -> Option<BlockFormat> {
-    Some(match dtype {
-        DType::F32 => BlockFormat::F32,
-        DType::F16 => BlockFormat::F16,
-        DType::BF16 => BlockFormat::Bf16,
-        DType::Q4_0 => BlockFormat::Q4_0,
-        DType::Q4_1 => BlockFormat::Q4_1,
-        DType::Q5_0 => BlockFormat::Q5_0,
-        DType::Q5_1 => BlockFormat::Q5_1,
-        DType::Q8_0 => BlockFormat::Q8_0,
-        DType::Q2_K => BlockFormat::Q2K,
-        DType::Q3_K => BlockFormat::Q3K,
-        DType::Q4_K => BlockFormat::Q4K,
-        DType::Q5_K => BlockFormat::Q5K,
-        DType::Q6_K => BlockFormat::Q6K,
-        DType::IQ4_NL => BlockFormat::Iq4Nl,
-        DType::IQ4_XS => BlockFormat::Iq4Xs,
-        DType::MXFP4 => BlockFormat::Mxfp4,
-        DType::U4 => BlockFormat::U4,
-        _ => return None,
-    })
-}
-
 /// Bytes of weights that are worth a thread, and that are read from a file at a time.
 const PACK: usize = 1 << 20;
 const READ: usize = 256 << 10;
@@ -185,14 +162,14 @@ fn pack_part(
     packed: &mut [u8],
     first: usize,
 ) -> Result<(), GraphError> {
-    let (rows, bytes) = (plan.panel_rows(), plan.panel_bytes());
+    let (rows, bytes, source_bytes) = (plan.panel_rows(), plan.panel_bytes(), plan.source_bytes());
     let each = (READ / bytes).max(1);
-    let mut buffer = vec![0; each * bytes];
+    let mut buffer = vec![0; each * source_bytes];
     for (i, packed) in packed.chunks_mut(each * bytes).enumerate() {
         let panels = first + i * each..first + i * each + packed.len() / bytes;
         let count = (panels.end * rows).min(plan.params().n) - panels.start * rows;
         let part = &mut buffer[..count * plan.row_bytes()];
-        source.read_at(from + panels.start * bytes, part)?;
+        source.read_at(from + panels.start * source_bytes, part)?;
         plan.pack(panels, part, packed)?;
     }
     Ok(())

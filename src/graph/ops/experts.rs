@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use tilewright_kernels::{BlockMatmulParams, BlockMatmulPlan, BlockOperands};
 
-use super::block_matmul::{Weights, dot, format, ready};
+use super::block_matmul::{Weights, dot, ready};
 use super::elements::expect_dtype;
 use super::embedding::{dequantize_row, has_rows};
 use super::expert_order::{check, put};
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, LowerCx, Step, View, ViewMut};
 use crate::tensor::DType;
+use crate::tensor::block::format;
 
 /// `x * w[e]^T` of each row and each expert `e` that was chosen for it.
 ///

@@ -102,6 +102,7 @@ impl Step {
             // A half of a block, of which there is a loop, and quarters.
             "q4_k" | "q5_k" => step(32, 4, 4, 0),
             "q3_k" => step(32, 8, 0, 0),
+            "grid" => step(8, 2, 0, 0),
             "q6_k" => step(16, 4, 0, 0),
             "q2_k" => step(16, 4, 4, 0),
             // Floats, whose products are one each.

@@ -1,5 +1,6 @@
 //! Formats of weights: blocks of integers with scales, as GGML lays them out, and floats.
 
+use super::grid::HELD;
 use super::quantize::Record;
 
 /// How the weights of a matrix are stored. Rows are along the reduction, and share no blocks.
@@ -39,6 +40,25 @@ pub enum BlockFormat {
     /// 32 floats of 4 bits (1, 2 and 1 of sign, exponent and fraction), and a scale that is a power of two: the MXFP4
     /// of OCP's Microscaling Formats 1.0. A scale of 2^-127 counts as 0.
     Mxfp4,
+    /// 256 values of -1, 0 and 1, an eighth more or less for 32 of them, which have a scale of 3 bits: eight of a grid
+    /// of 2048 points.
+    Iq1S,
+    /// The same, with a scale for 16 and a side for 8 of them. The block's own scale is spread over theirs.
+    Iq1M,
+    /// 256 values of three sizes: eight of a grid of 256 points, and seven signs. 32 have a scale of 4 bits.
+    Iq2Xxs,
+    /// The same with 512 points. 16 have a scale.
+    Iq2Xs,
+    /// The same with 1024 points, and all signs.
+    Iq2S,
+    /// 256 values of eight sizes: four of a grid of 256 points, and seven signs of eight. 32 have a scale of 4 bits.
+    Iq3Xxs,
+    /// The same with other sizes, 512 points, and all signs.
+    Iq3S,
+    /// 256 values of -1, 0 and 1, five in a byte, and a scale.
+    Tq1,
+    /// 256 such values of 2 bits, and a scale.
+    Tq2,
     /// 32 values of 4 bits, a scale and an offset, both `f32` and before them: `scale * q + offset`. The first value
     /// of a byte is in its low bits. Of no file format, but what operators of ONNX Runtime's domain hold.
     /// Activations stay `f32`.
@@ -54,7 +74,7 @@ pub(super) const MXFP4: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, 
 
 impl BlockFormat {
     /// Every format.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 26] = [
         Self::F32,
         Self::F16,
         Self::Bf16,
@@ -71,6 +91,15 @@ impl BlockFormat {
         Self::Iq4Nl,
         Self::Iq4Xs,
         Self::Mxfp4,
+        Self::Iq1S,
+        Self::Iq1M,
+        Self::Iq2Xxs,
+        Self::Iq2Xs,
+        Self::Iq2S,
+        Self::Iq3Xxs,
+        Self::Iq3S,
+        Self::Tq1,
+        Self::Tq2,
         Self::U4,
     ];
 
@@ -93,6 +122,15 @@ impl BlockFormat {
             Self::Iq4Nl => "iq4_nl",
             Self::Iq4Xs => "iq4_xs",
             Self::Mxfp4 => "mxfp4",
+            Self::Iq1S => "iq1_s",
+            Self::Iq1M => "iq1_m",
+            Self::Iq2Xxs => "iq2_xxs",
+            Self::Iq2Xs => "iq2_xs",
+            Self::Iq2S => "iq2_s",
+            Self::Iq3Xxs => "iq3_xxs",
+            Self::Iq3S => "iq3_s",
+            Self::Tq1 => "tq1_0",
+            Self::Tq2 => "tq2_0",
             Self::U4 => "u4",
         }
     }
@@ -101,12 +139,13 @@ impl BlockFormat {
     pub const fn elements(self) -> usize {
         match self {
             Self::F32 | Self::F16 | Self::Bf16 => 1,
-            Self::Q2K | Self::Q3K | Self::Q4K | Self::Q5K | Self::Q6K | Self::Iq4Xs => 256,
-            _ => 32,
+            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => 32,
+            Self::Iq4Nl | Self::Mxfp4 | Self::U4 => 32,
+            _ => 256,
         }
     }
 
-    /// Bytes of a block.
+    /// Bytes of a block of the file.
     pub const fn bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -117,8 +156,15 @@ impl BlockFormat {
             Self::Q5_0 => 22,
             Self::Q5_1 | Self::U4 => 24,
             Self::Q8_0 => 34,
+            Self::Iq1S => 50,
+            Self::Tq1 => 54,
+            Self::Iq1M => 56,
+            Self::Iq2Xxs | Self::Tq2 => 66,
+            Self::Iq2Xs => 74,
+            Self::Iq2S => 82,
             Self::Q2K => 84,
-            Self::Q3K => 110,
+            Self::Iq3Xxs => 98,
+            Self::Q3K | Self::Iq3S => 110,
             Self::Iq4Xs => 136,
             Self::Q4K => 144,
             Self::Q5K => 176,
@@ -126,15 +172,51 @@ impl BlockFormat {
         }
     }
 
-    /// Offsets of the f16 in a block: its scales, its minimum, or the value.
-    pub fn half_offsets(self) -> impl Iterator<Item = usize> {
-        let floats = match self {
-            Self::Mxfp4 => 0,
+    /// The format itself; or of those that panels hold alike, in another form than the file, the one that kernels and
+    /// tables have an entry for.
+    pub(super) const fn held(self) -> Self {
+        match self {
+            Self::Tq1 | Self::Tq2 => Self::Q2K,
+            _ if self.codes().is_some() => Self::Iq3S,
+            _ => self,
+        }
+    }
+
+    /// Whether panels hold a block otherwise than word by word as it lies in the file.
+    pub(super) const fn is_recoded(self) -> bool {
+        self.codes().is_some() || matches!(self, Self::Tq1 | Self::Tq2)
+    }
+
+    /// Bytes of a block in a panel.
+    pub const fn held_bytes(self) -> usize {
+        match self {
+            Self::Tq1 | Self::Tq2 => Self::Q2K.bytes(),
+            _ if self.codes().is_some() => HELD,
+            _ => self.bytes(),
+        }
+    }
+
+    /// Writes the f16 of a block of the file, its scales, its minimum, or the value: number `j` is `bits(j)`.
+    #[cfg(any(test, not(any(target_family = "wasm", miri))))]
+    pub(crate) fn set_halves(self, block: &mut [u8], bits: impl Fn(usize) -> u16) {
+        let offsets: &[u16] = match self {
+            Self::Mxfp4 => &[],
+            Self::Iq1M => {
+                for i in 0..4 {
+                    let four = (bits(0) >> (4 * i) & 15) as u8;
+                    block[49 + 2 * i] = block[49 + 2 * i] & 15 | four << 4;
+                }
+                return;
+            }
+            Self::Tq1 => &[52],
+            Self::Tq2 => &[64],
             // The second of these holds bits of scales.
-            Self::Iq4Xs => 1,
-            _ => self.halves().len(),
+            Self::Iq4Xs => &[0],
+            _ => self.halves(),
         };
-        self.halves()[..floats].iter().map(|&at| usize::from(at))
+        for (j, &at) in offsets.iter().enumerate() {
+            block[usize::from(at)..][..2].copy_from_slice(&bits(j).to_le_bytes());
+        }
     }
 
     /// What activations become, for an instruction set that takes signed weights of 8 bits plus `bias`, and a
@@ -146,20 +228,23 @@ impl BlockFormat {
             Self::Q4_0 => Record::Zero(8),
             Self::Q5_0 => Record::Zero(16),
             Self::Q8_0 | Self::Iq4Nl | Self::Iq4Xs | Self::Mxfp4 => Record::Zero(bias),
-            Self::Q4_1 | Self::Q5_1 | Self::Q4K | Self::Q5K => Record::Sum,
             Self::Q3K => Record::Zero16(4),
             Self::Q6K => Record::Zero16(32),
-            Self::Q2K => Record::Sum16,
+            Self::Q2K | Self::Tq1 | Self::Tq2 => Record::Sum16,
+            _ => match self.codes() {
+                Some(codes) => Record::Zero16(codes.zero),
+                None => Record::Sum,
+            },
         }
     }
 
-    /// Offsets in a block of the halves, of [`half_bytes`](Self::half_bytes) each, that become the first vectors of a
+    /// Offsets in a held block of the halves, of [`half_bytes`](Self::half_bytes) each, that become the first vectors of a
     /// packed block.
     pub(super) const fn halves(self) -> &'static [u16] {
         match self {
             Self::F32 | Self::U4 => &[],
             Self::Q4_1 | Self::Q5_1 | Self::Q4K | Self::Q5K | Self::Iq4Xs => &[0, 2],
-            Self::Q2K => &[80, 82],
+            Self::Q2K | Self::Tq1 | Self::Tq2 => &[80, 82],
             Self::Q3K => &[108],
             Self::Q6K => &[208],
             _ => &[0],
@@ -171,7 +256,7 @@ impl BlockFormat {
         if matches!(self, Self::Mxfp4) { 1 } else { 2 }
     }
 
-    /// Offsets in a block of the words that become the vectors behind those, in the order in which
+    /// Offsets in a held block of the words that become the vectors behind those, in the order in which
     /// kernels use them.
     pub(super) const fn words(self) -> &'static [u16] {
         const Q3K: [u16; 27] = {
@@ -193,12 +278,13 @@ impl BlockFormat {
             Self::Q5_1 => const { &ascending::<5>(4) },
             Self::Q8_0 => const { &ascending::<8>(2) },
             Self::U4 => const { &ascending::<6>(0) },
-            Self::Q2K => const { &ascending::<20>(0) },
+            Self::Q2K | Self::Tq1 | Self::Tq2 => const { &ascending::<20>(0) },
             Self::Q3K => &Q3K,
             Self::Iq4Xs => const { &ascending::<33>(4) },
             Self::Q4K => const { &ascending::<35>(4) },
             Self::Q5K => const { &ascending::<43>(4) },
             Self::Q6K => const { &q6_k() },
+            _ => const { &ascending::<34>(2) },
         }
     }
 

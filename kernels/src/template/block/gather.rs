@@ -9,7 +9,7 @@ use super::BlockFormat;
 ///
 /// * The CPU has the instructions of the row of the table.
 /// * `rows` is readable for as many rows as a vector has lanes, `row_bytes` apart, of `blocks` blocks of the
-///   format; `to` is writable for as many bytes.
+///   format as panels hold them; `to` is writable for as many bytes.
 pub(crate) type GatherFn = unsafe fn(*const u8, usize, *mut u8, usize, BlockFormat, u32);
 
 /// Where the words of a block go.
@@ -86,7 +86,7 @@ macro_rules! block_gather {
             flip: u32,
         ) {
             let order = &crate::template::block::gather::ORDERS[format as usize];
-            let (halves, half, bytes) = (format.halves(), format.half_bytes(), format.bytes());
+            let (halves, half, bytes) = (format.halves(), format.half_bytes(), format.held_bytes());
             let flip = tile!(VSETU flip);
             // Rows are as many streams; what follows them, as one stream, is the next panel.
             let mut next = from.wrapping_add(LANES * far);

@@ -7,6 +7,7 @@
 
 mod format;
 mod gather;
+mod grid;
 mod pack;
 mod quantize;
 #[cfg(test)]
@@ -105,6 +106,7 @@ enum Way {
 
 impl Way {
     fn of(row: &'static BlockRow, format: BlockFormat) -> Self {
+        let format = format.held();
         let Some(unpack) = (row.unpack)(format) else {
             return Self::Packed(match format {
                 BlockFormat::F32 => row.f32,
@@ -123,7 +125,7 @@ impl Way {
         let (kernels, vectors) = match format {
             BlockFormat::Q8_0 | BlockFormat::Q4_0 | BlockFormat::Q5_0 => (row.g32, 9),
             BlockFormat::Iq4Nl | BlockFormat::Iq4Xs | BlockFormat::Mxfp4 => (row.g32, 9),
-            BlockFormat::Q3K | BlockFormat::Q6K => (row.g16, 10),
+            BlockFormat::Q3K | BlockFormat::Q6K | BlockFormat::Iq3S => (row.g16, 10),
             BlockFormat::Q2K => (row.g16m, 12),
             BlockFormat::U4 => (row.f32, 32),
             _ => (row.g32m, 10),
@@ -170,7 +172,7 @@ impl BlockMatmulPlan {
         let row = row(isa);
         let (x_len, y_len) = (checked_len(OP, &[m, k])?, checked_len(OP, &[m, n])?);
         let rows = n.checked_next_multiple_of(row.lanes).ok_or(KernelError::TooLarge { op: OP })?;
-        let packed = checked_len(OP, &[rows, k / format.elements(), format.bytes()])?;
+        let packed = checked_len(OP, &[rows, k / format.elements(), format.held_bytes()])?;
         let way = Way::of(row, format);
         let record = way.record(row, format, m);
         // The workspace has at most a tile more columns than there are, of at most two words per
@@ -227,8 +229,9 @@ impl BlockMatmulPlan {
         self.y_len
     }
 
-    /// Bytes of the weights that [`run`](Self::run) reads: those of the file, but for a last panel of
-    /// fewer rows, which is filled up when it is packed. They depend on the instruction set, the format,
+    /// Bytes of the weights that [`run`](Self::run) reads: those of the file, but for formats of fewer than four bits
+    /// whose blocks are larger when they are packed ([`BlockFormat::held_bytes`]), and for a last panel of
+    /// fewer rows, which is filled up then. They depend on the instruction set, the format,
     /// `n` and `k`, not on `m`.
     pub fn packed_bytes(&self) -> usize {
         self.packed
@@ -245,8 +248,14 @@ impl BlockMatmulPlan {
         self.row.lanes
     }
 
-    /// Bytes of a packed panel, and of as many rows of the source.
+    /// Bytes of a packed panel.
     pub fn panel_bytes(&self) -> usize {
+        let format = self.params.format;
+        self.row.lanes * (self.params.k / format.elements() * format.held_bytes())
+    }
+
+    /// Bytes of the rows of a panel in the source.
+    pub fn source_bytes(&self) -> usize {
         self.row.lanes * self.row_bytes()
     }
 
@@ -464,26 +473,6 @@ impl BlockMatmulPlan {
         }
     }
 
-    /// Packs panels of weights in the order of the file, each into whole words.
-    ///
-    /// # Safety
-    ///
-    /// The rows of the panels are readable at `rows`, `to` is writable for as many times
-    /// [`packed_len`](Self::packed_len), initialised and used by nobody else.
-    unsafe fn pack_here(&self, rows: *const u8, to: *mut f32, panels: Range<usize>) {
-        let lanes = self.row.lanes;
-        for (i, panel) in panels.enumerate() {
-            let count = lanes.min(self.params.n - panel * lanes);
-            let from = rows.wrapping_add(i * self.panel_bytes());
-            let to = to.wrapping_add(i * self.packed_len()).cast::<u8>();
-            // SAFETY: the caller vouches for both.
-            unsafe {
-                let source = core::slice::from_raw_parts(from, count * self.row_bytes());
-                self.pack_one(source, core::slice::from_raw_parts_mut(to, self.panel_bytes()));
-            }
-        }
-    }
-
     /// What is added to a row and those behind it.
     fn bias_at(&self, operands: &BlockOperands, row: usize) -> *const f32 {
         if self.params.bias { operands.bias.wrapping_add(row) } else { core::ptr::null() }
@@ -497,7 +486,8 @@ impl BlockMatmulPlan {
     #[inline(never)]
     unsafe fn unit(&self, operands: &BlockOperands, panels: Range<usize>) {
         let (lanes, bytes) = (self.row.lanes, self.panel_bytes());
-        let mut packed = operands.weights.wrapping_add(panels.start * bytes);
+        let each = if self.in_place { self.source_bytes() } else { bytes };
+        let mut packed = operands.weights.wrapping_add(panels.start * each);
         let mut scratch = operands.scratch;
         if let Some(kernel) = self.rows() {
             let row = panels.start * lanes;
@@ -506,6 +496,7 @@ impl BlockMatmulPlan {
                 panel: self.row_bytes(),
                 x: operands.workspace,
                 blocks: self.params.k,
+                codes: None,
                 bias: self.bias_at(operands, row),
                 o: operands.y.wrapping_add(row),
                 o_step: self.params.n,
@@ -527,6 +518,7 @@ impl BlockMatmulPlan {
         }
         let bytes = if self.in_place { self.packed_len() * 4 } else { bytes };
         let blocks = self.params.k / self.params.format.elements();
+        let codes = self.params.format.codes();
         let (kernels, single, w, panel, steps) = match self.way {
             Way::Packed(kernels) => (kernels, &kernels[0], packed, bytes, blocks),
             Way::Unpacked { kernels, single: Some(single), .. } if self.as_packed() => {
@@ -537,7 +529,7 @@ impl BlockMatmulPlan {
                 for i in 0..panels.len() {
                     let to = scratch.wrapping_add(i * len);
                     // SAFETY: the panel has these blocks, and scratch memory the vectors of two.
-                    unsafe { unpack(packed.wrapping_add(i * bytes), to, blocks) };
+                    unsafe { unpack(packed.wrapping_add(i * bytes), to, blocks, codes) };
                 }
                 let steps = self.params.k / self.record.words()[1];
                 (kernels, &kernels[0], scratch.cast_const().cast(), len * 4, steps)
@@ -556,6 +548,7 @@ impl BlockMatmulPlan {
                     panel,
                     x: operands.workspace.wrapping_add(self.tile_at(tile)),
                     blocks: steps,
+                    codes,
                     bias: self.bias_at(operands, row),
                     o: operands.y.wrapping_add(tile * self.columns() * self.params.n + row),
                     o_step: self.params.n,

@@ -2,6 +2,7 @@
 
 use super::format::{IQ4_NL, MXFP4};
 use super::gather::ORDERS;
+use super::grid::HELD;
 use super::{BlockFormat, BlockMatmulPlan, OP};
 use crate::KernelError;
 use crate::error::check_len;
@@ -10,6 +11,13 @@ use tilewright_intrinsics::soft;
 
 /// Bytes of the largest block.
 const MOST: usize = 256;
+
+/// Whether a build has kernels for panels of four rows.
+const FOUR: bool =
+    cfg!(any(feature = "sse41", not(any(target_arch = "x86", target_arch = "x86_64"))));
+
+/// Rows of the largest panel.
+const LANES_MOST: usize = 16;
 
 impl BlockMatmulPlan {
     /// Packs some panels: `source` are their rows, [`row_bytes`](Self::row_bytes) each, as the file has
@@ -36,7 +44,7 @@ impl BlockMatmulPlan {
         let (row_bytes, panel_bytes) = (self.row_bytes(), self.panel_bytes());
         check_len(OP, "source", rows * row_bytes, source.len())?;
         check_len(OP, "packed weights", panels.len() * panel_bytes, dst.len())?;
-        let sources = source[..rows * row_bytes].chunks(panel_bytes);
+        let sources = source[..rows * row_bytes].chunks(self.source_bytes());
         for (source, dst) in sources.zip(dst.chunks_exact_mut(panel_bytes)) {
             self.pack_one(source, dst);
         }
@@ -45,65 +53,89 @@ impl BlockMatmulPlan {
 
     /// One panel of the rows that `source` has.
     pub(super) fn pack_one(&self, source: &[u8], dst: &mut [u8]) {
-        let format = self.params().format;
-        if let Some(gather) = self.row.gather
-            && ORDERS[format as usize].count > 0
-            && source.len().min(dst.len()) == self.panel_bytes()
-        {
-            let blocks = self.params().k / format.elements();
-            let (rows, to) = (source.as_ptr(), dst.as_mut_ptr());
-            // SAFETY: `new` checked that the CPU has the instructions; both have all rows of a panel.
-            return unsafe { gather(rows, self.row_bytes(), to, blocks, format, self.flip()) };
+        let (format, row_bytes) = (self.params().format, self.row_bytes());
+        if !format.is_recoded() {
+            return self.pack_rows(format, row_bytes, source, dst);
         }
-        match self.panel_rows() {
-            16 => self.pack_lanes::<16>(source, dst),
-            8 => self.pack_lanes::<8>(source, dst),
-            4 => self.pack_lanes::<4>(source, dst),
-            _ => self.pack_lanes::<1>(source, dst),
+        let (bytes, held) = (format.bytes(), format.held_bytes());
+        let mut blocks = [0; HELD * LANES_MOST];
+        for (b, dst) in dst.chunks_exact_mut(held * self.panel_rows()).enumerate() {
+            let rows = source.chunks_exact(row_bytes);
+            let count = rows.len();
+            for (row, block) in rows.zip(blocks.chunks_exact_mut(held)) {
+                format.recode(&row[b * bytes..][..bytes], block);
+            }
+            self.pack_rows(format.held(), held, &blocks[..count * held], dst);
         }
     }
 
-    /// [`pack_one`](Self::pack_one) for a number of rows, and any that are missing. Of blocks of one number, the
-    /// code is for the format: it takes as long as the moves.
-    fn pack_lanes<const LANES: usize>(&self, source: &[u8], dst: &mut [u8]) {
-        match self.params().format {
-            BlockFormat::F32 => self.pack_panel::<LANES>(BlockFormat::F32, source, dst),
-            BlockFormat::F16 | BlockFormat::Bf16 => {
-                self.pack_panel::<LANES>(BlockFormat::F16, source, dst);
+    /// One panel of rows with blocks as panels hold them, so many bytes each.
+    fn pack_rows(&self, format: BlockFormat, row_bytes: usize, source: &[u8], dst: &mut [u8]) {
+        let (lanes, blocks) = (self.panel_rows(), row_bytes / format.held_bytes());
+        if let Some(gather) = self.row.gather
+            && ORDERS[format as usize].count > 0
+            && source.len() == lanes * row_bytes
+            && dst.len() == lanes * row_bytes
+        {
+            let (rows, to) = (source.as_ptr(), dst.as_mut_ptr());
+            // SAFETY: `new` checked that the CPU has the instructions; both have all rows of a panel.
+            return unsafe { gather(rows, row_bytes, to, blocks, format, self.flip()) };
+        }
+        // What moves one number at a time takes as long as its code is general.
+        match (format, lanes) {
+            (BlockFormat::F32, 16) => floats::<4, 16>(row_bytes, source, dst),
+            (BlockFormat::F32, 8) => floats::<4, 8>(row_bytes, source, dst),
+            (BlockFormat::F16 | BlockFormat::Bf16, 16) => floats::<2, 16>(row_bytes, source, dst),
+            (BlockFormat::F16 | BlockFormat::Bf16, 8) => floats::<2, 8>(row_bytes, source, dst),
+            (BlockFormat::F32, 4) if FOUR => floats::<4, 4>(row_bytes, source, dst),
+            (BlockFormat::F16 | BlockFormat::Bf16, 4) if FOUR => {
+                floats::<2, 4>(row_bytes, source, dst);
             }
-            format => self.pack_panel::<LANES>(format, source, dst),
+            _ => self.pack_panel(format, row_bytes, source, dst),
         }
     }
 
     /// One panel of as many rows as `source` has, in `format`; those that it has not are zero.
-    #[inline(always)]
-    fn pack_panel<const LANES: usize>(&self, format: BlockFormat, source: &[u8], dst: &mut [u8]) {
-        let (bytes, row_bytes) = (format.bytes(), self.row_bytes());
+    fn pack_panel(&self, format: BlockFormat, row_bytes: usize, source: &[u8], dst: &mut [u8]) {
+        let (bytes, lanes) = (format.held_bytes(), self.panel_rows());
         let (halves, words) = (format.halves(), format.words());
         let (half, flip, fifth) = (format.half_bytes(), self.flip(), format.fifth_bits());
         let missing = [0; MOST];
-        for (b, dst) in dst.chunks_exact_mut(bytes * LANES).enumerate() {
-            let rows: [&[u8]; LANES] = core::array::from_fn(|r| {
+        for (b, dst) in dst.chunks_exact_mut(bytes * lanes).enumerate() {
+            let (to_halves, to_words) = dst.split_at_mut(half * lanes * halves.len());
+            for r in 0..lanes {
                 let block = source.get(r * row_bytes + b * bytes..);
-                block.and_then(|block| block.get(..bytes)).unwrap_or(&missing[..bytes])
-            });
-            let (to_halves, to_words) = dst.split_at_mut(half * LANES * halves.len());
-            for (&at, to) in halves.iter().zip(to_halves.chunks_exact_mut(half * LANES)) {
-                for (to, row) in to.chunks_exact_mut(half).zip(rows) {
+                let row = block.and_then(|block| block.get(..bytes)).unwrap_or(&missing[..bytes]);
+                let places = to_halves.chunks_exact_mut(half).skip(r).step_by(lanes);
+                for (&at, to) in halves.iter().zip(places) {
                     to.copy_from_slice(&row[usize::from(at)..][..half]);
                 }
+                let places = to_words.as_chunks_mut::<4>().0.iter_mut().skip(r).step_by(lanes);
+                for (&at, to) in words.iter().zip(places) {
+                    let word = word(row, at) ^ flip;
+                    let word = if Some(at) == fifth { bits_apart(word) } else { word };
+                    *to = word.to_le_bytes();
+                }
             }
-            for (&at, to) in
-                words.iter().zip(to_words.as_chunks_mut::<4>().0.chunks_exact_mut(LANES))
-            {
-                for (to, row) in to.iter_mut().zip(rows) {
-                    *to = (word(row, at) ^ flip).to_le_bytes();
-                }
-                if Some(at) == fifth {
-                    for to in to {
-                        *to = bits_apart(u32::from_le_bytes(*to)).to_le_bytes();
-                    }
-                }
+        }
+    }
+
+    /// Packs panels of weights in the order of the file, each into whole words.
+    ///
+    /// # Safety
+    ///
+    /// The rows of the panels are readable at `rows`, `to` is writable for as many times
+    /// [`packed_len`](Self::packed_len), initialised and used by nobody else.
+    pub(super) unsafe fn pack_here(&self, rows: *const u8, to: *mut f32, panels: Range<usize>) {
+        let lanes = self.panel_rows();
+        for (i, panel) in panels.enumerate() {
+            let count = lanes.min(self.params().n - panel * lanes);
+            let from = rows.wrapping_add(i * self.source_bytes());
+            let to = to.wrapping_add(i * self.packed_len()).cast::<u8>();
+            // SAFETY: the caller vouches for both.
+            unsafe {
+                let source = core::slice::from_raw_parts(from, count * self.row_bytes());
+                self.pack_one(source, core::slice::from_raw_parts_mut(to, self.panel_bytes()));
             }
         }
     }
@@ -136,14 +168,14 @@ impl BlockMatmulPlan {
             for (block, out) in
                 blocks.zip(out[..params.k].chunks_exact_mut(params.format.elements()))
             {
-                params.format.dequantize(block, out);
+                params.format.numbers(block, out);
             }
             return Ok(());
         }
         let (format, r) = (params.format, row % lanes);
         let panel = &packed[row / lanes * self.panel_bytes()..][..self.panel_bytes()];
         let (half, flip, fifth) = (format.half_bytes(), self.flip(), format.fifth_bits());
-        let blocks = panel.chunks_exact(format.bytes() * lanes);
+        let blocks = panel.chunks_exact(format.held_bytes() * lanes);
         for (packed, out) in blocks.zip(out[..params.k].chunks_exact_mut(format.elements())) {
             let mut block = [0; MOST];
             let (halves, words) = packed.split_at(half * lanes * format.halves().len());
@@ -156,9 +188,21 @@ impl BlockMatmulPlan {
                 let word = if Some(at) == fifth { bits_together(word) } else { word };
                 block[usize::from(at)..][..4].copy_from_slice(&word.to_le_bytes());
             }
-            format.dequantize(&block, out);
+            format.held_numbers(&block, out);
         }
         Ok(())
+    }
+}
+
+/// One panel of numbers of so many bytes.
+fn floats<const BYTES: usize, const LANES: usize>(row_bytes: usize, source: &[u8], dst: &mut [u8]) {
+    let rows: [&[[u8; BYTES]]; LANES] = core::array::from_fn(|r| {
+        let row = source.get(r * row_bytes..).and_then(|rows| rows.get(..row_bytes));
+        row.unwrap_or_default().as_chunks().0
+    });
+    for (k, to) in dst.as_chunks_mut::<BYTES>().0.as_chunks_mut::<LANES>().0.iter_mut().enumerate()
+    {
+        *to = rows.map(|row| row.get(k).copied().unwrap_or([0; BYTES]));
     }
 }
 
@@ -188,7 +232,17 @@ fn bits_together(word: u32) -> u32 {
 
 impl BlockFormat {
     /// The numbers of a block of the file.
-    fn dequantize(self, block: &[u8], out: &mut [f32]) {
+    fn numbers(self, block: &[u8], out: &mut [f32]) {
+        if !self.dequantize_few_bits(block, out) {
+            self.held_numbers(block, out);
+        }
+    }
+
+    /// The numbers of a block as panels hold it.
+    fn held_numbers(self, block: &[u8], out: &mut [f32]) {
+        if self.is_recoded() {
+            return self.held_values(block, out);
+        }
         let half = |at: usize| soft::f32_from_f16(u16::from_le_bytes([block[at], block[at + 1]]));
         let word = |at: usize| word(block, at as u16);
         let nibble = |at: usize, j: usize| f32::from(block[at + j % 16] >> (j / 16 * 4) & 15);
@@ -254,7 +308,7 @@ impl BlockFormat {
                     }
                     half(0) * scale * f32::from(q) - half(2) * min
                 }
-                Self::Q6K => {
+                _ => {
                     let (quarter, l) = (t / 32, t % 32);
                     let low = block[64 * h + l + 32 * (quarter & 1)] >> (quarter / 2 * 4) & 15;
                     let q = low | (block[128 + 32 * h + l] >> (2 * quarter) & 3) << 4;

@@ -1,6 +1,7 @@
 //! Products of blocks from the definition of their formats: integers first, then `f64`.
 
 use super::BlockFormat;
+use super::grid::Codes;
 use alloc::{vec, vec::Vec};
 
 /// A weight is `scale * q + min`.
@@ -26,7 +27,27 @@ pub(super) fn half(bytes: &[u8]) -> f64 {
 
 /// The weights of a block.
 pub(super) fn weights(format: BlockFormat, b: &[u8]) -> Vec<Weight> {
-    (0..format.elements()).map(|n| weight(format, b, n)).collect()
+    if !format.is_recoded() {
+        return (0..format.elements()).map(|n| weight(format, b, n)).collect();
+    }
+    // What a block of the file means is checked beside ggml's own values, where the files are read.
+    let mut held = vec![0; format.held_bytes()];
+    format.recode(b, &mut held);
+    let of_codes = |codes: &Codes, n: usize| {
+        let four = |at: usize, i: usize| (held[at + i / 2] >> (i % 2 * 4)) & 15;
+        let (group, half) = (n / 32, n % 32 / 16);
+        let byte = held[10 + 16 * group + n % 16];
+        let code = if half == 0 { byte & 15 } else { byte >> 4 };
+        let q = i32::from(codes.values[usize::from(code)]) - codes.zero;
+        let odd = 2.0 * f64::from(four(2 + 4 * half, group)) + 1.0;
+        Weight { q, scale: self::half(&held) * f64::from(codes.factor) * odd, min: 0.0 }
+    };
+    (0..256)
+        .map(|n| match format.codes() {
+            Some(codes) => of_codes(codes, n),
+            None => weight(BlockFormat::Q2K, &held, n),
+        })
+        .collect()
 }
 
 /// The sixteen scales of 6 bits of a block of `Q3K`.
@@ -114,6 +135,7 @@ fn weight(format: BlockFormat, b: &[u8], n: usize) -> Weight {
             let byte = b[8 + n / 2];
             (int(byte >> (n % 2 * 4) & 15), float(0), float(4))
         }
+        _ => unreachable!("{format:?} is not held as in the file"),
     };
     Weight { q, scale, min }
 }

@@ -8,7 +8,7 @@
 /// | `g32`, `g32m` | unpacked: a scale (and a minimum) as floats, eight words of bytes as `DOTS` takes them |
 /// | `g16`, `g16m` | unpacked: two scales (and two minima) of 16 bytes each, eight such words |
 /// | `q4_1`, `q5_0`, `q5_1`, `iq4_nl`, `mxfp4` | packed blocks of 32; one vector, one column |
-/// | `q2_k` to `q6_k`, `iq4_xs` | packed blocks of 256; one vector, one column |
+/// | `q2_k` to `q6_k`, `iq4_xs`, `grid` | packed blocks of 256; one vector, one column |
 /// | `u4` | packed blocks of 32, whose activations are floats; one vector, one column |
 /// | `f32`, `f16`, `bf16` | a vector of floats |
 macro_rules! block_step {
@@ -182,6 +182,32 @@ macro_rules! block_step {
         $f[0][0] = tile!(VFMA block_step! { half p }, sum[0][0], $f[0][0]);
         $x = $x.wrapping_add(80);
         $w[0] = p.wrapping_add(136 * LANES);
+    };
+    (grid $codes:ident [1 x 1] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
+        let (p, low) = ($w[0], tile!(VSETU 0x0f0f_0f0f));
+        each!(i in 2 { block_step! { ahead p.wrapping_add(4 * i * LANES), $far } });
+        let (mut bits, mut sum) = (block_step! { odd_scales p }, tile!(VZERO));
+        block_step! { times 8, group {
+            let x = $x.wrapping_add(11 * group);
+            let mut a = tile!(ZEROS [tile!(VTYPE); 2]);
+            each!(h in 2 { a[h] = tile!(VSPLAT x, (9 + h)); });
+            each!(g in 4 {
+                let p = p.wrapping_add((10 + 16 * group + 4 * g) * LANES);
+                let word = tile!(VWORDS p);
+                block_step! { ahead p, $far }
+                each!(h in 2 {
+                    let code = tile!(VAND tile!(VSHR word, (4 * h as u32)), low);
+                    a[h] = tile!(VDOTU tile!(VTABLE &$codes.values, code), tile!(VSPLAT x, (g + 4 * h)), a[h]);
+                });
+            });
+            each!(h in 2 {
+                let scale = tile!(VMUL block_step! { next_odd bits[h] }, tile!(VSPLAT x, 8));
+                sum = tile!(VKEEP tile!(VFMA tile!(VITOF a[h]), scale, sum));
+            });
+        } }
+        $f[0][0] = tile!(VFMA tile!(VMUL block_step! { half p }, tile!(VSET $codes.factor)), sum, $f[0][0]);
+        $x = $x.wrapping_add(88);
+        $w[0] = p.wrapping_add(138 * LANES);
     };
     (u4 [1 x 1] $f:ident += $w:ident * $x:ident ahead $far:tt) => {
         let p = $w[0];
@@ -380,6 +406,16 @@ macro_rules! block_step {
         let high = tile!(VAND tile!(VSHR $bits[1], 12), tile!(VSETU 48));
         $bits = [tile!(VSHR $bits[0], 4), tile!(VSHR $bits[1], 2)];
         tile!(VSUB tile!(VITOF tile!(VOR low, high)), tile!(VSET 32.0))
+    }};
+    // Sixteen scales of 4 bits that stand for odd numbers, those of every second sixteen values in a word. They are
+    // taken one after the other.
+    (odd_scales $p:ident) => {
+        [tile!(VWORDS $p.wrapping_add(2 * LANES)), tile!(VWORDS $p.wrapping_add(6 * LANES))]
+    };
+    (next_odd $bits:expr) => {{
+        let scale = tile!(VITOF tile!(VAND $bits, tile!(VSETU 15)));
+        $bits = tile!(VSHR $bits, 4);
+        tile!(VFMA scale, tile!(VSET 2.0), tile!(VSET 1.0))
     }};
     // Eight groups with scales and minima of 6 bits, whose words begin behind so many bytes of each row.
     (of_six $f:ident += $p:ident * $x:ident, $at:tt, $quarter:ident ahead $far:tt) => {

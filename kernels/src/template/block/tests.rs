@@ -42,16 +42,13 @@ fn matrix(numbers: &mut Numbers, format: BlockFormat, blocks: usize, scales: Sca
                 Scales::Odd => [0, 1, 2, 160, 127, 3][i % 6],
             };
         }
-        for (j, at) in format.half_offsets().enumerate() {
-            let bits: u16 = match scales {
-                Scales::Exact => [0x3c00, 0x3800, 0xb800, 0x4000][(i + j) % 4],
-                Scales::Normal => {
-                    0x2000 + ((i * 977 + j * 331) % 0x1000) as u16 + (i % 2 * 0x8000) as u16
-                }
-                Scales::Odd => [0, 1, 0x8003, 0x7bff, 0x03ff, 0x0400][(i + j) % 6],
-            };
-            block[at..at + 2].copy_from_slice(&bits.to_le_bytes());
-        }
+        format.set_halves(block, |j| match scales {
+            Scales::Exact => [0x3c00, 0x3800, 0xb800, 0x4000][(i + j) % 4],
+            Scales::Normal => {
+                0x2000 + ((i * 977 + j * 331) % 0x1000) as u16 + (i % 2 * 0x8000) as u16
+            }
+            Scales::Odd => [0, 1, 0x8003, 0x7bff, 0x03ff, 0x0400][(i + j) % 6],
+        });
     }
     bytes
 }
@@ -88,7 +85,7 @@ fn check(isa: Isa, params: &BlockMatmulParams, scales: Scales, place: Place) {
     // Panel by panel is the same as all at once.
     let mut packed = Buffer::output(plan.packed_bytes(), place);
     let guarded = Buffer::new(&source, place);
-    let (rows, bytes) = (plan.panel_rows() * plan.row_bytes(), plan.panel_bytes());
+    let (rows, bytes) = (plan.source_bytes(), plan.panel_bytes());
     for panel in (0..plan.panels()).rev() {
         let end = ((panel + 1) * rows).min(source.len());
         let source = &guarded[panel * rows..end];

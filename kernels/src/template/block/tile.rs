@@ -16,6 +16,7 @@
 use super::BlockFormat;
 use super::format::{IQ4_NL, MXFP4};
 use super::gather::{GatherFn, block_gather};
+use super::grid::Codes;
 use super::quantize::{PrepareArgs, PrepareFn, prepare};
 use super::step::block_step;
 use super::unpack::{UnpackFn, block_unpack};
@@ -32,6 +33,12 @@ pub(crate) struct BlockArgs {
     pub(crate) x: *const f32,
     /// Blocks of the reduction, as the kind of weights has them.
     pub(crate) blocks: usize,
+    /// What codes stand for, if the weights are codes.
+    #[allow(
+        dead_code,
+        reason = "scalar code, which some builds have alone, takes codes apart first"
+    )]
+    pub(crate) codes: Option<&'static Codes>,
     /// What is added to each row, or null.
     pub(crate) bias: *const f32,
     /// First result: row 0 of the first panel, first column.
@@ -113,14 +120,15 @@ pub(crate) struct BlockRow {
     pub(crate) unpack: fn(BlockFormat) -> Option<UnpackFn>,
 }
 
-/// The formats with a kernel in [`BlockRow::singles`].
-pub(super) const SINGLES: [BlockFormat; 12] = [
+/// The formats with a kernel in [`BlockRow::singles`], as panels hold them.
+pub(super) const SINGLES: [BlockFormat; 13] = [
     BlockFormat::Q4_1,
     BlockFormat::Q5_0,
     BlockFormat::Q5_1,
     BlockFormat::Iq4Nl,
     BlockFormat::Iq4Xs,
     BlockFormat::Mxfp4,
+    BlockFormat::Iq3S,
     BlockFormat::Q2K,
     BlockFormat::Q3K,
     BlockFormat::Q4K,
@@ -169,6 +177,7 @@ macro_rules! block_row {
                     block_tiles! { $isa $isa_name $lanes $feat iq4_nl $far4 [[1 1]] },
                     block_tiles! { $isa $isa_name $lanes $feat iq4_xs $far_k [[1 1]] },
                     block_tiles! { $isa $isa_name $lanes $feat mxfp4 $far4 [[1 1]] },
+                    block_tiles! { $isa $isa_name $lanes $feat grid $far_k [[1 1]] },
                     block_tiles! { $isa $isa_name $lanes $feat q2_k $far_k [[1 1]] },
                     block_tiles! { $isa $isa_name $lanes $feat q3_k $far_k [[1 1]] },
                     block_tiles! { $isa $isa_name $lanes $feat q4_k $far_k [[1 1]] },
@@ -204,6 +213,7 @@ macro_rules! block_row {
                         BlockFormat::Iq4Nl => block_unpacker! { $feat iq4_nl },
                         BlockFormat::Iq4Xs => block_unpacker! { $feat iq4_xs },
                         BlockFormat::Mxfp4 => block_unpacker! { $feat mxfp4 },
+                        BlockFormat::Iq3S => block_unpacker! { $feat grid },
                         BlockFormat::U4 => block_unpacker! { $feat u4 },
                         _ => return None,
                     })
@@ -225,9 +235,10 @@ macro_rules! block_fn {
 macro_rules! block_unpacker {
     ([$($f:tt)*] $kind:ident) => {{
         $(#[target_feature(enable = $f)])*
-        unsafe fn unpack(mut p: *const u8, mut o: *mut f32, blocks: usize) {
+        unsafe fn unpack(mut p: *const u8, mut o: *mut f32, blocks: usize, codes: Option<&Codes>) {
+            let _ = codes;
             for _ in 0..blocks {
-                block_unpack! { $kind p -> o }
+                block_unpack! { $kind p -> o, codes }
             }
         }
         unpack as UnpackFn
@@ -375,12 +386,17 @@ macro_rules! block_kernel {
             return;
         }
     };
-    ($kind:ident [1 x 1] ahead $far:tt, $args:ident) => {
+    (grid [1 x 1] ahead $far:tt, $args:ident) => {
+        let Some(codes) = $args.codes else { return };
+        block_kernel! { single (grid codes) ahead $far, $args }
+    };
+    ($kind:ident [1 x 1] ahead $far:tt, $args:ident) => { block_kernel! { single ($kind) ahead $far, $args } };
+    (single ($($kind:ident)+) ahead $far:tt, $args:ident) => {
         let (mut w, mut x) = ([$args.w], $args.x);
         tile!(DEF f [1 x 1 x 1]);
         block_kernel! { sums 1, f <- $args }
         for _ in 0..$args.blocks {
-            block_step! { $kind [1 x 1] f += w * x ahead $far }
+            block_step! { $($kind)+ [1 x 1] f += w * x ahead $far }
         }
         block_kernel! { sums 1, f -> $args }
         block_kernel! { store f [1 x 1] $args }

@@ -35,6 +35,7 @@ impl BlockMatmulPlan {
             panel: bytes,
             x: operands.workspace,
             blocks,
+            codes: self.params.format.codes(),
             bias: operands.bias,
             o: operands.y,
             o_step: self.params.n,

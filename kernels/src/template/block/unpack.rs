@@ -3,17 +3,38 @@
 //! Where there are many columns, taking a panel apart once costs little beside multiplying it; where
 //! there is one, formats that have no kernel of their own are read in this way, too.
 
+use super::grid::Codes;
+
 /// A function that takes a panel apart: `blocks` packed blocks at the first address into 32 steps of the
-/// reduction each, or 256, at the second: floats of scales and minima, then words; or floats alone.
+/// reduction each, or 256, at the second: floats of scales and minima, then words; or floats alone. The last argument
+/// says what codes stand for, if the blocks have codes.
 ///
 /// # Safety
 ///
 /// The CPU has the instructions of the row. The first address is readable for the blocks, the second
 /// writable for as many vectors as the kind of the format has, aligned to 4.
-pub(crate) type UnpackFn = unsafe fn(*const u8, *mut f32, usize);
+pub(crate) type UnpackFn = unsafe fn(*const u8, *mut f32, usize, Option<&Codes>);
 
 /// Takes a block apart. `$p` is where it lies, `$o` where its vectors go; both move on.
 macro_rules! block_unpack {
+    (grid $p:ident -> $o:ident, $codes:ident) => {
+        let Some(codes) = $codes else { return };
+        let d = tile!(VMUL block_step! { half $p }, tile!(VSET codes.factor));
+        let mut bits = block_step! { odd_scales $p };
+        let low = tile!(VSETU 0x0f0f_0f0f);
+        $p = $p.wrapping_add(10 * LANES);
+        for _ in 0..8 {
+            each!(h in 2 { tile!(VSTORE $o, h, tile!(VMUL d, block_step! { next_odd bits[h] })); });
+            each!(g in 4 {
+                let word = tile!(VWORDS $p.wrapping_add(4 * g * LANES));
+                tile!(VSTORE $o, (2 + g), tile!(VTABLE &codes.values, tile!(VAND word, low)));
+                let high = tile!(VAND tile!(VSHR word, 4), low);
+                tile!(VSTORE $o, (6 + g), tile!(VTABLE &codes.values, high));
+            });
+            block_unpack! { next $p, 16 -> $o, 10 }
+        }
+    };
+    ($kind:ident $p:ident -> $o:ident, $codes:ident) => { block_unpack! { $kind $p -> $o } };
     (q8_0 $p:ident -> $o:ident) => {
         block_unpack! { halves 1, $p -> $o }
         each!(g in 8 { tile!(VSTORE $o, (1 + g), tile!(VWORDS $p.wrapping_add((2 + 4 * g) * LANES))); });
