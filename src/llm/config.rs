@@ -207,6 +207,8 @@ pub struct Config {
     pub parallel: bool,
     /// `attention.scale`, if not 0.
     pub attention_scale: Option<f32>,
+    /// `hidden_activation`: what gates go through, which architectures heed whose models differ in it.
+    pub activation: Option<String>,
     /// `attention.temperature_scale`, if not 0, for those whose queries grow with their position.
     pub temperature_scale: Option<f32>,
     /// `attn_logit_softcapping`, if not 0.
@@ -304,6 +306,7 @@ impl Config {
             window_pattern,
             parallel: keys.unless_false("use_parallel_residual"),
             attention_scale: keys.positive("attention.scale")?,
+            activation: keys.text("hidden_activation")?,
             temperature_scale: keys.positive("attention.temperature_scale")?,
             attention_softcap: keys.positive("attn_logit_softcapping")?,
             final_softcap: keys.positive("final_logit_softcapping")?,

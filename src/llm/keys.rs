@@ -287,6 +287,11 @@ impl<'a> Keys<'a> {
         }
     }
 
+    /// A text, if there is one.
+    pub(super) fn text(&self, name: &str) -> Result<Option<String>, Error> {
+        Ok(self.metadata.str(&self.key(name))?.map(str::to_owned))
+    }
+
     /// Elements of heads of `size` that turn; `usual` of them where the file does not say.
     fn rotated(&self, name: &str, size: usize, usual: usize) -> Result<usize, Error> {
         let rotated = Some(self.count(name)?).filter(|&n| n > 0).unwrap_or(usual);

@@ -134,6 +134,12 @@ class Architecture:
     attention_scale: float = 0.0
     # As the file has it; a divisor of logits in some architectures.
     logit_scale: float = 1.0
+    # Norms before the last matrices of attention and feed-forward network, whose gate squares what is positive if
+    # `squaring`; matrices have scales in tensors of their own.
+    sub_norms: bool = False
+    matrix_scales: bool = False
+    # The packaged llama.cpp computes another function: largest divergence from the reference.
+    alone: float = 0.0
     divides_logits: bool = False
     attention_cap: float = 0.0
     final_cap: float = 0.0
@@ -299,6 +305,9 @@ ARCHITECTURES = {
         Architecture("nemotron_h_moe", "nemotron_h_moe", layers=4, still=True, remembering=(0,), mamba=True, taps=4,
                      delta_heads=16, delta_key_heads=2, squaring=True, feeding=(1, 2), experts=8, sigmoid=True,
                      shared=True, shared_count=1, share_scale=2.5),
+        Architecture("bitnet", "bitnet", tied=True, neighbours=False, sub_norms=True, matrix_scales=True),
+        Architecture("bitnet-squared", "bitnet", tied=True, neighbours=False, sub_norms=True, squaring=True, base=5e5,
+                     alone=0.01),
         Architecture("nemotron", "nemotron", neighbours=False, rotated=32, layer_norm=True, plain="square"),
         Architecture("phi2", "phi2", neighbours=False, rotated=32, layer_norm=True, bias=True, biased=True,
                      biased_logits=True, plain="gelu", parallel=True, grouped=False),
@@ -496,6 +505,12 @@ def tensors(a, seed):
             yield b + "post_norm.weight", vector(WIDTH, gain)
         if a.layer_scales:
             yield b + "layer_output_scale.weight", vector(1, 0.7)
+        if a.sub_norms:
+            yield b + "attn_sub_norm.weight", vector(q)
+            yield b + "ffn_sub_norm.weight", vector(hidden)
+        if a.matrix_scales:
+            for part in ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"):
+                yield f"{b}{part}.scale", vector(1, 0.8)
 
 
 def _vocabulary(writer):
@@ -520,6 +535,8 @@ def _parameters(writer, a):
         writer.add_feed_forward_length([HIDDEN if a.feeds(i) else 0 for i in range(a.layers)])
     else:
         writer.add_feed_forward_length([a.hidden(i) for i in range(a.layers)] if a.sharing else plain)
+    if a.sub_norms and a.squaring:
+        writer.add_string(f"{a.arch}.hidden_activation", "relu2")
     writer.add_head_count(a.heads)
     if a.convolving:
         writer.add_head_count_kv([0 if i in a.convolving else KV_HEADS for i in range(a.layers)])

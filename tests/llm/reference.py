@@ -113,7 +113,8 @@ def _attention(a, w, b, x, layer, context, kept):
         q, k, v = numpy.split(all, numpy.cumsum(sizes)[:2], -1)
     else:
         own = "q" if a.shares(layer) else "qk" if a.far_keys_only and not a.windowed(layer) else "qkv"
-        q, *rest = (x @ w[f"{b}attn_{p}.weight"].T + w.get(f"{b}attn_{p}.bias", 0) for p in own)
+        q, *rest = (x @ w[f"{b}attn_{p}.weight"].T * w.get(f"{b}attn_{p}.scale", 1) + w.get(f"{b}attn_{p}.bias", 0)
+                    for p in own)
         k, v = (rest * 2)[:2] if rest else (q, q)
     if a.gated:
         q, gate = numpy.split(q.reshape(tokens, -1, 2 * head), 2, -1)
@@ -154,7 +155,10 @@ def _attention(a, w, b, x, layer, context, kept):
     if a.gate_matrix:
         gate = x @ w[b + "attn_gate.weight"].T
         mixed = mixed / (1 + numpy.exp(-gate.reshape(mixed.shape)))
-    return mixed.reshape(tokens, -1) @ w[b + "attn_output.weight"].T + w.get(b + "attn_output.bias", 0)
+    mixed = mixed.reshape(tokens, -1)
+    if a.sub_norms:
+        mixed = _rms(mixed, w[b + "attn_sub_norm.weight"], a.epsilon)
+    return mixed @ w[b + "attn_output.weight"].T * w.get(b + "attn_output.scale", 1) + w.get(b + "attn_output.bias", 0)
 
 
 def _taps(a, x, weights):
@@ -261,6 +265,11 @@ def _feed_forward(a, w, b, x):
     if a.plain:
         inside = _gelu(up) if a.plain == "gelu" else numpy.maximum(up, 0) ** 2
         return inside @ w[b + "ffn_down.weight"].T + w.get(b + "ffn_down.bias", 0)
+    if a.sub_norms:
+        up, gate = (x @ w[f"{b}ffn_{p}.weight"].T * w.get(f"{b}ffn_{p}.scale", 1) for p in ("up", "gate"))
+        inside = (numpy.maximum(gate, 0) ** 2 if a.squaring else _silu(gate)) * up
+        inside = _rms(inside, w[b + "ffn_sub_norm.weight"], a.epsilon)
+        return inside @ w[b + "ffn_down.weight"].T * w.get(b + "ffn_down.scale", 1)
     if a.fused:
         gate, up = up[:, :HIDDEN], up[:, HIDDEN:]
     else:

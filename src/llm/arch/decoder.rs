@@ -77,6 +77,9 @@ pub(super) struct Decoder {
     pub(super) layer_inputs: Option<TensorId>,
     /// Whether layers may multiply what they give to the next one with a number.
     pub(super) layer_scales: bool,
+    /// Norms before the last matrices of attention and of the feed-forward network, and whether the gate of that squares
+    /// what is positive.
+    pub(super) sub_norms: Option<bool>,
 }
 
 /// What feed-forward networks without a gate have that square what is positive (So et al. 2021, Primer).
@@ -106,6 +109,7 @@ impl Decoder {
         value_norms: false,
         layer_inputs: None,
         layer_scales: false,
+        sub_norms: None,
     };
 }
 
@@ -203,8 +207,11 @@ impl Builder<'_> {
             let h = match blocks.experts.filter(|_| self.has_experts(layer)) {
                 Some(shares) if blocks.beside => self.beside(x, h, layer, blocks.gate, shares)?,
                 Some(shares) => self.mixture(h, layer, blocks.gate, shares)?,
-                None if blocks.plain.is_empty() => self.gated(h, layer, blocks.gate)?,
-                None => self.plain(h, layer, blocks.plain)?,
+                None => match blocks.sub_norms {
+                    Some(squared) => self.normed_network(h, layer, squared)?,
+                    None if blocks.plain.is_empty() => self.gated(h, layer, blocks.gate)?,
+                    None => self.plain(h, layer, blocks.plain)?,
+                },
             };
             let normed = self.norm_if(blocks.post_norms, h, layer, "post_ffw_norm", blocks)?;
             x = self.add_scaled(x, normed.unwrap_or(h), blocks.residual_scale)?;
@@ -283,6 +290,9 @@ impl Builder<'_> {
             let gate = self.wanted(layer, gate)?;
             a = self.opened(a, gate)?;
         }
+        if blocks.sub_norms.is_some() {
+            a = self.layer_norm(a, layer, "attn_sub_norm", blocks.norm)?;
+        }
         self.layer_linear(a, layer, "attn_output")
     }
 
@@ -323,18 +333,28 @@ impl Builder<'_> {
         n: usize,
         op: GluOp,
     ) -> Result<TensorId, Error> {
+        let halves = self.gate_and_up(x, layer, end, n)?;
+        let h = self.op(&format!("blk.{layer}.glu"), Glu { op }, &halves)?;
+        self.layer_linear(h, layer, &format!("ffn_down{end}"))
+    }
+
+    /// What goes into the function of a gate, and what it scales.
+    pub(super) fn gate_and_up(
+        &mut self,
+        x: TensorId,
+        layer: usize,
+        end: &str,
+        n: usize,
+    ) -> Result<[TensorId; 2], Error> {
         let up_name = format!("blk.{layer}.ffn_up{end}");
         let gate_name = format!("ffn_gate{end}");
-        let (gate, up) = if self.has(layer, &format!("{gate_name}.weight")) {
+        if self.has(layer, &format!("{gate_name}.weight")) {
             let gate = self.linear(x, &format!("blk.{layer}.{gate_name}"), n)?;
-            (gate, self.linear(x, &up_name, n)?)
-        } else {
-            let all = n.saturating_mul(2);
-            let gate = self.linear_part(x, &up_name, all, 0, n)?;
-            (gate, self.linear_part(x, &up_name, all, n, n)?)
-        };
-        let h = self.op(&format!("blk.{layer}.glu"), Glu { op }, &[gate, up])?;
-        self.layer_linear(h, layer, &format!("ffn_down{end}"))
+            return Ok([gate, self.linear(x, &up_name, n)?]);
+        }
+        let all = n.saturating_mul(2);
+        let gate = self.linear_part(x, &up_name, all, 0, n)?;
+        Ok([gate, self.linear_part(x, &up_name, all, n, n)?])
     }
 
     /// The feed-forward network without a gate, whose elements go through some functions.

@@ -330,17 +330,23 @@ impl<'a> Builder<'a> {
         self.constant(name, value)
     }
 
-    /// A product with the matrix of a tensor, whose rows become `n` columns, plus its bias, if it has
-    /// one.
+    /// A product with the matrix of a tensor, whose rows become `n` columns, times its scale and plus its bias, if it has
+    /// them.
     pub(super) fn linear(&mut self, x: TensorId, name: &str, n: usize) -> Result<TensorId, Error> {
         let weight = format!("{name}.weight");
         let matrix = self.weights.get(&weight, &[n, self.width(x)])?;
         let mut src = vec![x, self.constant(&weight, matrix)?];
-        let bias = format!("{name}.bias");
-        if self.weights.has(&bias) {
-            src.push(self.vector(&bias, &[n])?);
+        let [bias, scale] = ["bias", "scale"].map(|part| format!("{name}.{part}"));
+        let bias = if self.weights.has(&bias) { Some(self.vector(&bias, &[n])?) } else { None };
+        // Routers have one of this name for what goes in.
+        if self.weights.any(&scale).is_none_or(|scale| scale.dims() != [1]) {
+            src.extend(bias);
+            return self.op(name, BlockMatMul { bias: bias.is_some() }, &src);
         }
-        self.op(name, BlockMatMul { bias: src.len() > 2 }, &src)
+        let scale = self.vector(&scale, &[1])?;
+        let product = self.op(name, BlockMatMul::default(), &src)?;
+        let scaled = self.product(name, product, scale)?;
+        bias.map_or(Ok(scaled), |bias| self.sum(name, scaled, bias))
     }
 
     /// A product with a vector, of which there is one number per row, `[rows, 1]`.

@@ -66,6 +66,7 @@ architectures! {
     arcee::ARCEE,
     bailingmoe::BAILINGMOE,
     bailingmoe2::BAILINGMOE2,
+    bitnet::BITNET,
     chatglm::CHATGLM,
     cohere2::COHERE2,
     deepseek::DEEPSEEK,
