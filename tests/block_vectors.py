@@ -1,19 +1,23 @@
 #!/usr/bin/env python3
 """Writes tests/data/blocks.bin: blocks of random bytes of each block-quantised type, and the f32 values
-that the Python package `gguf` (of the llama.cpp project; 0.19 here) says they have. Then 8 blocks of
-random values, and what its quantiser of Q8_0 makes of them.
+that the Python package `gguf` (of the llama.cpp project; 0.19 here) says they have, or llama.cpp itself. Then 8 blocks
+of random values, and what its quantiser of Q8_0 makes of them.
 
 Also kernels/src/template/block/grids.bin: the points of the grids that types of one to three bits index.
 
-    python3 tests/block_vectors.py        # needs gguf, numpy
+    python3 tests/block_vectors.py        # needs tests/requirements-llm.txt
 """
 import pathlib
+import sys
 
 import gguf
 import numpy as np
 
+sys.path.insert(0, str(pathlib.Path(__file__).parent / "llm"))
+import llamacpp  # noqa: E402, F401 (types that are newer than the package)
+
 TYPES = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4",
-         "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0"]
+         "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0", "Q1_0", "Q2_0"]
 # Where the f16 numbers of a block are.
 HALVES = {"Q4_1": [0, 2], "Q5_1": [0, 2], "Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2],
           "Q5_K": [0, 2], "Q6_K": [208], "IQ1_M": [], "TQ1_0": [52], "TQ2_0": [64]}

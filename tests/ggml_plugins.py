@@ -43,7 +43,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent / "llm"))
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PLUGINS = {"cpu": ("TILEWRIGHT", "libggml_tilewright.so"), "rknn": ("RKNN", "libggml_tilewright_rknn.so")}
 TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4",
-         "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0"]
+         "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0", "Q1_0", "Q2_0"]
 PROMPT, GENERATED = 64, 48
 BOUND = 5e-4
 # Prompts of the embedded model that are compared with llama.cpp in two ways of its own, and how much further logits

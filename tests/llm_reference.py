@@ -40,7 +40,7 @@ import llamacpp  # noqa: E402
 import reference  # noqa: E402
 
 TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS", "MXFP4",
-         "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0"]
+         "IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "TQ1_0", "TQ2_0", "Q1_0", "Q2_0"]
 # Of 48 positions the mean divergence varies by a fifth from one set of weights to the next, of 320 by a twelfth.
 PROMPT, GENERATED = 320, 64
 # Below this a divergence is rounding of f32 logits, in llama.cpp's and anyone's.

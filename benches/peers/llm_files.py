@@ -1,11 +1,13 @@
 """GGUF files with random weights in the shapes of known language models, for measuring speed."""
 
-import ctypes
-import importlib.util
 import pathlib
+import sys
 
 import gguf
 import numpy
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests/llm"))
+import llamacpp  # noqa: E402 (quantises what the gguf package cannot, and knows types that are newer than that)
 
 # The shapes of Llama-3.2-1B, of a Llama of 110 million parameters, and, but for their vocabularies, of Qwen3.5-0.8B and
 # Gemma-4-E2B; of Qwen3-30B-A3B, GPT-OSS-20B and GLM-4.7-Flash the vocabulary and the layers are fewer.
@@ -29,25 +31,10 @@ MIXES = ["q4_k_m", "q5_k_m"]
 DRAWN = 1024
 
 
-def _ggml():
-    """llama.cpp's quantiser, for the types that the gguf package cannot write."""
-    folder = pathlib.Path(importlib.util.find_spec("llama_cpp").origin).parent
-    library = ctypes.CDLL(str(next(folder.glob("lib/libggml-base.*"))))
-    library.ggml_quantize_chunk.restype = ctypes.c_size_t
-    return library
-
-
 def _quantised(kind, rows):
     if kind in (gguf.GGMLQuantizationType.F16, gguf.GGMLQuantizationType.Q8_0, gguf.GGMLQuantizationType.Q4_0):
         return gguf.quants.quantize(rows, kind)
-    out = numpy.zeros(rows.nbytes, numpy.uint8)
-    # Types of one to three bits ask how important columns are: equally so.
-    importance = numpy.ones(rows.shape[1], numpy.float32)
-    asked = importance.ctypes.data_as(ctypes.c_void_p) if kind.name.startswith(("IQ1", "IQ2", "IQ3")) else None
-    size = _ggml().ggml_quantize_chunk(
-        ctypes.c_int(kind.value), rows.ctypes.data_as(ctypes.c_void_p), out.ctypes.data_as(ctypes.c_void_p),
-        ctypes.c_int64(0), ctypes.c_int64(rows.shape[0]), ctypes.c_int64(rows.shape[1]), asked)
-    return out[:size].reshape(len(rows), -1)
+    return llamacpp.quantise(kind.value, rows)
 
 
 def _kind(kind, name, layer, layers):

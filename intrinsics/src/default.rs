@@ -465,6 +465,9 @@ macro_rules! tile_default {
     ($m:ident VKEEP $x:expr) => { core::convert::identity($x) };
     ($m:ident PAIRED) => { false };
     ($m:ident STREAMS) => { 1 };
+    ($m:ident HALVED) => { false };
+    ($m:ident VPAIRS16 $w:expr, $x:expr, $c:expr) => { $c };
+    ($m:ident VSUM16 $a:expr, $c:expr) => { $a };
     ($m:ident PAIR_WORDS $p:expr) => {};
     ($m:ident START $a:ident [$v:tt x $c:tt] <- $x:ident, $at:expr) => {
         $crate::$m!(DEF $a [1 x $c x $v]);

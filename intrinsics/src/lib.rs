@@ -75,6 +75,7 @@
 //! | `BIASED` | whether `VDOT` takes bytes of weights as unsigned, so that signed ones are stored plus 128 |
 //! | `VDOT w, x, c` | `c` plus the products of the four bytes of a lane of weights and of activations, which are signed and not -128 |
 //! | `VDOTU w, x, c` | the same for weights from 0 to 127 |
+//! | `HALVED` | whether such sums of small weights take less as sums of two products in 16 bits each: `VPAIRS16 w, x, c` adds to those of `c`, of weights up to 3 and eight words at most, and `VSUM16 a, c` is `c` plus both sums of each lane |
 //! | `DOTS verb a [v x c] += b * x, g` | one of both for `v` vectors of weights `b` and `c` columns, whose words are those from `g * c` on at `x`, added to `a[c][v]`; with `VFMA`, floats |
 //! | `PAIRED` | whether `DOTS` takes words of weights as `PAIR_WORDS` leaves them, and those of two steps and two of several columns side by side |
 //! | `STREAMS` | how many panels of weights a single column of activations multiplies in turns, on machines that read several streams faster than one |

@@ -102,6 +102,8 @@ fn of_few_bits(dtype: DType) -> Option<BlockFormat> {
         DType::IQ3_S => BlockFormat::Iq3S,
         DType::TQ1_0 => BlockFormat::Tq1,
         DType::TQ2_0 => BlockFormat::Tq2,
+        DType::Q1_0 => BlockFormat::Q1_0,
+        DType::Q2_0 => BlockFormat::Q2_0,
         _ => return None,
     })
 }

@@ -3,7 +3,7 @@ use super::*;
 /// Random blocks and their values, from the Python package `gguf`: `tests/block_vectors.py`.
 const VECTORS: &[u8] = include_bytes!("../../tests/data/blocks.bin");
 
-const TYPES: [DType; 22] = [
+const TYPES: [DType; 24] = [
     DType::Q4_0,
     DType::Q4_1,
     DType::Q5_0,
@@ -26,6 +26,8 @@ const TYPES: [DType; 22] = [
     DType::IQ3_S,
     DType::TQ1_0,
     DType::TQ2_0,
+    DType::Q1_0,
+    DType::Q2_0,
 ];
 
 fn floats(bytes: &[u8]) -> Vec<f32> {

@@ -80,6 +80,10 @@ pub enum DType {
     TQ1_0,
     /// 256 such values of two bits, with one f16 scale.
     TQ2_0,
+    /// 128 values of -1 and 1 with one f16 scale, a bit each.
+    Q1_0,
+    /// 64 two-bit values from -1 to 2 with one f16 scale, four per byte in their order.
+    Q2_0,
     /// 32 four-bit values behind an f32 scale and an f32 offset, two per byte in their order. Of no file: what
     /// `MatMulNBits` of ONNX Runtime's domain multiplies by.
     U4,
@@ -87,7 +91,7 @@ pub enum DType {
 
 impl DType {
     /// Every type, in declaration order.
-    pub const ALL: [Self; 36] = [
+    pub const ALL: [Self; 38] = [
         Self::F32,
         Self::F16,
         Self::BF16,
@@ -123,6 +127,8 @@ impl DType {
         Self::IQ3_S,
         Self::TQ1_0,
         Self::TQ2_0,
+        Self::Q1_0,
+        Self::Q2_0,
         Self::U4,
     ];
 
@@ -134,6 +140,8 @@ impl DType {
             Self::Q2_K | Self::Q3_K | Self::Q4_K | Self::Q5_K | Self::Q6_K | Self::IQ4_XS => 256,
             Self::IQ1_S | Self::IQ1_M | Self::IQ2_XXS | Self::IQ2_XS | Self::IQ2_S => 256,
             Self::IQ3_XXS | Self::IQ3_S | Self::TQ1_0 | Self::TQ2_0 => 256,
+            Self::Q1_0 => 128,
+            Self::Q2_0 => 64,
             _ => 1,
         }
     }
@@ -146,7 +154,7 @@ impl DType {
             Self::F32 | Self::I32 | Self::U32 => 4,
             Self::F64 | Self::I64 | Self::U64 => 8,
             Self::MXFP4 => 17,
-            Self::Q4_0 | Self::IQ4_NL => 18,
+            Self::Q4_0 | Self::IQ4_NL | Self::Q1_0 | Self::Q2_0 => 18,
             Self::Q4_1 => 20,
             Self::Q5_0 => 22,
             Self::Q5_1 | Self::U4 => 24,
@@ -224,6 +232,8 @@ impl DType {
             Self::IQ3_S => "iq3_s",
             Self::TQ1_0 => "tq1_0",
             Self::TQ2_0 => "tq2_0",
+            Self::Q1_0 => "q1_0",
+            Self::Q2_0 => "q2_0",
             Self::U4 => "u4",
         }
     }
@@ -296,6 +306,8 @@ mod tests {
             (DType::IQ3_S, 256, 110),
             (DType::TQ1_0, 256, 54),
             (DType::TQ2_0, 256, 66),
+            (DType::Q1_0, 128, 18),
+            (DType::Q2_0, 64, 18),
             (DType::U4, 32, 24),
         ] {
             assert_eq!((dtype.block_elems(), dtype.block_bytes()), (elems, bytes), "{dtype}");

@@ -84,6 +84,30 @@ def quantise(kind, matrix):
     return out[:size].reshape(rows, -1).copy()
 
 
+def _newer(name, number, elements, size):
+    """Teaches the package `gguf` a type that it does not know yet, whose values llama.cpp tells."""
+    kinds = gguf.GGMLQuantizationType
+    if name not in kinds.__members__:
+        kind = int.__new__(kinds, number)
+        kind._name_, kind._value_ = name, number
+        kinds._member_map_[name] = kinds._value2member_map_[number] = kind
+        gguf.GGML_QUANT_SIZES[kind] = (elements, size)
+
+    def dequantize_blocks(_, blocks):
+        blocks = numpy.ascontiguousarray(blocks)
+        out = numpy.zeros((len(blocks), elements), numpy.float32)
+        getattr(LIBRARY, f"dequantize_row_{name.lower()}")(
+            blocks.ctypes.data_as(ctypes.c_void_p), out.ctypes.data_as(ctypes.c_void_p), ctypes.c_int64(out.size))
+        return out
+
+    base = getattr(gguf.quants, "__Quant")
+    type(name, (base,), {"dequantize_blocks": classmethod(dequantize_blocks)}, qtype=kinds[name])
+
+
+_newer("Q1_0", 41, 128, 18)
+_newer("Q2_0", 42, 64, 18)
+
+
 class Model:
     """A GGUF file loaded by llama.cpp with its defaults, one sequence, the given threads."""
 

@@ -239,6 +239,13 @@ macro_rules! tile_avx2_block {
         $crate::tile_avx2_block!(VPAIRS $crate::arch::_mm256_abs_epi8(w), $crate::arch::_mm256_sign_epi8(x, w), $c) }};
     (VDOTU $w:expr, $x:expr, $c:expr) => { $crate::tile_avx2_block!(VPAIRS
         $crate::arch::_mm256_castps_si256($w), $crate::arch::_mm256_castps_si256($x), $c) };
+    (HALVED) => { true };
+    (VPAIRS16 $w:expr, $x:expr, $c:expr) => { $crate::arch::_mm256_castsi256_ps($crate::arch::_mm256_add_epi16(
+        $crate::arch::_mm256_castps_si256($c), $crate::arch::_mm256_maddubs_epi16(
+            $crate::arch::_mm256_castps_si256($w), $crate::arch::_mm256_castps_si256($x)))) };
+    (VSUM16 $a:expr, $c:expr) => { $crate::arch::_mm256_castsi256_ps($crate::arch::_mm256_add_epi32(
+        $crate::arch::_mm256_castps_si256($c), $crate::arch::_mm256_madd_epi16(
+            $crate::arch::_mm256_castps_si256($a), $crate::arch::_mm256_set1_epi16(1)))) };
     (VPAIRS $w:expr, $x:expr, $c:expr) => { $crate::tile_avx2_f32!(VKEEP $crate::arch::_mm256_castsi256_ps(
         $crate::arch::_mm256_add_epi32($crate::arch::_mm256_castps_si256($c), $crate::arch::_mm256_madd_epi16(
             $crate::arch::_mm256_maddubs_epi16($w, $x), $crate::arch::_mm256_set1_epi16(1))))) };

@@ -18,6 +18,7 @@ macro_rules! tile_avxvnni_i8 {
 macro_rules! tile_avxvnni_block {
     (BIASED) => { true };
     (STREAMS) => { 1 };
+    (HALVED) => { false };
     (VDOT $w:expr, $x:expr, $c:expr) => { $crate::tile_avx2_f32!(VKEEP $crate::arch::_mm256_castsi256_ps(
         $crate::arch::_mm256_dpbusd_avx_epi32($crate::arch::_mm256_castps_si256($c),
             $crate::arch::_mm256_castps_si256($w), $crate::arch::_mm256_castps_si256($x)))) };

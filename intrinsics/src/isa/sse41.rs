@@ -193,6 +193,13 @@ macro_rules! tile_sse41_block {
         $crate::tile_sse41_block!(VPAIRS $crate::arch::_mm_abs_epi8(w), $crate::arch::_mm_sign_epi8(x, w), $c) }};
     (VDOTU $w:expr, $x:expr, $c:expr) => { $crate::tile_sse41_block!(VPAIRS
         $crate::arch::_mm_castps_si128($w), $crate::arch::_mm_castps_si128($x), $c) };
+    (HALVED) => { true };
+    (VPAIRS16 $w:expr, $x:expr, $c:expr) => { $crate::arch::_mm_castsi128_ps($crate::arch::_mm_add_epi16(
+        $crate::arch::_mm_castps_si128($c), $crate::arch::_mm_maddubs_epi16(
+            $crate::arch::_mm_castps_si128($w), $crate::arch::_mm_castps_si128($x)))) };
+    (VSUM16 $a:expr, $c:expr) => { $crate::arch::_mm_castsi128_ps($crate::arch::_mm_add_epi32(
+        $crate::arch::_mm_castps_si128($c), $crate::arch::_mm_madd_epi16(
+            $crate::arch::_mm_castps_si128($a), $crate::arch::_mm_set1_epi16(1)))) };
     (VPAIRS $w:expr, $x:expr, $c:expr) => { $crate::tile_sse41_f32!(VKEEP $crate::arch::_mm_castsi128_ps(
         $crate::arch::_mm_add_epi32($crate::arch::_mm_castps_si128($c), $crate::arch::_mm_madd_epi16(
             $crate::arch::_mm_maddubs_epi16($w, $x), $crate::arch::_mm_set1_epi16(1))))) };

@@ -129,6 +129,14 @@ macro_rules! cells_row {
                 }
             }
 
+            /// The same side by side: a function of its own, which cells of all sizes are cut out of.
+            $(#[target_feature(enable = $f)])*
+            #[inline(never)]
+            unsafe fn convert_line<const FORM: u8>(x: *const f32, factor: f32, to: *mut u8) {
+                // SAFETY: the caller's duties; a line is one cell of its size.
+                unsafe { convert::<{ 2 * STEP }, FORM>(x, factor, to, 0) };
+            }
+
             /// The [`STEP`] elements of a row from `at` on: there, or a copy in `rest` whose end is zeros.
             ///
             /// # Safety
@@ -251,8 +259,9 @@ macro_rules! cells_row {
                     _ => CellForm::I4,
                 };
                 let bytes = form.bytes(STEP);
-                // Whether each vector's elements are of one cell: smaller cells are cut out of a line.
-                let whole = FORM != I4 && CELL.is_multiple_of(VECTOR[FORM as usize]);
+                // Whether each vector's elements are of one cell: smaller cells are cut out of a line. Without vectors all
+                // are, so that nine sizes and forms share two conversions.
+                let whole = L > 1 && FORM != I4 && CELL.is_multiple_of(VECTOR[FORM as usize]);
                 // Rows are read twice, from memory and from the L2 cache. So that memory is never idle, half of the next
                 // rows is fetched while the largest elements of these are looked for, in ascending order, the other
                 // half while these are written. Where the machine does so by itself, that would cost bytes a fifth.
@@ -279,10 +288,16 @@ macro_rules! cells_row {
                         // SAFETY: a row of the caller's.
                         let x = unsafe { step(x, at, a.k, &mut rest) };
                         let to = to.wrapping_add(r * CELL);
-                        let (to_cells, cells_apart) = if whole { (to, apart) } else { (line, CELL) };
                         // SAFETY: there is a factor for each row; the elements are there; the line has room for
                         // what they become, and so have the cells of this row.
-                        unsafe { convert::<CELL, FORM>(x, *factors.add(r), to_cells, cells_apart) };
+                        unsafe {
+                            let factor = *factors.add(r);
+                            if whole {
+                                convert::<CELL, FORM>(x, factor, to, apart);
+                            } else {
+                                convert_line::<FORM>(x, factor, line);
+                            }
+                        }
                         if FORM == I4 {
                             for i in 0..STEP / 2 {
                                 // SAFETY: the line has 32 bytes; each is read before it is written.

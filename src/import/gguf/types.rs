@@ -38,6 +38,8 @@ pub fn dtype(number: u32) -> Result<DType, String> {
         34 => DType::TQ1_0,
         35 => DType::TQ2_0,
         39 => DType::MXFP4,
+        41 => DType::Q1_0,
+        42 => DType::Q2_0,
         number => return Err(unsupported(number)),
     };
     Ok(found)
@@ -48,8 +50,6 @@ fn unsupported(number: u32) -> String {
         9 => "q8_1",
         15 => "q8_K",
         40 => "nvfp4",
-        41 => "q1_0",
-        42 => "q2_0",
         4 => "q4_2 (no longer part of the format)",
         5 => "q4_3 (no longer part of the format)",
         31 => "q4_0_4_4 (no longer part of the format)",

@@ -97,7 +97,7 @@ impl Step {
             "g32m" => step(8, 1, 1, 8),
             "g16" => step(8, 2, 0, 8),
             "g16m" => step(8, 2, 2, 8),
-            "q5_0" | "iq4_nl" | "iq4_xs" | "mxfp4" => step(8, 1, 0, 0),
+            "q5_0" | "iq4_nl" | "iq4_xs" | "mxfp4" | "q1_0" | "q2_0" => step(8, 1, 0, 0),
             "q4_1" | "q5_1" => step(8, 1, 1, 0),
             // A half of a block, of which there is a loop, and quarters.
             "q4_k" | "q5_k" => step(32, 4, 4, 0),

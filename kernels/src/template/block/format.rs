@@ -59,6 +59,10 @@ pub enum BlockFormat {
     Tq1,
     /// 256 such values of 2 bits, and a scale.
     Tq2,
+    /// 128 values of -1 and 1, a bit each, and a scale.
+    Q1_0,
+    /// 64 values of 2 bits, from -1 to 2, and a scale.
+    Q2_0,
     /// 32 values of 4 bits, a scale and an offset, both `f32` and before them: `scale * q + offset`. The first value
     /// of a byte is in its low bits. Of no file format, but what operators of ONNX Runtime's domain hold.
     /// Activations stay `f32`.
@@ -74,7 +78,7 @@ pub(super) const MXFP4: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, 
 
 impl BlockFormat {
     /// Every format.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 28] = [
         Self::F32,
         Self::F16,
         Self::Bf16,
@@ -100,6 +104,8 @@ impl BlockFormat {
         Self::Iq3S,
         Self::Tq1,
         Self::Tq2,
+        Self::Q1_0,
+        Self::Q2_0,
         Self::U4,
     ];
 
@@ -131,6 +137,8 @@ impl BlockFormat {
             Self::Iq3S => "iq3_s",
             Self::Tq1 => "tq1_0",
             Self::Tq2 => "tq2_0",
+            Self::Q1_0 => "q1_0",
+            Self::Q2_0 => "q2_0",
             Self::U4 => "u4",
         }
     }
@@ -141,6 +149,8 @@ impl BlockFormat {
             Self::F32 | Self::F16 | Self::Bf16 => 1,
             Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => 32,
             Self::Iq4Nl | Self::Mxfp4 | Self::U4 => 32,
+            Self::Q2_0 => 64,
+            Self::Q1_0 => 128,
             _ => 256,
         }
     }
@@ -151,7 +161,7 @@ impl BlockFormat {
             Self::F32 => 4,
             Self::F16 | Self::Bf16 => 2,
             Self::Mxfp4 => 17,
-            Self::Q4_0 | Self::Iq4Nl => 18,
+            Self::Q4_0 | Self::Iq4Nl | Self::Q1_0 | Self::Q2_0 => 18,
             Self::Q4_1 => 20,
             Self::Q5_0 => 22,
             Self::Q5_1 | Self::U4 => 24,
@@ -176,7 +186,7 @@ impl BlockFormat {
     /// tables have an entry for.
     pub(super) const fn held(self) -> Self {
         match self {
-            Self::Tq1 | Self::Tq2 => Self::Q2K,
+            Self::Tq1 | Self::Tq2 => Self::Q2_0,
             _ if self.codes().is_some() => Self::Iq3S,
             _ => self,
         }
@@ -184,13 +194,13 @@ impl BlockFormat {
 
     /// Whether panels hold a block otherwise than word by word as it lies in the file.
     pub(super) const fn is_recoded(self) -> bool {
-        self.codes().is_some() || matches!(self, Self::Tq1 | Self::Tq2)
+        self.codes().is_some() || matches!(self, Self::Tq1 | Self::Tq2 | Self::Q1_0 | Self::Q2_0)
     }
 
-    /// Bytes of a block in a panel.
+    /// Bytes in a panel of what is a block of the file.
     pub const fn held_bytes(self) -> usize {
         match self {
-            Self::Tq1 | Self::Tq2 => Self::Q2K.bytes(),
+            Self::Tq1 | Self::Tq2 => 4 * Self::Q2_0.bytes(),
             _ if self.codes().is_some() => HELD,
             _ => self.bytes(),
         }
@@ -230,7 +240,8 @@ impl BlockFormat {
             Self::Q8_0 | Self::Iq4Nl | Self::Iq4Xs | Self::Mxfp4 => Record::Zero(bias),
             Self::Q3K => Record::Zero16(4),
             Self::Q6K => Record::Zero16(32),
-            Self::Q2K | Self::Tq1 | Self::Tq2 => Record::Sum16,
+            Self::Q2K => Record::Sum16,
+            Self::Tq1 | Self::Tq2 | Self::Q1_0 | Self::Q2_0 => Record::Zero(1),
             _ => match self.codes() {
                 Some(codes) => Record::Zero16(codes.zero),
                 None => Record::Sum,
@@ -244,7 +255,7 @@ impl BlockFormat {
         match self {
             Self::F32 | Self::U4 => &[],
             Self::Q4_1 | Self::Q5_1 | Self::Q4K | Self::Q5K | Self::Iq4Xs => &[0, 2],
-            Self::Q2K | Self::Tq1 | Self::Tq2 => &[80, 82],
+            Self::Q2K => &[80, 82],
             Self::Q3K => &[108],
             Self::Q6K => &[208],
             _ => &[0],
@@ -272,13 +283,13 @@ impl BlockFormat {
             Self::F16 | Self::Bf16 => &[],
             Self::F32 => &[0],
             Self::Mxfp4 => const { &ascending::<4>(1) },
-            Self::Q4_0 | Self::Iq4Nl => const { &ascending::<4>(2) },
+            Self::Q4_0 | Self::Iq4Nl | Self::Q1_0 | Self::Q2_0 => const { &ascending::<4>(2) },
             Self::Q4_1 => const { &ascending::<4>(4) },
             Self::Q5_0 => const { &ascending::<5>(2) },
             Self::Q5_1 => const { &ascending::<5>(4) },
             Self::Q8_0 => const { &ascending::<8>(2) },
             Self::U4 => const { &ascending::<6>(0) },
-            Self::Q2K | Self::Tq1 | Self::Tq2 => const { &ascending::<20>(0) },
+            Self::Q2K => const { &ascending::<20>(0) },
             Self::Q3K => &Q3K,
             Self::Iq4Xs => const { &ascending::<33>(4) },
             Self::Q4K => const { &ascending::<35>(4) },

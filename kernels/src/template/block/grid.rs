@@ -1,5 +1,5 @@
 //! Formats of one to three bits. Values are points of grids, of eight or four numbers each, found by an index: in panels
-//! they are held as codes of four bits, which one kernel looks up for all such formats. Ternary ones are held as Q2_K.
+//! they are held as codes of four bits, which one kernel looks up for all such formats.
 
 use super::BlockFormat;
 
@@ -71,7 +71,7 @@ impl BlockFormat {
             Self::Iq2S => Self::Iq2S.recode_grid(block, held),
             Self::Iq3Xxs => Self::Iq3Xxs.recode_grid(block, held),
             Self::Iq3S => Self::Iq3S.recode_grid(block, held),
-            _ => self.recode_ternary(block, held),
+            _ => self.recode_bits(block, held),
         }
     }
 
@@ -169,31 +169,6 @@ impl BlockFormat {
         }
     }
 
-    /// Minus one, zero and one as Q2_K has 0, 1 and 2 less one.
-    fn recode_ternary(self, block: &[u8], held: &mut [u8]) {
-        let scale = if self == Self::Tq2 { [block[64], block[65]] } else { [block[52], block[53]] };
-        let (scales, rest) = held.split_at_mut(16);
-        let (values, halves) = rest.split_at_mut(64);
-        scales.fill(0x11);
-        halves[..2].copy_from_slice(&scale);
-        halves[2..4].copy_from_slice(&scale);
-        if self == Self::Tq2 {
-            return values.copy_from_slice(&block[..64]);
-        }
-        values.fill(0);
-        // Five digits of a byte, the last four bytes' four: the first digit of what is left of a fraction.
-        for n in 0..256 {
-            let (byte, digit) = match n {
-                0..160 => (n % 32, n / 32),
-                160..240 => (32 + n % 16, (n - 160) / 16),
-                _ => (48 + n % 4, (n - 240) / 4),
-            };
-            let rest = block[byte].wrapping_mul([1, 3, 9, 27, 81][digit]);
-            let q = ((u16::from(rest) * 3) >> 8) as u8;
-            values[32 * (n / 128) + n % 32] |= q << (n % 128 / 32 * 2);
-        }
-    }
-
     /// The numbers of a block of the file, [`elements`](Self::elements) of [`bytes`](Self::bytes), where it is of one
     /// of the formats whose names begin with `Iq1`, `Iq2`, `Iq3` and `Tq`; returns whether it is.
     ///
@@ -204,23 +179,16 @@ impl BlockFormat {
         if self.is_recoded() {
             let mut held = [0; HELD];
             self.recode(block, &mut held[..self.held_bytes()]);
-            self.held_values(&held, &mut out[..256]);
+            self.held_values(&held, &mut out[..self.elements()]);
         }
         self.is_recoded()
     }
 
     /// The numbers of a held block of those formats.
     pub(super) fn held_values(self, held: &[u8], out: &mut [f32]) {
-        let half = |at: usize| tilewright_intrinsics::soft::f32_from_f16(two(held, at));
-        let Some(codes) = self.codes() else {
-            let d = half(80);
-            for (n, out) in out.iter_mut().enumerate() {
-                let q = held[16 + 32 * (n / 128) + n % 32] >> (n % 128 / 32 * 2) & 3;
-                *out = d * (f32::from(q) - 1.0);
-            }
-            return;
-        };
-        let d = half(0) * codes.factor;
+        let Some(codes) = self.codes() else { return self.values_of_bits(held, out) };
+        let half = tilewright_intrinsics::soft::f32_from_f16(two(held, 0));
+        let d = half * codes.factor;
         for (j, out) in out.iter_mut().enumerate() {
             let (g, t) = (j / 32, j % 32);
             let scale = four(held, 2 + t / 16 * 4) >> (4 * g) & 15;

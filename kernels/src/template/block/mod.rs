@@ -5,6 +5,7 @@
 //! sums of products of a group are exact integers, and only the sum over groups is rounded. Those of floats, and of
 //! [`BlockFormat::U4`], stay as they are. How units are shared out does not change a result.
 
+mod few;
 mod format;
 mod gather;
 mod grid;
@@ -125,6 +126,7 @@ impl Way {
         let (kernels, vectors) = match format {
             BlockFormat::Q8_0 | BlockFormat::Q4_0 | BlockFormat::Q5_0 => (row.g32, 9),
             BlockFormat::Iq4Nl | BlockFormat::Iq4Xs | BlockFormat::Mxfp4 => (row.g32, 9),
+            BlockFormat::Q1_0 | BlockFormat::Q2_0 => (row.g32, 9),
             BlockFormat::Q3K | BlockFormat::Q6K | BlockFormat::Iq3S => (row.g16, 10),
             BlockFormat::Q2K => (row.g16m, 12),
             BlockFormat::U4 => (row.f32, 32),
@@ -517,7 +519,7 @@ impl BlockMatmulPlan {
             scratch = scratch.wrapping_add(panels.len() * self.packed_len());
         }
         let bytes = if self.in_place { self.packed_len() * 4 } else { bytes };
-        let blocks = self.params.k / self.params.format.elements();
+        let blocks = self.params.k / self.params.format.held().elements();
         let codes = self.params.format.codes();
         let (kernels, single, w, panel, steps) = match self.way {
             Way::Packed(kernels) => (kernels, &kernels[0], packed, bytes, blocks),

@@ -174,16 +174,17 @@ impl BlockMatmulPlan {
         }
         let (format, r) = (params.format, row % lanes);
         let panel = &packed[row / lanes * self.panel_bytes()..][..self.panel_bytes()];
-        let (half, flip, fifth) = (format.half_bytes(), self.flip(), format.fifth_bits());
-        let blocks = panel.chunks_exact(format.held_bytes() * lanes);
-        for (packed, out) in blocks.zip(out[..params.k].chunks_exact_mut(format.elements())) {
+        let held = format.held();
+        let (half, flip, fifth) = (held.half_bytes(), self.flip(), held.fifth_bits());
+        let blocks = panel.chunks_exact(held.held_bytes() * lanes);
+        for (packed, out) in blocks.zip(out[..params.k].chunks_exact_mut(held.elements())) {
             let mut block = [0; MOST];
-            let (halves, words) = packed.split_at(half * lanes * format.halves().len());
-            for (i, &at) in format.halves().iter().enumerate() {
+            let (halves, words) = packed.split_at(half * lanes * held.halves().len());
+            for (i, &at) in held.halves().iter().enumerate() {
                 let from = (i * lanes + r) * half;
                 block[usize::from(at)..][..half].copy_from_slice(&halves[from..from + half]);
             }
-            for (i, &at) in format.words().iter().enumerate() {
+            for (i, &at) in held.words().iter().enumerate() {
                 let word = word(words, (i * lanes + r) as u16 * 4) ^ flip;
                 let word = if Some(at) == fifth { bits_together(word) } else { word };
                 block[usize::from(at)..][..4].copy_from_slice(&word.to_le_bytes());
@@ -214,7 +215,7 @@ fn word(bytes: &[u8], at: u16) -> u32 {
 }
 
 /// Bit `j` to where kernels have it: `8 (j % 4) + j / 4`.
-fn bits_apart(word: u32) -> u32 {
+pub(super) fn bits_apart(word: u32) -> u32 {
     // Of every fourth bit a byte, in steps that halve the gaps between the bits.
     let byte = |i: u32| {
         let bits = word >> i & 0x1111_1111;

@@ -1,7 +1,6 @@
 //! Products of blocks from the definition of their formats: integers first, then `f64`.
 
 use super::BlockFormat;
-use super::grid::Codes;
 use alloc::{vec, vec::Vec};
 
 /// A weight is `scale * q + min`.
@@ -27,13 +26,13 @@ pub(super) fn half(bytes: &[u8]) -> f64 {
 
 /// The weights of a block.
 pub(super) fn weights(format: BlockFormat, b: &[u8]) -> Vec<Weight> {
-    if !format.is_recoded() {
+    let Some(codes) = format.codes() else {
         return (0..format.elements()).map(|n| weight(format, b, n)).collect();
-    }
-    // What a block of the file means is checked beside ggml's own values, where the files are read.
+    };
+    // What points of grids mean is checked beside ggml's own values, where the files are read.
     let mut held = vec![0; format.held_bytes()];
     format.recode(b, &mut held);
-    let of_codes = |codes: &Codes, n: usize| {
+    let of_codes = |n: usize| {
         let four = |at: usize, i: usize| (held[at + i / 2] >> (i % 2 * 4)) & 15;
         let (group, half) = (n / 32, n % 32 / 16);
         let byte = held[10 + 16 * group + n % 16];
@@ -42,12 +41,12 @@ pub(super) fn weights(format: BlockFormat, b: &[u8]) -> Vec<Weight> {
         let odd = 2.0 * f64::from(four(2 + 4 * half, group)) + 1.0;
         Weight { q, scale: self::half(&held) * f64::from(codes.factor) * odd, min: 0.0 }
     };
-    (0..256)
-        .map(|n| match format.codes() {
-            Some(codes) => of_codes(codes, n),
-            None => weight(BlockFormat::Q2K, &held, n),
-        })
-        .collect()
+    (0..format.elements()).map(of_codes).collect()
+}
+
+/// Digit `i` of a number of base 3, which is a fraction of 256.
+fn digit(byte: u8, i: u32) -> i32 {
+    (i32::from(byte) * 3i32.pow(i) % 256 * 3) / 256
 }
 
 /// The sixteen scales of 6 bits of a block of `Q3K`.
@@ -135,7 +134,18 @@ fn weight(format: BlockFormat, b: &[u8], n: usize) -> Weight {
             let byte = b[8 + n / 2];
             (int(byte >> (n % 2 * 4) & 15), float(0), float(4))
         }
-        _ => unreachable!("{format:?} is not held as in the file"),
+        BlockFormat::Q1_0 => ((int(b[2 + n / 8]) >> (n % 8) & 1) * 2 - 1, half(b), 0.0),
+        BlockFormat::Q2_0 => ((int(b[2 + n / 4]) >> (n % 4 * 2) & 3) - 1, half(b), 0.0),
+        BlockFormat::Tq2 => (bits(0) - 1, half(&b[64..]), 0.0),
+        BlockFormat::Tq1 => {
+            let (at, i) = match n {
+                0..160 => (n % 32, n / 32),
+                160..240 => (32 + n % 16, n / 16 - 10),
+                _ => (48 + n % 4, n / 4 - 60),
+            };
+            (digit(b[at], i as u32) - 1, half(&b[52..]), 0.0)
+        }
+        _ => unreachable!("{format:?} has points of grids"),
     };
     Weight { q, scale, min }
 }

@@ -14,6 +14,7 @@
 //! [`Record`](super::quantize::Record) says what they look like.
 
 use super::BlockFormat;
+use super::few::few_bits;
 use super::format::{IQ4_NL, MXFP4};
 use super::gather::{GatherFn, block_gather};
 use super::grid::Codes;
@@ -121,7 +122,7 @@ pub(crate) struct BlockRow {
 }
 
 /// The formats with a kernel in [`BlockRow::singles`], as panels hold them.
-pub(super) const SINGLES: [BlockFormat; 13] = [
+pub(super) const SINGLES: [BlockFormat; 15] = [
     BlockFormat::Q4_1,
     BlockFormat::Q5_0,
     BlockFormat::Q5_1,
@@ -134,6 +135,8 @@ pub(super) const SINGLES: [BlockFormat; 13] = [
     BlockFormat::Q4K,
     BlockFormat::Q5K,
     BlockFormat::Q6K,
+    BlockFormat::Q1_0,
+    BlockFormat::Q2_0,
     BlockFormat::U4,
 ];
 
@@ -183,6 +186,8 @@ macro_rules! block_row {
                     block_tiles! { $isa $isa_name $lanes $feat q4_k $far_k [[1 1]] },
                     block_tiles! { $isa $isa_name $lanes $feat q5_k $far_k [[1 1]] },
                     block_tiles! { $isa $isa_name $lanes $feat q6_k $far_k [[1 1]] },
+                    block_tiles! { $isa $isa_name $lanes $feat q1_0 $far4 [[1 1]] },
+                    block_tiles! { $isa $isa_name $lanes $feat q2_0 $far4 [[1 1]] },
                     block_tiles! { $isa $isa_name $lanes $feat u4 $far4 [[1 1]] },
                 ] },
                 f32: block_tiles! { $isa $isa_name $lanes $feat f32 $far_f $floats },
@@ -214,6 +219,8 @@ macro_rules! block_row {
                         BlockFormat::Iq4Xs => block_unpacker! { $feat iq4_xs },
                         BlockFormat::Mxfp4 => block_unpacker! { $feat mxfp4 },
                         BlockFormat::Iq3S => block_unpacker! { $feat grid },
+                        BlockFormat::Q1_0 => block_unpacker! { $feat q1_0 },
+                        BlockFormat::Q2_0 => block_unpacker! { $feat q2_0 },
                         BlockFormat::U4 => block_unpacker! { $feat u4 },
                         _ => return None,
                     })
@@ -388,15 +395,19 @@ macro_rules! block_kernel {
     };
     (grid [1 x 1] ahead $far:tt, $args:ident) => {
         let Some(codes) = $args.codes else { return };
-        block_kernel! { single (grid codes) ahead $far, $args }
+        block_kernel! { single block_step (grid codes) ahead $far, $args }
     };
-    ($kind:ident [1 x 1] ahead $far:tt, $args:ident) => { block_kernel! { single ($kind) ahead $far, $args } };
-    (single ($($kind:ident)+) ahead $far:tt, $args:ident) => {
+    (q1_0 [1 x 1] ahead $far:tt, $args:ident) => { block_kernel! { single few_bits (q1_0) ahead $far, $args } };
+    (q2_0 [1 x 1] ahead $far:tt, $args:ident) => { block_kernel! { single few_bits (q2_0) ahead $far, $args } };
+    ($kind:ident [1 x 1] ahead $far:tt, $args:ident) => {
+        block_kernel! { single block_step ($kind) ahead $far, $args }
+    };
+    (single $step:ident ($($kind:ident)+) ahead $far:tt, $args:ident) => {
         let (mut w, mut x) = ([$args.w], $args.x);
         tile!(DEF f [1 x 1 x 1]);
         block_kernel! { sums 1, f <- $args }
         for _ in 0..$args.blocks {
-            block_step! { $($kind)+ [1 x 1] f += w * x ahead $far }
+            $step! { $($kind)+ [1 x 1] f += w * x ahead $far }
         }
         block_kernel! { sums 1, f -> $args }
         block_kernel! { store f [1 x 1] $args }

@@ -24,7 +24,7 @@ impl BlockMatmulPlan {
     #[inline(never)]
     pub(super) unsafe fn turns(&self, operands: &BlockOperands, panels: Range<usize>) -> usize {
         let (lanes, bytes, streams) = (self.row.lanes, self.panel_bytes(), self.row.streams);
-        let blocks = self.params.k / self.params.format.elements();
+        let blocks = self.params.k / self.params.format.held().elements();
         let Some(kernel) = self.way.single() else { return 0 };
         let (block, words) = (bytes / blocks, self.tile_at(1) / blocks);
         // Of floats a multiple of the steps that a kernel adds up side by side: the order of sums stays the same.

@@ -34,6 +34,8 @@ macro_rules! block_unpack {
             block_unpack! { next $p, 16 -> $o, 10 }
         }
     };
+    (q1_0 $p:ident -> $o:ident, $codes:ident) => { few_bits! { q1_0 $p -> $o } };
+    (q2_0 $p:ident -> $o:ident, $codes:ident) => { few_bits! { q2_0 $p -> $o } };
     ($kind:ident $p:ident -> $o:ident, $codes:ident) => { block_unpack! { $kind $p -> $o } };
     (q8_0 $p:ident -> $o:ident) => {
         block_unpack! { halves 1, $p -> $o }
