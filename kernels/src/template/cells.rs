@@ -123,17 +123,16 @@ impl CellsPlan {
         }
         checked_len(OP, &[padded, height, 2])?;
         let kernel = kernel(isa);
-        let (packs, sum) = match form {
-            CellForm::F16 => (&kernel.halves[..], kernel.sums[0]),
-            CellForm::I8 => (&kernel.bytes[..], kernel.sums[1]),
-            CellForm::I4 => (&kernel.nibbles[..], kernel.sums[1]),
+        let ([halves, bytes, nibbles], [of_halves, of_integers]) = (kernel.packs, kernel.sums);
+        let (pack, sum) = match form {
+            CellForm::F16 => (halves, of_halves),
+            CellForm::I8 => (bytes, of_integers),
+            CellForm::I4 => (nibbles, of_integers),
         };
-        let sizes = [8, 16, 32, 64];
         let fits = cell <= STEP && (form != CellForm::I4 || cell == STEP);
-        let found = sizes.iter().position(|&bytes| fits && bytes == form.bytes(cell));
-        let Some(&pack) = found.and_then(|i| packs.get(i)) else {
+        if !fits || ![8, 16, 32, 64].contains(&form.bytes(cell)) {
             return invalid("cell", "4, 8, 16 or 32 elements, of 8 bytes at least");
-        };
+        }
         Ok(Self { params: *params, kernel, pack, sum })
     }
 
@@ -198,6 +197,7 @@ impl CellsPlan {
             rows,
             k,
             padded,
+            cell: form.bytes(cell),
             out,
             column,
             past_caches: past_caches && rows == GROUP && lines,

@@ -12,6 +12,8 @@ pub(super) struct PackArgs {
     pub(super) rows: usize,
     pub(super) k: usize,
     pub(super) padded: usize,
+    /// Bytes of a cell: 8, 16, 32 or 64.
+    pub(super) cell: usize,
     /// The first row's cell of the first column.
     pub(super) out: *mut u8,
     /// Bytes between two columns.
@@ -28,8 +30,7 @@ pub(super) type PackFn = unsafe fn(&PackArgs);
 
 /// Adds what elements become to the sums (the first pointer), and their sizes to those of sizes (the second), one per
 /// element of a row of the result. Gives, for integers, squares of what rounding changes, and of the elements. Apart
-/// from what packs, so that each is there once, not for every size of cells: only constant weights are summed, when
-/// they are loaded.
+/// from what packs: only constant weights are summed, when they are loaded.
 ///
 /// # Safety
 ///
@@ -39,12 +40,8 @@ pub(super) type SumFn = unsafe fn(&PackArgs, *mut f32, *mut f32) -> [f64; 2];
 #[derive(Debug)]
 pub(super) struct CellsKernel {
     pub(super) name: &'static str,
-    /// For cells of 8, 16, 32 and 64 bytes.
-    pub(super) halves: [PackFn; 4],
-    /// For cells of 8, 16 and 32 bytes.
-    pub(super) bytes: [PackFn; 3],
-    /// For cells of 8 and 16 bytes, of which there are none of 8.
-    pub(super) nibbles: [PackFn; 2],
+    /// Of halves, bytes and nibbles.
+    pub(super) packs: [PackFn; 3],
     /// Of halves, and of integers.
     pub(super) sums: [SumFn; 2],
 }
@@ -70,9 +67,7 @@ macro_rules! cells_row {
 
             pub(super) const KERNEL: CellsKernel = CellsKernel {
                 name: concat!("cells_", stringify!($isa_name)),
-                halves: [pack::<8, F16>, pack::<16, F16>, pack::<32, F16>, pack::<64, F16>],
-                bytes: [pack::<8, I8>, pack::<16, I8>, pack::<32, I8>],
-                nibbles: [pack::<8, I4>, pack::<16, I4>],
+                packs: [pack::<F16>, pack::<I8>, pack::<I4>],
                 sums: [sum::<F16>, sum::<I8>],
             };
 
@@ -107,17 +102,17 @@ macro_rules! cells_row {
                 if nothing.iter().all(|x| *x == 0.0) { most } else { f32::NAN }
             }
 
-            /// Converts [`STEP`] elements to cells `apart` bytes apart.
+            /// Converts [`STEP`] elements to `to`, the vectors to these places there.
             $(#[target_feature(enable = $f)])*
-            unsafe fn convert<const CELL: usize, const FORM: u8>(
+            unsafe fn convert<const FORM: u8>(
                 x: *const f32,
                 factor: f32,
                 to: *mut u8,
-                apart: usize,
+                places: &[usize; STEP / L],
             ) {
                 let factors = tile!(VSET factor);
-                for j in 0..STEP / L {
-                    let to = to.wrapping_add(place::<CELL, FORM>(j, apart));
+                for (j, place) in places.iter().enumerate() {
+                    let to = to.wrapping_add(*place);
                     let v = tile!(VMUL tile!(VLOAD x, j), factors);
                     if FORM != F16 {
                         // The factor takes no element past the greatest integer by as much as half a step.
@@ -129,12 +124,17 @@ macro_rules! cells_row {
                 }
             }
 
-            /// The same side by side: a function of its own, which cells of all sizes are cut out of.
+            /// The same as a function of its own, for nibbles: of vectors that it knows a compiler takes bytes one by one.
             $(#[target_feature(enable = $f)])*
             #[inline(never)]
-            unsafe fn convert_line<const FORM: u8>(x: *const f32, factor: f32, to: *mut u8) {
-                // SAFETY: the caller's duties; a line is one cell of its size.
-                unsafe { convert::<{ 2 * STEP }, FORM>(x, factor, to, 0) };
+            unsafe fn convert_apart<const FORM: u8>(
+                x: *const f32,
+                factor: f32,
+                to: *mut u8,
+                places: &[usize; STEP / L],
+            ) {
+                // SAFETY: the caller's duties.
+                unsafe { convert::<FORM>(x, factor, to, places) };
             }
 
             /// The [`STEP`] elements of a row from `at` on: there, or a copy in `rest` whose end is zeros.
@@ -206,24 +206,24 @@ macro_rules! cells_row {
                 [total(changed), total(squares)]
             }
 
-            /// Where the elements of vector `j` go in cells that are `apart` bytes apart.
-            const fn place<const CELL: usize, const FORM: u8>(j: usize, apart: usize) -> usize {
-                let at = j * VECTOR[FORM as usize];
-                at / CELL * apart + at % CELL
+            /// Where byte `at` of what a row becomes goes, in cells that are `apart` bytes apart.
+            fn place(at: usize, cell: usize, apart: usize) -> usize {
+                (at >> cell.trailing_zeros()) * apart + at % cell
             }
 
             /// Sends columns of a group, `bytes` of each row, past the caches, `apart` bytes apart. Nothing from null.
             $(#[target_feature(enable = $f)])*
-            unsafe fn send<const CELL: usize>(
+            unsafe fn send(
                 (from, to): (*const u8, *mut u8),
+                cell: usize,
                 bytes: usize,
                 apart: usize,
             ) {
-                let columns = if from.is_null() { 0 } else { bytes / CELL };
+                let columns = if from.is_null() { 0 } else { bytes / cell };
                 for c in 0..columns {
-                    let from = from.wrapping_add(c * GROUP * CELL).cast::<f32>();
+                    let from = from.wrapping_add(c * GROUP * cell).cast::<f32>();
                     let to = to.wrapping_add(c * apart).cast::<f32>();
-                    for j in 0..GROUP * CELL / (4 * L) {
+                    for j in 0..GROUP * cell / (4 * L) {
                         tile!(VSTREAM to, j, tile!(VLOAD from, j));
                     }
                 }
@@ -252,16 +252,20 @@ macro_rules! cells_row {
             }
 
             $(#[target_feature(enable = $f)])*
-            unsafe fn pack<const CELL: usize, const FORM: u8>(a: &PackArgs) {
+            unsafe fn pack<const FORM: u8>(a: &PackArgs) {
                 let form = match FORM {
                     F16 => CellForm::F16,
                     I8 => CellForm::I8,
                     _ => CellForm::I4,
                 };
-                let bytes = form.bytes(STEP);
-                // Whether each vector's elements are of one cell: smaller cells are cut out of a line. Without vectors all
-                // are, so that nine sizes and forms share two conversions.
-                let whole = L > 1 && FORM != I4 && CELL.is_multiple_of(VECTOR[FORM as usize]);
+                let (bytes, cell) = (form.bytes(STEP), a.cell);
+                let apart = if a.past_caches { GROUP * cell } else { a.column };
+                // Whether each vector's elements are of one cell: smaller cells are cut out of a line.
+                let vector = VECTOR[FORM as usize];
+                let whole = FORM != I4 && cell.is_multiple_of(vector);
+                let places = core::array::from_fn(|j| {
+                    if whole { place(j * vector, cell, apart) } else { j * vector }
+                });
                 // Rows are read twice, from memory and from the L2 cache. So that memory is never idle, half of the next
                 // rows is fetched while the largest elements of these are looked for, in ascending order, the other
                 // half while these are written. Where the machine does so by itself, that would cost bytes a fifth.
@@ -278,24 +282,23 @@ macro_rules! cells_row {
                 let factors = factors.as_ptr();
                 let (mut next, mut column) = (group.wrapping_add(GROUP / 2 * a.stride), 0);
                 for at in (0..a.padded).step_by(STEP) {
-                    let out = a.out.wrapping_add(form.bytes(at) / CELL * a.column);
+                    let out = a.out.wrapping_add(place(form.bytes(at), cell, a.column));
                     let lines = columns.wrapping_add(at / STEP % 2 * 2 * STEP * GROUP);
-                    let (to, apart) =
-                        if a.past_caches { (lines, GROUP * CELL) } else { (out, a.column) };
+                    let to = if a.past_caches { lines } else { out };
                     for r in 0..a.rows {
                         tile!(VPREFETCH next, column + r * (STEP / 2));
                         let x = a.x.wrapping_add(r * a.stride);
                         // SAFETY: a row of the caller's.
                         let x = unsafe { step(x, at, a.k, &mut rest) };
-                        let to = to.wrapping_add(r * CELL);
+                        let to = to.wrapping_add(r * cell);
                         // SAFETY: there is a factor for each row; the elements are there; the line has room for
                         // what they become, and so have the cells of this row.
                         unsafe {
-                            let factor = *factors.add(r);
-                            if whole {
-                                convert::<CELL, FORM>(x, factor, to, apart);
+                            let (to, factor) = (if whole { to } else { line }, *factors.add(r));
+                            if FORM == I4 {
+                                convert_apart::<FORM>(x, factor, to, &places);
                             } else {
-                                convert_line::<FORM>(x, factor, line);
+                                convert::<FORM>(x, factor, to, &places);
                             }
                         }
                         if FORM == I4 {
@@ -307,11 +310,16 @@ macro_rules! cells_row {
                                 }
                             }
                         }
-                        for c in 0..if whole { 0 } else { bytes / CELL } {
-                            // SAFETY: the cells of this row, in columns that exist.
-                            unsafe {
-                                let cell = line.add(c * CELL).cast::<[u8; CELL]>().read();
-                                to.add(c * apart).cast::<[u8; CELL]>().write(cell);
+                        // Cells of nibbles hold a line; others that are smaller than a vector have eight bytes.
+                        let cells = if whole || FORM == I4 { 0 } else { bytes / 8 };
+                        // SAFETY: the cells of this row, in columns that exist.
+                        unsafe {
+                            if FORM == I4 {
+                                to.cast::<[u8; STEP / 2]>().write(line.cast::<[u8; STEP / 2]>().read());
+                            }
+                            for c in 0..cells {
+                                let part = line.add(c * 8).cast::<[u8; 8]>().read();
+                                to.add(c * apart).cast::<[u8; 8]>().write(part);
                             }
                         }
                     }
@@ -322,13 +330,13 @@ macro_rules! cells_row {
                     }
                     if a.past_caches {
                         // SAFETY: what was made is whole columns, and lines of the result's.
-                        unsafe { send::<CELL>(made, bytes, a.column) };
+                        unsafe { send(made, cell, bytes, a.column) };
                         made = (lines, out);
                     }
                 }
                 if a.past_caches {
                     // SAFETY: as above.
-                    unsafe { send::<CELL>(made, bytes, a.column) };
+                    unsafe { send(made, cell, bytes, a.column) };
                     tile!(VSTREAMED);
                 }
             }
