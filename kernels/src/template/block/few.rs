@@ -15,7 +15,8 @@ impl BlockFormat {
             let words = block[2..].as_chunks::<4>().0;
             for (word, to) in words.iter().zip(held[2..].as_chunks_mut::<4>().0) {
                 let word = u32::from_le_bytes(*word);
-                let apart = if self == Self::Q1_0 { bits_apart(word) } else { pairs_apart(word) };
+                let apart =
+                    if self == Self::Q1_0 { bits_apart(word) } else { pairs_transposed(word) };
                 *to = apart.to_le_bytes();
             }
             return;
@@ -68,7 +69,7 @@ impl BlockFormat {
 }
 
 /// The rows and columns of 4 x 4 pairs of bits change places.
-fn pairs_apart(word: u32) -> u32 {
+fn pairs_transposed(word: u32) -> u32 {
     let apart = |x: u32, by: u32, stay: u32, low: u32| x & stay | x >> by & low | (x & low) << by;
     apart(apart(word, 6, 0xcc33_cc33, 0x00cc_00cc), 12, 0xf0f0_0f0f, 0x0000_f0f0)
 }

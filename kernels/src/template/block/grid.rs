@@ -170,7 +170,7 @@ impl BlockFormat {
     }
 
     /// The numbers of a block of the file, [`elements`](Self::elements) of [`bytes`](Self::bytes), where it is of one
-    /// of the formats whose names begin with `Iq1`, `Iq2`, `Iq3` and `Tq`; returns whether it is.
+    /// of the formats whose names begin with `Iq1`, `Iq2`, `Iq3` and `Tq`, or `Q1_0` or `Q2_0`; returns whether it is.
     ///
     /// # Panics
     ///
