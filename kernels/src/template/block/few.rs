@@ -98,7 +98,7 @@ macro_rules! few_bits {
                     a = if tile!(HALVED) { tile!(VPAIRS16 b, x, a) } else { tile!(VDOTU b, x, a) };
                 });
             });
-            if tile!(HALVED) { a = tile!(VSUM16 a, from); }
+            let a = if tile!(HALVED) { tile!(VSUM16 a, from) } else { a };
             block_step! { group $f += a * d * $x }
             $x = $x.wrapping_add(10);
             p = p.wrapping_add(4 * $words * LANES);
