@@ -78,6 +78,7 @@ fn a_text_is_the_same_whatever_it_is_cut_into() {
         ("granitehybrid", GRANITEHYBRID),
         ("falcon-h1", FALCON_H1),
         ("gemma4", GEMMA4),
+        ("gemma3n", GEMMA3N),
         ("qwen3moe", QWEN3MOE),
         ("olmoe", Parts { attending: OLMO2.attending, ..QWEN3MOE }),
         ("arcee", Parts { plain: true, ..LLAMA }),
@@ -152,6 +153,7 @@ fn a_text_goes_back_as_far_as_it_likes() {
     goes_back("granitehybrid", &GRANITEHYBRID);
     goes_back("falcon-h1", &FALCON_H1);
     goes_back("gemma4", &GEMMA4);
+    goes_back("gemma3n", &GEMMA3N);
 }
 
 /// Of layers that keep nothing only the rows are computed that somebody wants.
@@ -308,6 +310,25 @@ fn files_that_a_graph_would_misread_are_refused() {
     refused("gemma4", with(&[("embedding_length_per_layer_input", 5)]), &["per_layer_token_embd"]);
     refused("gemma4", with(&[("embedding_length_per_layer_input", 0)]), &["no use for 12"]);
     refused("gemma4", with(&[("embedding_length_per_layer_input", u32::MAX)]), &["per_layer_"]);
+    let with = |more: &'static [(&'static str, u32)]| {
+        let counts: Vec<_> = GEMMA3N.counts.iter().chain(more).copied().collect();
+        Parts { counts: counts.leak(), ..GEMMA3N }
+    };
+    refused("gemma3n", with(&[("altup.num_inputs", 17)]), &["altup.num_inputs", "at most 16"]);
+    refused("gemma3n", with(&[("altup.num_inputs", 1)]), &["altup_proj.weight"]);
+    refused("gemma3n", with(&[("altup.num_inputs", 0)]), &["altup_proj.weight"]);
+    refused("gemma3n", with(&[("altup.active_idx", 1)]), &["altup.active_idx"]);
+    refused(
+        "gemma3n",
+        with(&[("embedding_length_per_layer_input", 0)]),
+        &["embedding_length_per_layer_input"],
+    );
+    let scale = "activation_sparsity_scale";
+    refused(
+        "gemma3n",
+        Parts { numbers: &[("activation_sparsity_scale", 1.0)], ..GEMMA3N },
+        &[scale],
+    );
     let far = Parts { windowed: &[true, true, false], ..GEMMA4 };
     refused("gemma4", far, &[shared, "like layer 2"]);
     let with = |more: &'static [(&'static str, u32)]| {

@@ -167,6 +167,12 @@ pub struct Config {
     /// `embedding_length_per_layer_input`: elements of the vectors that a token has for each layer beside that of
     /// the first; 0 if it has none.
     pub layer_embedding: usize,
+    /// `altup.num_inputs`: streams of vectors that go from layer to layer, where those are more than one; 0 if the file
+    /// says nothing of them.
+    pub streams: usize,
+    /// `activation_sparsity_scale`: by how many standard deviations a gate has to be above their mean to count, in each
+    /// of the first layers; not finite where all count.
+    pub sparsity: Vec<f32>,
     /// Heads of queries.
     pub heads: usize,
     /// Heads of keys and values of each layer; of one that does not attend, whatever others have.
@@ -287,6 +293,8 @@ impl Config {
             embedding,
             feed_forward: feed_forward.ok_or_else(|| LlmError::MissingKey(keys.key(ff_name)))?,
             layer_embedding: keys.count("embedding_length_per_layer_input")?,
+            streams: keys.streams()?,
+            sparsity: keys.sparsity(layers)?,
             heads,
             kv_heads,
             sharing,

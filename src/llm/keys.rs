@@ -12,6 +12,9 @@ const MAX_HEAD: usize = 1 << 16;
 /// Most experts that are believed.
 const MAX_EXPERTS: usize = 4096;
 
+/// Most streams of vectors that are believed.
+const MAX_STREAMS: usize = 16;
+
 /// The entries of one architecture.
 pub(super) struct Keys<'a> {
     metadata: &'a Metadata,
@@ -139,6 +142,36 @@ impl<'a> Keys<'a> {
             return Err(self.wrong(name, sharing, &format!("at most {most}")));
         }
         Ok(sharing)
+    }
+
+    /// Streams of vectors from layer to layer, of which the first is what layers compute; 0 where there is one only.
+    pub(super) fn streams(&self) -> Result<usize, Error> {
+        let [active, count] = ["altup.active_idx", "altup.num_inputs"];
+        if self.count(active)? > 0 {
+            return Err(self.wrong(active, self.count(active)?, "0"));
+        }
+        match self.count(count)? {
+            n if n > MAX_STREAMS => Err(self.wrong(count, n, &format!("at most {MAX_STREAMS}"))),
+            n => Ok(n),
+        }
+    }
+
+    /// Standard deviations that gates of the first layers have to be above their mean.
+    pub(super) fn sparsity(&self, layers: usize) -> Result<Vec<f32>, Error> {
+        let name = "activation_sparsity_scale";
+        let Some(found) = self.metadata.get(&self.key(name)) else { return Ok(Vec::new()) };
+        let number = |value| match value {
+            Value::F32(x) if !x.is_nan() => Some(x),
+            _ => None,
+        };
+        let numbers = match found {
+            Value::Array(list) => list.values().map(number).collect(),
+            _ => None,
+        };
+        let numbers: Option<Vec<f32>> = numbers;
+        numbers
+            .filter(|list| list.len() <= layers)
+            .ok_or_else(|| self.wrong(name, "something else", "a number for each layer"))
     }
 
     /// Experts; each has as much inside as a layer's network has, where the file does not say.

@@ -77,6 +77,9 @@ class Architecture:
     sharing: int = 0
     # Elements of the vectors that a token has for each layer.
     layer_embedding: int = 0
+    # Streams of vectors, of which each layer computes one, and how many layers have sparse gates.
+    streams: int = 0
+    sparse: int = 0
     # Each layer's result is multiplied with a number.
     layer_scales: bool = False
     # Layers from this one on have experts in place of a feed-forward network, of which a token goes through `used`, with
@@ -157,7 +160,7 @@ class Architecture:
         return self.far_kv_heads if self.far_kv_heads and not self.windowed(layer) else KV_HEADS
 
     def hidden(self, layer):
-        return HIDDEN * 2 if self.shares(layer) else HIDDEN
+        return HIDDEN * 2 if self.shares(layer) and not self.streams else HIDDEN
 
     def feeds(self, layer):
         return not self.feeding or layer in self.feeding
@@ -209,6 +212,9 @@ ARCHITECTURES = {
         Architecture("gemma4-experts", "gemma4", **GEMMA, layers=4, post_norms=True, head_norms=True, window=24, pattern=2,
                      base=1e6, window_base=1e4, final_cap=30.0, attention_scale=1.0, far_head=128, far_kv_heads=1,
                      far_keys_only=True, value_norms=True, layer_scales=True, factors="half", experts=8, beside=True),
+        Architecture("gemma3n", "gemma3n", **GEMMA, layers=23, post_norms=True, head_norms=True, window=24, pattern=5,
+                     base=1e6, window_base=1e4, final_cap=30.0, attention_scale=1.0, value_norms=True, sharing=3,
+                     layer_embedding=256, streams=4, sparse=10),
         Architecture("mixtral", experts=4),
         Architecture("qwen3moe", "qwen3moe", heads=8, neighbours=False, base=1e6, head_norms=True, epsilon=1e-6, experts=8,
                      used=3),
@@ -352,6 +358,9 @@ def tensors(a, seed):
 
     # Large embeddings would drown the layers, and with tied ones every token would repeat itself.
     gain = (6.0 if a.value_norms else 12.0) if a.scaled_embeddings else 1.5
+    if a.streams:
+        # Layers take the place of what was, and many of them would make of any rounding another text.
+        gain = 0.3
     yield "token_embd.weight", matrix(VOCAB, WIDTH, 3.0)
     if not a.tied:
         yield "output.weight", matrix(VOCAB, WIDTH, 3.0)
@@ -364,6 +373,9 @@ def tensors(a, seed):
         yield "per_layer_token_embd.weight", matrix(VOCAB, a.layers * a.layer_embedding, 3.0)
         yield "per_layer_model_proj.weight", matrix(a.layers * a.layer_embedding, WIDTH)
         yield "per_layer_proj_norm.weight", vector(a.layer_embedding)
+    if a.streams:
+        for name in ("altup_proj", "altup_unembd_proj"):
+            yield name + ".weight", stack(a.streams - 1, WIDTH, WIDTH)
     if a.factors in ("llama3", "half"):
         yield "rope_freqs.weight", frequency_factors(a).astype(numpy.float32)
     if a.factors == "phi3":
@@ -423,7 +435,7 @@ def tensors(a, seed):
                 yield b + "attn_qkv.bias", vector(q + 2 * kv, 0.0)
         elif a.attends(i):
             for part, rows, sharp in (("q", q, 1.4), ("k", kv, 1.4), ("v", kv, 1.0)):
-                if part != "q" and a.shares(i) or part == "v" and a.far_keys_only and not a.windowed(i):
+                if part != "q" and a.shares(i) and not a.streams or part == "v" and a.far_keys_only and not a.windowed(i):
                     continue
                 yield f"{b}attn_{part}.weight", matrix(rows * 2 if a.gated and part == "q" else rows, WIDTH, sharp)
                 if a.bias:
@@ -438,7 +450,8 @@ def tensors(a, seed):
             # Where nothing divides the scores, norms make them smaller.
             sharp = 0.3 if a.value_norms else 1.4
             yield b + "attn_q_norm.weight", vector(shape(a.heads), sharp)
-            if not a.shares(i):
+            # Files of Gemma 3n have what is not read, too.
+            if not a.shares(i) or a.streams:
                 yield b + "attn_k_norm.weight", vector(shape(a.kv_heads(i)), sharp)
         if a.attends(i):
             yield b + "attn_output.weight", matrix(WIDTH, q, gain)
@@ -503,6 +516,16 @@ def tensors(a, seed):
             yield b + "inp_gate.weight", matrix(a.layer_embedding, WIDTH, 0.2)
             yield b + "proj.weight", matrix(WIDTH, a.layer_embedding)
             yield b + "post_norm.weight", vector(WIDTH, gain)
+        if a.streams:
+            n, rank = a.streams, 64
+            yield b + "altup_router.weight", matrix(n, WIDTH, WIDTH)
+            yield b + "altup_router_norm.weight", vector(WIDTH)
+            yield b + "altup_predict_coef.weight", matrix(n * n, n, 0.1)
+            yield b + "altup_correct_coef.weight", matrix(n, n, 0.3)
+            yield b + "altup_correct_scale.weight", vector(WIDTH)
+            yield b + "laurel_l.weight", matrix(rank, WIDTH)
+            yield b + "laurel_r.weight", matrix(WIDTH, rank)
+            yield b + "laurel_post_norm.weight", vector(WIDTH, gain)
         if a.layer_scales:
             yield b + "layer_output_scale.weight", vector(1, 0.7)
         if a.sub_norms:
@@ -590,10 +613,15 @@ def _parameters(writer, a):
         writer.add_key_length_swa(HEAD)
         writer.add_value_length_swa(HEAD)
         writer.add_rope_dimension_count_swa(a.rotated)
+    if a.arch in ("gemma4", "gemma3n"):
         writer.add_rope_freq_base_swa(a.window_base)
         writer.add_sliding_window_pattern([a.windowed(i) for i in range(a.layers)])
         writer.add_shared_kv_layers(a.sharing)
         writer.add_embedding_length_per_layer_input(a.layer_embedding)
+    if a.streams:
+        writer.add_altup_num_inputs(a.streams)
+        writer.add_altup_active_idx(0)
+        writer.add_activation_sparsity_scale([1.6448533535003662] * a.sparse + [-math.inf] * (a.layers - a.sparse))
     (writer.add_layer_norm_eps if a.layer_norm else writer.add_layer_norm_rms_eps)(a.epsilon)
     if a.feeding:
         writer.add_layer_norm_eps(a.epsilon)
@@ -640,7 +668,7 @@ def write(path, a, kind, quantise, seed=7):
     _vocabulary(writer)
     values = {}
     for name, value in tensors(a, seed):
-        if min(value.shape[-1], value.ndim) == 1 or "norm" in name or "conv" in name and "proj" not in name or "gate_inp" in name or "position" in name or name.endswith(".bias") or kind.name == "F32":
+        if min(value.shape[-1], value.ndim) == 1 or "norm" in name or "conv" in name and "proj" not in name or "gate_inp" in name or "_coef" in name or "position" in name or name.endswith(".bias") or kind.name == "F32":
             writer.add_tensor(name, value)
         elif kind.name == "F16":
             value = value.astype(numpy.float16)

@@ -277,6 +277,44 @@ def _feed_forward(a, w, b, x):
     return ((_gelu if a.gelu else _silu)(gate) * up) @ w[b + "ffn_down.weight"].T
 
 
+def _streams(a, w, ids, x, inputs, context):
+    """Alternating updates: several streams, of which each layer computes one and predicts the others (Gemma 3n)."""
+    def like(y):
+        return y * numpy.sqrt((x[0] ** 2).sum(-1, keepdims=True) / (y**2).sum(-1, keepdims=True))
+
+    x, kept, count = [x], {}, a.streams
+    x += [like(x[0] @ matrix.T) for matrix in w["altup_proj.weight"]]
+    for i in range(a.layers):
+        b = f"blk.{i}."
+
+        def modes(y):
+            y = _rms(y, w[b + "altup_router_norm.weight"], a.epsilon) / y.shape[-1]
+            return numpy.tanh(y @ w[b + "altup_router.weight"].T)
+
+        by = (modes(x[0]) @ w[b + "altup_predict_coef.weight"].T).reshape(-1, count, count)
+        x = [y + numpy.einsum("tk,ktn->tn", by[:, j], numpy.stack(x)) for j, y in enumerate(x)]
+        normed = _rms(x[0], w[b + "attn_norm.weight"], a.epsilon)
+        thin = normed @ w[b + "laurel_l.weight"].T @ w[b + "laurel_r.weight"].T
+        thin = normed + _rms(thin, w[b + "laurel_post_norm.weight"], a.epsilon)
+        mixed = _attention(a, w, b, normed, i, context, kept)
+        mixed = _rms(mixed, w[b + "post_attention_norm.weight"], a.epsilon)
+        mixed = (x[0] + mixed + thin) / math.sqrt(2)
+        inside = _rms(mixed, w[b + "ffn_norm.weight"], a.epsilon)
+        gate, up = (inside @ w[f"{b}ffn_{p}.weight"].T for p in ("gate", "up"))
+        if i < a.sparse:
+            least = gate.mean(-1, keepdims=True) + 1.6448533535003662 * gate.std(-1, ddof=1, keepdims=True)
+            gate = numpy.maximum(gate - least, 0)
+        out = (_gelu(gate) * up) @ w[b + "ffn_down.weight"].T
+        computed = mixed + _rms(out, w[b + "post_ffw_norm.weight"], a.epsilon)
+        by = modes(computed) @ w[b + "altup_correct_coef.weight"].T + 1
+        x = [y + by[:, j, None] * (computed - x[0]) for j, y in enumerate(x)]
+        gated = _gelu((x[0] * w[b + "altup_correct_scale.weight"]) @ w[b + "inp_gate.weight"].T) * inputs[:, i]
+        own = _rms(gated @ w[b + "proj.weight"].T, w[b + "post_norm.weight"], a.epsilon)
+        x = [y + own if j else y for j, y in enumerate(x)]
+    others = [like(y @ matrix.T) for y, matrix in zip(x[1:], w["altup_unembd_proj.weight"])]
+    return sum(others, x[0]) / count
+
+
 def logits(a, w, ids, context=512):
     """[len(ids), vocabulary] for tokens at positions 0, 1, ..; `w` as `architectures.write` returns it."""
     def norm(x, name):
@@ -297,7 +335,9 @@ def logits(a, w, ids, context=512):
     if a.scaled_embeddings:
         x = x * math.sqrt(x.shape[-1])
     x = x * a.embedding_scale
-    for i in range(a.layers):
+    if a.streams:
+        x = _streams(a, w, ids, x, inputs, context)
+    for i in range(0 if a.streams else a.layers):
         b = f"blk.{i}."
         normed = norm(x, b + "attn_norm") if a.pre_norms else x
         if i in a.feeding:

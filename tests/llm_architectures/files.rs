@@ -48,6 +48,8 @@ pub(super) struct Parts {
     pub(super) placed: bool,
     /// Elements of the vectors that tokens have for each layer.
     pub(super) layer_embedding: usize,
+    /// Streams of vectors, of a model whose layers all have heads of one size.
+    pub(super) streams: usize,
     /// Name of the last norm.
     pub(super) last: &'static str,
     /// More metadata.
@@ -123,10 +125,16 @@ pub(super) fn model(arch: &str, parts: &Parts) -> Vec<u8> {
         file = tensor(file, "per_layer_model_proj.weight", &[all, WIDTH], 0.0);
         file = tensor(file, "per_layer_proj_norm.weight", &[parts.layer_embedding], 1.0);
     }
+    let streams = parts.streams;
+    if streams > 0 {
+        for name in ["altup_proj.weight", "altup_unembd_proj.weight"] {
+            file = tensor(file, name, &[streams - 1, WIDTH, WIDTH], 0.0);
+        }
+    }
     for (layer, &kv_heads) in parts.kv_heads.iter().enumerate() {
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
         let far = parts.windowed.get(layer) == Some(&false);
-        let larger = if far { 2 } else { 1 };
+        let larger = if far && streams == 0 { 2 } else { 1 };
         let (kv, q) = (kv_heads as usize * HEAD * larger, WIDTH * larger);
         let shares = !parts.windowed.is_empty() && layer + 1 == layers;
         let remembers = parts.remembering.get(layer).copied();
@@ -172,6 +180,8 @@ pub(super) fn model(arch: &str, parts: &Parts) -> Vec<u8> {
             (_, Some(true)) if parts.mamba => &both,
             (_, Some(true)) => &memory,
             (0, _) => &convolution,
+            // What the last layer does not read, it has.
+            _ if streams > 0 => &attention,
             _ if shares => &shared,
             _ if far => &keys_only,
             _ => &attention,
@@ -179,6 +189,14 @@ pub(super) fn model(arch: &str, parts: &Parts) -> Vec<u8> {
         let n = parts.layer_embedding;
         let inputs = [("inp_gate", n, WIDTH), ("proj", WIDTH, n)];
         let inputs = if n > 0 { &inputs[..] } else { &[] };
+        let of_streams = [
+            ("altup_router", streams, WIDTH),
+            ("altup_predict_coef", streams * streams, streams),
+            ("altup_correct_coef", streams, streams),
+            ("laurel_l", 5, WIDTH),
+            ("laurel_r", WIDTH, 5),
+        ];
+        let of_streams = if streams > 0 { &of_streams[..] } else { &[] };
         let network =
             [("ffn_gate", HIDDEN, WIDTH), ("ffn_up", HIDDEN, WIDTH), ("ffn_down", WIDTH, HIDDEN)];
         let router = [("ffn_gate_inp", parts.experts, WIDTH)];
@@ -188,7 +206,8 @@ pub(super) fn model(arch: &str, parts: &Parts) -> Vec<u8> {
             true => &router[..],
             false => &network[usize::from(parts.plain)..],
         };
-        for &(part, rows, columns) in mixing.iter().chain(network).chain(inputs) {
+        let matrices = mixing.iter().chain(network).chain(inputs).chain(of_streams);
+        for &(part, rows, columns) in matrices {
             file = tensor(file, &name(part), &[rows, columns], 0.0);
         }
         if parts.latent {
@@ -209,7 +228,7 @@ pub(super) fn model(arch: &str, parts: &Parts) -> Vec<u8> {
             _ => parts.attending,
         };
         for (part, n) in own.iter().chain(parts.vectors) {
-            if !(shares && *part == "attn_k_norm") {
+            if streams > 0 || !(shares && *part == "attn_k_norm") {
                 let larger = if part.contains("_norm") && *n == HEAD { larger } else { 1 };
                 file = tensor(file, &name(part), &[*n * larger], 1.0);
             }
@@ -264,6 +283,7 @@ pub(super) const LLAMA: Parts = Parts {
     plain: false,
     placed: false,
     layer_embedding: 0,
+    streams: 0,
     last: "output_norm",
     numbers: &[],
     counts: &[],
@@ -333,6 +353,30 @@ pub(super) const GEMMA4: Parts = Parts {
         ("post_ffw_norm", WIDTH),
         ("post_norm", WIDTH),
         ("layer_output_scale", 1),
+    ],
+    ..LLAMA
+};
+pub(super) const GEMMA3N: Parts = Parts {
+    counts: &[
+        ("attention.sliding_window", 4),
+        ("attention.shared_kv_layers", 1),
+        ("embedding_length_per_layer_input", 6),
+        ("altup.num_inputs", 3),
+    ],
+    list: true,
+    windowed: &[true, false, true],
+    layer_embedding: 6,
+    streams: 3,
+    attending: OF_HEADS,
+    vectors: &[
+        ("attn_norm", WIDTH),
+        ("ffn_norm", WIDTH),
+        ("post_attention_norm", WIDTH),
+        ("post_ffw_norm", WIDTH),
+        ("post_norm", WIDTH),
+        ("laurel_post_norm", WIDTH),
+        ("altup_router_norm", WIDTH),
+        ("altup_correct_scale", WIDTH),
     ],
     ..LLAMA
 };

@@ -7,7 +7,7 @@ use crate::graph::ops::glu::{Glu, GluOp};
 use crate::graph::ops::norm::{Norm, NormOp};
 use crate::graph::ops::rope::RopeStyle;
 use crate::graph::ops::unary::UnaryOp;
-use crate::llm::HeadConfig;
+use crate::llm::{Config, HeadConfig};
 
 /// Whether blocks have a tensor.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -127,6 +127,12 @@ impl Place {
     pub(super) fn turned(table: TensorId) -> Self {
         Self { table: Some(table), window: None }
     }
+
+    /// Turned by the first table if the layer has a window, and by the second one if it has none.
+    pub(super) fn near_or_far(config: &Config, layer: usize, [near, far]: [TensorId; 2]) -> Self {
+        let window = config.window_of(layer);
+        Self { table: Some(if window.is_some() { near } else { far }), window }
+    }
 }
 
 impl Builder<'_> {
@@ -159,11 +165,8 @@ impl Builder<'_> {
         x: TensorId,
         blocks: &Decoder,
     ) -> Result<TensorId, Error> {
-        let (config, near, far) = (self.config(), self.near_table()?, self.rope_table()?);
-        self.decoder(x, blocks, &|layer| {
-            let window = config.window_of(layer);
-            Place { table: Some(if window.is_some() { near } else { far }), window }
-        })
+        let (config, tables) = (self.config(), [self.near_table()?, self.rope_table()?]);
+        self.decoder(x, blocks, &|layer| Place::near_or_far(config, layer, tables))
     }
 
     /// All blocks, the last norm and the logits; `x` are the vectors of the tokens, `place` gives
@@ -216,7 +219,8 @@ impl Builder<'_> {
             let normed = self.norm_if(blocks.post_norms, h, layer, "post_ffw_norm", blocks)?;
             x = self.add_scaled(x, normed.unwrap_or(h), blocks.residual_scale)?;
             if let Some(inputs) = blocks.layer_inputs {
-                x = self.with_input(x, layer, inputs)?;
+                let h = self.from_input(x, layer, inputs)?;
+                x = self.add_scaled(x, h, 1.0)?;
             }
             if blocks.layer_scales && self.has(layer, "layer_output_scale.weight") {
                 let by = self.vector(&format!("blk.{layer}.layer_output_scale.weight"), &[1])?;
@@ -296,8 +300,8 @@ impl Builder<'_> {
         self.layer_linear(a, layer, "attn_output")
     }
 
-    /// What a layer gives, and what it makes of the vector that the tokens have for it.
-    fn with_input(
+    /// What a layer makes of the vector that the tokens have for it; `x` is what it gives.
+    pub(super) fn from_input(
         &mut self,
         x: TensorId,
         layer: usize,
@@ -309,8 +313,7 @@ impl Builder<'_> {
         let own = self.columns(inputs, layer * n, n)?;
         let h = self.op("layer_input", Glu { op: GluOp::GeluTanh }, &[gate, own])?;
         let h = self.layer_linear(h, layer, "proj")?;
-        let h = self.layer_norm(h, layer, "post_norm", NormOp::Rms)?;
-        self.add_scaled(x, h, 1.0)
+        self.layer_norm(h, layer, "post_norm", NormOp::Rms)
     }
 
     /// The feed-forward network with a gate, whether the file has a matrix for the gate or its rows

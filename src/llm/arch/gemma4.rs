@@ -32,7 +32,7 @@ fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
 
 /// For each layer the sum of a vector of the token and a normalised one, which is computed from `x`, the token's vector
 /// without the factor that it has in the first layer: it would be divided by that again.
-fn layer_inputs(b: &mut Builder<'_>, x: TensorId) -> Result<Option<TensorId>, Error> {
+pub(super) fn layer_inputs(b: &mut Builder<'_>, x: TensorId) -> Result<Option<TensorId>, Error> {
     let n = b.config().layer_embedding;
     if n == 0 {
         return Ok(None);

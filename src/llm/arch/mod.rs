@@ -79,6 +79,7 @@ architectures! {
     gemma::GEMMA,
     gemma2::GEMMA2,
     gemma3::GEMMA3,
+    gemma3n::GEMMA3N,
     gemma4::GEMMA4,
     glm4::GLM4,
     gpt2::GPT2,
