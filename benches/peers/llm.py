@@ -6,6 +6,7 @@
     benches/peers/llm.py --shapes 1b 110m --threads 1 2 --out results
     benches/peers/llm.py --shapes qwen35         layers that remember in matrices (gated delta networks)
     benches/peers/llm.py --shapes gemma4         layers that share keys and values, and have vectors of their own
+    benches/peers/llm.py --shapes gemma3n        several streams of vectors from layer to layer
     benches/peers/llm.py --shapes experts        of 128 experts a token goes through 8
     benches/peers/llm.py --what context --types q8_0     decode behind 4,096 tokens
     benches/peers/llm.py --what start --types q4_0       to the first token of a 20-token prompt; peak memory
@@ -263,7 +264,7 @@ def main():
     here = pathlib.Path(__file__).resolve().parent
     parser.add_argument("--what", choices=["speed", "context", "start"], default="speed")
     parser.add_argument("--shapes", nargs="+", default=["1b"],
-                        choices=["1b", "110m", "qwen35", "gemma4", "experts", "gpt-oss", "latent"])
+                        choices=["1b", "110m", "qwen35", "gemma4", "experts", "gpt-oss", "latent", "gemma3n"])
     parser.add_argument("--types", nargs="+", default=["q8_0", "q4_0", "q4_k_m", "f16"])
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--rounds", type=int, default=3, help="turns of each program")

@@ -18,6 +18,8 @@ SHAPES = {
                    vocab=32000, tied=True, base=1e7, attends=4, memories=16, memory=128, taps=4),
     "gemma4": dict(arch="gemma4", width=1536, layers=35, heads=8, kv_heads=1, head=256, hidden=6144, vocab=32000,
                    tied=True, base=1e6, attends=5, far_head=512, window=512, sharing=20, layer_width=256),
+    "gemma3n": dict(arch="gemma3n", width=2048, layers=30, heads=8, kv_heads=2, head=256, hidden=8192, vocab=32000,
+                    tied=True, base=1e6, attends=5, window=512, sharing=10, layer_width=256, streams=4, thin=64),
     "experts": dict(arch="qwen3moe", width=2048, layers=6, heads=32, kv_heads=4, head=128, hidden=6144, vocab=32000,
                     tied=True, base=1e6, experts=128, used=8, inside=768),
     "gpt-oss": dict(arch="gpt-oss", width=2880, layers=4, heads=64, kv_heads=8, head=64, hidden=2880, vocab=32000,
@@ -74,17 +76,24 @@ def write(path, shape, kind):
         writer.add_ssm_group_count(s["memories"])
         writer.add_full_attention_interval(s["attends"])
     if "sharing" in s:
-        writer.add_key_length(s["far_head"])
-        writer.add_value_length(s["far_head"])
-        writer.add_key_length_swa(head)
-        writer.add_value_length_swa(head)
-        writer.add_rope_dimension_count_swa(head)
+        writer.add_key_length(s.get("far_head", head))
+        writer.add_value_length(s.get("far_head", head))
+        if "far_head" in s:
+            writer.add_key_length_swa(head)
+            writer.add_value_length_swa(head)
+            writer.add_rope_dimension_count_swa(head)
         writer.add_rope_freq_base_swa(1e4)
         writer.add_sliding_window(s["window"])
         writer.add_sliding_window_pattern([(i + 1) % s["attends"] != 0 for i in range(s["layers"])])
         writer.add_shared_kv_layers(s["sharing"])
         writer.add_embedding_length_per_layer_input(s["layer_width"])
         writer.add_final_logit_softcapping(30.0)
+    if "streams" in s:
+        writer.add_altup_num_inputs(s["streams"])
+        writer.add_altup_active_idx(0)
+        # A twentieth of the gates of the first third of the layers.
+        sparse = [1.6448536 if i < s["layers"] // 3 else float("-inf") for i in range(s["layers"])]
+        writer.add_activation_sparsity_scale(sparse)
     if "window" in s and "sharing" not in s:
         writer.add_sliding_window(s["window"])
     if "rank" in s:
@@ -142,9 +151,15 @@ def write(path, shape, kind):
         matrix("per_layer_token_embd", s["vocab"], s["layers"] * inputs)
         matrix("per_layer_model_proj", s["layers"] * inputs, s["width"])
         writer.add_tensor("per_layer_proj_norm.weight", numpy.ones(inputs, numpy.float32))
-        writer.add_tensor("rope_freqs.weight", numpy.ones(s["far_head"] // 2, numpy.float32))
+        if "far_head" in s:
+            writer.add_tensor("rope_freqs.weight", numpy.ones(s["far_head"] // 2, numpy.float32))
+    if "streams" in s:
+        # These are small, and converters leave them as they are.
+        others = draw.standard_normal((s["streams"] - 1, s["width"], s["width"]), numpy.float32) * s["width"] ** -0.5
+        for name in ("altup_proj", "altup_unembd_proj"):
+            writer.add_tensor(f"{name}.weight", others.astype(numpy.float16))
     for i in range(s["layers"]):
-        size = s["far_head"] if "sharing" in s and (i + 1) % s["attends"] == 0 else head
+        size = s["far_head"] if "far_head" in s and (i + 1) % s["attends"] == 0 else head
         shares = i >= s["layers"] - s.get("sharing", 0)
         q, kv = s["heads"] * size, s["kv_heads"] * size
         biased = s.get("biased", False)
@@ -170,7 +185,7 @@ def write(path, shape, kind):
             experts("attn_k_b", s["heads"], rank, still, i)
             experts("attn_v_b", s["heads"], head, rank, i)
         else:
-            kept = [] if shares else [("attn_k", kv, s["width"]), ("attn_v", kv, s["width"])]
+            kept = [] if shares and "streams" not in s else [("attn_k", kv, s["width"]), ("attn_v", kv, s["width"])]
             matrices = [("attn_q", gates * q, s["width"]), *kept, ("attn_output", s["width"], q)]
             normed = "memories" in s or inputs or "experts" in s and not biased
             for name, rows in (("q", q), ("k", kv), ("v", kv), ("output", s["width"])) if biased else ():
@@ -195,6 +210,15 @@ def write(path, shape, kind):
             if biased:
                 vector("ffn_gate_inp.bias", draw.standard_normal(s["experts"]), i)
             continue
+        if "streams" in s:
+            n, thin = s["streams"], s["thin"]
+            for name, rows, columns in (("altup_router", n, s["width"]), ("altup_predict_coef", n * n, n),
+                                        ("altup_correct_coef", n, n), ("laurel_l", thin, s["width"]),
+                                        ("laurel_r", s["width"], thin)):
+                values = draw.standard_normal((rows, columns), numpy.float32) * 0.1 * columns**-0.5
+                writer.add_tensor(f"blk.{i}.{name}.weight", values.astype(numpy.float16 if columns > n else numpy.float32))
+            for name in ("altup_router_norm", "altup_correct_scale", "laurel_post_norm"):
+                vector(f"{name}.weight", numpy.ones(s["width"]), i)
         wide = hidden(s, i)
         matrices = [("ffn_gate", wide, s["width"]), ("ffn_up", wide, s["width"]), ("ffn_down", s["width"], wide)]
         matrices += [("inp_gate", inputs, s["width"]), ("proj", s["width"], inputs)] if inputs else []
@@ -212,8 +236,8 @@ def head_size(s):
 
 
 def hidden(s, layer):
-    """Elements inside the feed-forward network of a layer: twice as many where it has no keys and values."""
-    return s["hidden"] * 2 if layer >= s["layers"] - s.get("sharing", 0) else s["hidden"]
+    """Elements inside the feed-forward network of a layer: in Gemma 4 twice as many where it has no keys and values."""
+    return s["hidden"] * 2 if "far_head" in s and layer >= s["layers"] - s.get("sharing", 0) else s["hidden"]
 
 
 def remembers(s, layer):

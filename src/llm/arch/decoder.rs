@@ -219,7 +219,7 @@ impl Builder<'_> {
             let normed = self.norm_if(blocks.post_norms, h, layer, "post_ffw_norm", blocks)?;
             x = self.add_scaled(x, normed.unwrap_or(h), blocks.residual_scale)?;
             if let Some(inputs) = blocks.layer_inputs {
-                let h = self.from_input(x, layer, inputs)?;
+                let h = self.layer_input(x, layer, inputs)?;
                 x = self.add_scaled(x, h, 1.0)?;
             }
             if blocks.layer_scales && self.has(layer, "layer_output_scale.weight") {
@@ -301,7 +301,7 @@ impl Builder<'_> {
     }
 
     /// What a layer makes of the vector that the tokens have for it; `x` is what it gives.
-    pub(super) fn from_input(
+    pub(super) fn layer_input(
         &mut self,
         x: TensorId,
         layer: usize,

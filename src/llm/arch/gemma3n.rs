@@ -158,7 +158,7 @@ fn streams_of_layer(
     let first = b.columns(corrected, 0, n)?;
     let scale = b.vector(&name("altup_correct_scale.weight"), &[n])?;
     let first = b.product("corrected", first, scale)?;
-    let h = b.from_input(first, layer, inputs)?;
+    let h = b.layer_input(first, layer, inputs)?;
     let mut others = vec![1f32; streams];
     others[0] = 0.0;
     let others = b.constant("", Tensor::from_slice(&[1, streams, 1], &others)?)?;
