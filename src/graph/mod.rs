@@ -91,6 +91,11 @@ impl Context {
         self.keep_quantized = true;
     }
 
+    /// Makes room for so many records, which a list that grows would copy again and again.
+    pub(crate) fn reserve(&mut self, records: usize) {
+        self.records.reserve(records.min(MAX_TENSORS));
+    }
+
     /// The shared constants.
     pub fn cache(&self) -> &Arc<ConstCache> {
         &self.cache
@@ -132,13 +137,18 @@ impl Context {
 
     /// Names a tensor.
     pub fn set_name(&mut self, id: TensorId, name: &str) {
-        name.clone_into(&mut self.records[id.index()].name);
+        self.share_name(id, name.into());
+    }
+
+    /// The same, with a name that others have too.
+    pub(crate) fn share_name(&mut self, id: TensorId, name: Arc<str>) {
+        self.records[id.index()].name = name;
     }
 
     /// Names the tensors made since there were `len` of them, those without a name.
-    pub(crate) fn name_since(&mut self, len: usize, name: &str) {
+    pub(crate) fn name_since(&mut self, len: usize, name: &Arc<str>) {
         for record in self.records.iter_mut().skip(len).filter(|r| r.name.is_empty()) {
-            name.clone_into(&mut record.name);
+            record.name = name.clone();
         }
     }
 
@@ -149,7 +159,7 @@ impl Context {
     pub fn constant(&mut self, value: Tensor) -> Result<TensorId, GraphError> {
         let (dtype, shape) = (value.dtype(), *value.shape());
         self.push(Record {
-            name: String::new(),
+            name: Arc::default(),
             dtype,
             shape,
             layout: Layout::Plain,
@@ -173,7 +183,7 @@ impl Context {
     ) -> Result<TensorId, GraphError> {
         let shape = Shape::contiguous(dtype, dims).map_err(shape_error("input"))?;
         self.push(Record {
-            name: name.to_owned(),
+            name: name.into(),
             dtype,
             shape,
             layout: Layout::Plain,
@@ -230,7 +240,7 @@ impl Context {
             return self.constant(value);
         }
         let id = self.push(Record {
-            name: String::new(),
+            name: Arc::default(),
             dtype: info.dtype,
             shape,
             layout: info.layout,
@@ -408,7 +418,7 @@ impl Context {
                             state[next.index()] = OPEN;
                             stack.push((next, 0));
                         }
-                        OPEN => return Err(GraphError::Cycle(record.name.clone())),
+                        OPEN => return Err(GraphError::Cycle(record.name.to_string())),
                         _ => {}
                     }
                 } else {
@@ -441,7 +451,7 @@ impl Context {
         let source = self.record(of);
         let (dtype, constant, len) = (source.dtype, source.constant, source.shape.elements());
         let id = self.push(Record {
-            name: String::new(),
+            name: Arc::default(),
             dtype,
             shape,
             layout: Layout::Plain,
@@ -464,7 +474,7 @@ impl Context {
                 offset: 0,
                 value: Some(value),
                 constant: true,
-                name: String::new(),
+                name: Arc::default(),
                 dtype,
                 layout: Layout::Plain,
             };

@@ -76,7 +76,7 @@ impl Info {
 /// Everything known of one tensor.
 #[derive(Clone, Debug)]
 pub struct Record {
-    pub(super) name: String,
+    pub(super) name: Arc<str>,
     pub(super) dtype: DType,
     pub(super) shape: Shape,
     pub(super) layout: Layout,

@@ -1,6 +1,7 @@
 //! What can be wrong with a file, or with the inputs given to its network.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use crate::graph::GraphError;
 #[cfg(feature = "gguf")]
@@ -347,9 +348,11 @@ pub enum NodeError {
     Graph(GraphError),
 }
 
+/// Most bytes of a name in a message.
+const LIMIT: usize = 80;
+
 /// A name from a file, fit for one line of a message.
 pub(crate) fn short(name: &str) -> String {
-    const LIMIT: usize = 80;
     let mut out = String::new();
     for c in name.chars() {
         if out.len() >= LIMIT {
@@ -359,6 +362,12 @@ pub(crate) fn short(name: &str) -> String {
         out.extend(c.escape_debug().filter(|_| c != '\'' && c != '"'));
     }
     out
+}
+
+/// The same of a name that others have too, which is fit mostly.
+pub(crate) fn fit(name: &Arc<str>) -> Arc<str> {
+    let plain = |b: u8| b.is_ascii_graphic() && !matches!(b, b'\'' | b'"' | b'\\');
+    if name.len() <= LIMIT && name.bytes().all(plain) { name.clone() } else { short(name).into() }
 }
 
 impl NodeError {
@@ -448,5 +457,23 @@ impl From<GraphError> for ImportError {
 impl From<GraphError> for NodeError {
     fn from(e: GraphError) -> Self {
         Self::Graph(e)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_fit_into_messages() {
+        let many = "x".repeat(LIMIT + 1);
+        for name in ["", "/m/h.0/Add_1", "a b", "it's", "back\\slash", "\u{7f}", "é", "\n", &many]
+        {
+            let shared: Arc<str> = name.into();
+            assert_eq!(*fit(&shared), *short(name), "{name:?}");
+            assert!(fit(&shared).len() <= LIMIT + 3 && !fit(&shared).contains(['\n', '\'']));
+        }
+        let plain: Arc<str> = "/m/h.0/Add_1".into();
+        assert!(Arc::ptr_eq(&plain, &fit(&plain)));
     }
 }

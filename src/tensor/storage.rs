@@ -74,11 +74,11 @@ impl AlignedBytes {
     /// Bytes of the usual allocator.
     fn small(len: usize) -> Result<Self, TensorError> {
         let count = len.div_ceil(size_of::<Line>());
-        // `vec![0; n]` gives untouched zero pages but aborts when memory runs out, so ask first.
-        let mut probe: Vec<Line> = Vec::new();
-        probe.try_reserve_exact(count).map_err(|_| TensorError::OutOfMemory(len))?;
-        drop(probe);
-        Ok(Self { memory: Memory::Lines(bytemuck::zeroed_vec(count)), len })
+        let mut lines: Vec<Line> = Vec::new();
+        lines.try_reserve_exact(count).map_err(|_| TensorError::OutOfMemory(len))?;
+        // Memory that is given zeroed is no faster: where it must be aligned, the zeros are written as well.
+        lines.resize(count, Line::zeroed());
+        Ok(Self { memory: Memory::Lines(lines), len })
     }
 
     /// `len` zero bytes, much of it from regions for what lives as long.

@@ -229,20 +229,18 @@ fn by_width(p: &MatmulParams, kernels: &[MatmulKernel]) -> Vec<(u64, usize, usiz
         false => usize::MAX,
     };
     let short = p.k <= if p.blocked() { SHORT_BLOCKS } else { SHORT };
+    let cost = if short { near_cost } else { cost };
+    let cuts = widths.iter().map(|&w| cut(p.m, &heights(kernels, w, most, cost)));
+    let cuts: Vec<(Vec<usize>, u64)> = cuts.collect();
     let mut list: Vec<(u64, usize, usize)> = Vec::new();
-    for &width in widths.iter().filter(|&&w| w <= p.columns().div_ceil(lanes) * lanes) {
-        let cost = if short { near_cost } else { cost };
-        let costs = |w: usize| cut(p.m, &heights(kernels, w, most, cost));
+    for (&width, (heights, _)) in widths.iter().zip(&cuts) {
+        if width > p.columns().div_ceil(lanes) * lanes {
+            continue;
+        }
         let panels = panels(p, kernels, &widths, width);
-        let mut last = (0, 0);
-        let total = panels.iter().map(|panel| {
-            if last.0 != panel.width {
-                last = (panel.width, costs(panel.width).1);
-            }
-            last.1
-        });
+        let total = panels.iter().map(|panel| cuts[panel.cut].1);
         let total = total.fold(0, u64::saturating_add);
-        let rows = costs(width).0.into_iter().max().unwrap_or(1);
+        let rows = heights.iter().copied().max().unwrap_or(1);
         // Into its place at once: a sort takes 5 KB of code, for a handful.
         let at = list.partition_point(|&(other, ..)| other <= total);
         list.insert(at, (total, width, rows));

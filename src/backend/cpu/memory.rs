@@ -12,6 +12,9 @@ pub(crate) const ALIGN: usize = 64;
 const TRIES: usize = 200;
 const WORK: usize = 2_000_000;
 
+/// Bytes that no further order is tried for: a decoder is planned again for every token.
+const ENOUGH: usize = 16 << 10;
+
 /// A piece of memory that must exist from one step to another, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
@@ -29,9 +32,9 @@ pub(crate) struct Span {
 /// Spans get their offsets one after the other, each at the lowest free place; what matters is the
 /// order. Tried are largest first, which is within a few percent of the best for most networks, and
 /// some others; then the order is mended: what ended up on top of the arena goes first. This ends as
-/// soon as the arena is as small as it can be.
+/// soon as the arena is about as small as it can be.
 pub(crate) fn place(spans: &[Span]) -> Option<(Vec<usize>, usize)> {
-    let least = bound(spans)?;
+    let least = bound(spans)?.saturating_add(ENOUGH);
     let steps = |s: &Span| (s.last.min(2 * spans.len()).saturating_sub(s.first) + 1) as u128;
     let keys: [&dyn Fn(&Span) -> u128; 4] =
         [&|s| s.bytes as u128, &|s| s.bytes as u128 * steps(s), &|s| steps(s), &|s| {
@@ -144,6 +147,8 @@ mod tests {
     /// the orders that are tried are worth. Better is welcome, worse is a change for the worse.
     #[test]
     fn arenas_are_about_as_small_as_they_can_be() {
+        // More than what is not worth another try.
+        const UNIT: usize = 2 * ENOUGH;
         let mut state = 7u64;
         let mut next = |n: usize| {
             state = state
@@ -155,7 +160,7 @@ mod tests {
         for count in (0..200).map(|i| 4 + i % 30) {
             let span = |_| {
                 let first = next(20);
-                Span { bytes: 64 * (1 + next(50)), first, last: first + 1 + next(6) }
+                Span { bytes: UNIT * (1 + next(50)), first, last: first + 1 + next(6) }
             };
             let spans: Vec<Span> = (0..count).map(span).collect();
             let (size, least) = (place(&spans).unwrap().1, bound(&spans).unwrap());
@@ -163,7 +168,7 @@ mod tests {
             exact += usize::from(size == least);
         }
         assert!(
-            sizes <= 2_380_096 && bounds == 2_373_568 && exact >= 183,
+            sizes <= 37_189 * UNIT && bounds == 37_087 * UNIT && exact >= 183,
             "{sizes} {bounds} {exact}"
         );
     }

@@ -108,7 +108,7 @@ impl Found {
 
     /// Computes `id` so.
     fn replace(self, cx: &mut Context, id: TensorId) -> Result<(), GraphError> {
-        let (count, name) = (cx.len(), cx.record(id).name().to_owned());
+        let (count, name) = (cx.len(), cx.record(id).name.clone());
         let mut src = self.rows.to_vec();
         for (mask, dims) in self.masks {
             src.push(if cx.dims(mask) == dims { mask } else { cx.reshape(mask, &dims)? });

@@ -230,7 +230,7 @@ impl Context {
         record.shape = crate::tensor::Shape::contiguous(record.dtype, &record.shape.dims())
             .map_err(super::super::shape_error("relabel"))?;
         (record.value, record.constant) = (None, false);
-        record.name = String::new();
+        record.name = Arc::default();
         self.push(record)
     }
 
@@ -243,7 +243,7 @@ impl Context {
         record.op = Arc::new(Relayout { to }.into());
         (record.src, record.offset, record.layout) = (vec![id], 0, to);
         (record.value, record.constant) = (None, false);
-        record.name = String::new();
+        record.name = Arc::default();
         self.push(record)
     }
 }

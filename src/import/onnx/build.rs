@@ -201,7 +201,7 @@ impl NodeCx<'_> {
         self.budget.build(1 + body.nodes.len() + body.outputs.len())?;
         for node in &body.nodes {
             build_node(self.model, self.ctx, node, self.values, self.budget).map_err(|source| {
-                let (node, op) = (node.name.clone(), node.row.name);
+                let (node, op) = (node.name.to_string(), node.row.name);
                 NodeError::Inside { node, op, source: Box::new(source) }
             })?;
         }

@@ -362,9 +362,17 @@ pub(super) fn widened(t: Tensor) -> Result<Tensor, TensorError> {
 /// lets go of the result once that is packed.
 const STAYS: usize = 64 << 10;
 
-/// A constant of the model: in the type it is computed in, unless it is large.
+/// What shapes are computed from is about as large at most; each plan would align it again.
+const NUMBERS: usize = 1 << 10;
+
+/// A constant of the model: in the type it is computed in, unless it is large, and where that can be read, if it
+/// is small.
 pub(super) fn constant(t: Tensor) -> Result<Tensor, TensorError> {
-    if t.bytes().len() < STAYS { widened(t) } else { Ok(t) }
+    match t.bytes().len() {
+        ..=NUMBERS => widened(t)?.to_aligned(),
+        ..STAYS => widened(t),
+        _ => Ok(t),
+    }
 }
 
 /// A tensor of singles in half precision.

@@ -182,7 +182,11 @@ impl<R: Runner> Driver<'_, '_, R> {
             node.inputs.iter().map(|v| self.value(live, (*v)?).cloned()).collect();
         let there = inputs.iter().zip(&node.inputs).all(|(t, v)| t.is_some() == v.is_some());
         let error = |source: NodeError| {
-            R::Error::from(ImportError::Node { node: node.name.clone(), op: node.row.name, source })
+            R::Error::from(ImportError::Node {
+                node: node.name.to_string(),
+                op: node.row.name,
+                source,
+            })
         };
         if !there {
             return Err(error(NodeError::invalid("an operand has no value")));

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use prost::Message;
@@ -180,7 +180,7 @@ struct Loader {
     scopes: Vec<Scope>,
     /// Graphs met so far.
     graphs: usize,
-    values: Vec<String>,
+    values: Vec<Arc<str>>,
     producers: Vec<Producer>,
     constants: Vec<(ValueId, Tensor)>,
     /// Inputs that have a constant of the same name, and may be given another one.
@@ -510,6 +510,7 @@ impl Loader {
             }
             let inputs = p.input.iter().map(|n| (!n.is_empty()).then(|| self.value(n))).collect();
             let opset = standard;
+            let name = name.into();
             nodes.push(Node { name, row, opset, inputs, outputs, attrs, bodies, inline: false });
         }
         Ok(nodes)

@@ -59,7 +59,7 @@ pub(super) type ValueId = usize;
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     /// The name in the file, or one made from the operator and the position.
-    pub(super) name: String,
+    pub(super) name: Arc<str>,
     pub(super) row: &'static OpRow,
     /// Version of ONNX's operators that the node is written in.
     pub(super) opset: i64,
@@ -143,7 +143,7 @@ pub struct OnnxModel {
     pub(super) shaping: Shaping,
     pub(super) outputs: Vec<ValueInfo>,
     /// Names of all values, by [`ValueId`].
-    pub(super) values: Vec<String>,
+    pub(super) values: Vec<Arc<str>>,
     /// In order of their numbers, those of bodies included.
     pub(super) constants: Vec<(ValueId, Tensor)>,
     /// Constants that have four or two bits per element in the file.
@@ -239,7 +239,7 @@ impl OnnxModel {
 
     /// The constants that the outputs depend on, with their names.
     pub fn constants(&self) -> impl Iterator<Item = (&str, &Tensor)> {
-        self.constants.iter().filter_map(|(id, t)| Some((self.values.get(*id)?.as_str(), t)))
+        self.constants.iter().filter_map(|(id, t)| Some((self.values.get(*id)?.as_ref(), t)))
     }
 
     /// Number of nodes that the outputs depend on, without constants.

@@ -3,6 +3,8 @@
 //! A sequence is a list of tensors. Building a graph resolves them ([`super::stage::Built`]), so a node
 //! that reads or writes one must be built where it stands, which must be known before.
 
+use std::sync::Arc;
+
 use super::model::{Body, Node, ValueId};
 use super::ops::sequence::{gives, takes};
 use super::shaping::Links;
@@ -15,7 +17,7 @@ use crate::import::error::short;
 /// # Errors
 /// [`StructureError::Sequence`] for nodes that read the one where
 /// they take the other, [`StructureError::Mixed`] for what is both.
-pub(super) fn mark(graph: &mut Body, names: &[String]) -> Result<Vec<bool>, StructureError> {
+pub(super) fn mark(graph: &mut Body, names: &[Arc<str>]) -> Result<Vec<bool>, StructureError> {
     let mut marks = Marks { names, sequences: vec![false; names.len()] };
     // Without their operators there are none.
     if cfg!(feature = "ops-control") {
@@ -25,7 +27,7 @@ pub(super) fn mark(graph: &mut Body, names: &[String]) -> Result<Vec<bool>, Stru
 }
 
 struct Marks<'a> {
-    names: &'a [String],
+    names: &'a [Arc<str>],
     sequences: Vec<bool>,
 }
 
@@ -92,7 +94,7 @@ impl Marks<'_> {
                 continue;
             }
             let (op, input, value) = (node.row.name, i, self.name(value));
-            let node = node.name.clone();
+            let node = node.name.to_string();
             let wanted = wanted == Some(true);
             return Err(StructureError::Sequence { node, op, input, value, wanted });
         }
@@ -122,7 +124,7 @@ impl Marks<'_> {
         let outputs: Vec<_> = links.outputs().collect();
         let handed: Vec<_> = links.carried().collect();
         let mixed = |marks: &Self, value| {
-            let (node, op) = (node.name.clone(), node.row.name);
+            let (node, op) = (node.name.to_string(), node.row.name);
             Err(StructureError::Mixed { node, op, value: marks.name(value) })
         };
         for (before, after) in handed {

@@ -15,7 +15,7 @@ use super::model::{Body, Node, OnnxModel, ValueId};
 use super::shaping::Shaping;
 use crate::graph::ops::cast::Cast;
 use crate::graph::{Context, GraphError, TensorId};
-use crate::import::error::short;
+use crate::import::error::fit;
 use crate::import::{ImportError, NodeError};
 use crate::tensor::{DType, Tensor};
 
@@ -222,11 +222,22 @@ impl Values {
         let stored = ctx.constant(tensor.clone())?;
         let id = converted(ctx, stored, computed(tensor.dtype()))?;
         if let Some(name) = model.values.get(value) {
-            ctx.set_name(id, &short(name));
+            ctx.share_name(id, fit(name));
         }
         self.set(value, id);
         Ok(Some(id))
     }
+}
+
+/// Nodes of a graph, as far as they could be built.
+struct Partial<'a> {
+    values: Values,
+    /// Those that were, with their positions.
+    built: Vec<(usize, &'a Node)>,
+    /// The positions of the others.
+    waiting: HashSet<usize>,
+    /// Why the first of them was not.
+    why: Option<ImportError>,
 }
 
 /// Adds a node to the graph.
@@ -306,11 +317,13 @@ impl OnnxModel {
             }
             values.set(value, id);
         }
-        let stage = self.build(ctx, &self.graph, &self.graph.all, values, &given)?;
-        let (mut values, after) = stage;
-        if after.waiting() > 0 {
+        let nodes = &self.graph.all;
+        let partial = self.build(ctx, &self.graph, nodes, values)?;
+        if !partial.waiting.is_empty() {
+            let (values, after) = self.after(ctx, &self.graph, nodes, partial, &given);
             return self.dense(ctx, &values, after);
         }
+        let mut values = partial.values;
         let mut outputs = Vec::new();
         for (info, &value) in self.outputs.iter().zip(&self.graph.outputs) {
             // Loading made sure that each output has a producer.
@@ -362,54 +375,68 @@ impl OnnxModel {
             given.push((g.value, id));
             values.set(g.value, id);
         }
-        let (values, after) = self.build(ctx, graph, &key.nodes, values, &given)?;
+        let partial = self.build(ctx, graph, &key.nodes, values)?;
+        let (values, after) = self.after(ctx, graph, &key.nodes, partial, &given);
         self.dense(ctx, &values, after)
     }
 
-    /// Builds those of `nodes` that can be built. `given` are the values that are there when the
-    /// stage has run anyway.
-    fn build(
+    /// Builds those of `nodes` that can be built.
+    fn build<'a>(
         &self,
         ctx: &mut Context,
-        graph: &Body,
+        graph: &'a Body,
         nodes: &[usize],
         mut values: Values,
-        given: &[(ValueId, TensorId)],
-    ) -> Result<(Values, After), ImportError> {
+    ) -> Result<Partial<'a>, ImportError> {
         let width = |t: &Tensor| computed(t.dtype()).block_bytes();
         let stored = self.constants.iter().map(|(_, t)| t.shape().elements() * width(t));
         let mut budget = Budget::new(stored.fold(0usize, usize::saturating_add));
-        let mut after = After::default();
-        let (mut waiting, mut built) = (HashSet::new(), Vec::new());
-        // What is made of the model's constants alone, whatever the inputs.
-        let mut fixed = HashSet::new();
+        let (mut waiting, mut built, mut why) = (HashSet::new(), Vec::new(), None);
+        ctx.reserve(2 * nodes.len());
         for (&i, node) in nodes.iter().filter_map(|i| Some((i, graph.nodes.get(*i)?))) {
             if !node.reads().all(|v| values.has(self, v)) {
                 waiting.insert(i);
                 continue;
             }
             match build_node(self, ctx, node, &mut values, &mut budget) {
-                Ok(()) => {
-                    let outputs = || node.outputs.iter().flatten().copied();
-                    let alone = node.row.host.is_some() || !node.bodies.is_empty();
-                    let alone = alone || outputs().any(|v| values.is_sequence(v));
-                    if !alone
-                        && node.reads().all(|v| self.constant(v).is_some() || fixed.contains(&v))
-                    {
-                        fixed.extend(outputs());
-                    }
-                    built.push((i, node));
-                }
+                Ok(()) => built.push((i, node)),
                 Err(source) => {
                     let waits = source.waits();
-                    let why =
-                        ImportError::Node { node: node.name.clone(), op: node.row.name, source };
+                    let error = ImportError::Node {
+                        node: node.name.to_string(),
+                        op: node.row.name,
+                        source,
+                    };
                     if !waits {
-                        return Err(why);
+                        return Err(error);
                     }
-                    after.why.get_or_insert(why);
+                    why.get_or_insert(error);
                     waiting.insert(i);
                 }
+            }
+        }
+        Ok(Partial { values, built, waiting, why })
+    }
+
+    /// What comes after what was built. `given` are the values that are there when the stage has run anyway.
+    fn after(
+        &self,
+        ctx: &Context,
+        graph: &Body,
+        nodes: &[usize],
+        partial: Partial<'_>,
+        given: &[(ValueId, TensorId)],
+    ) -> (Values, After) {
+        let Partial { values, built, mut waiting, why } = partial;
+        let mut after = After { why, ..After::default() };
+        // What is made of the model's constants alone, whatever the inputs.
+        let mut fixed = HashSet::new();
+        for (_, node) in &built {
+            let outputs = || node.outputs.iter().flatten().copied();
+            let alone = node.row.host.is_some() || !node.bodies.is_empty();
+            let alone = alone || outputs().any(|v| values.is_sequence(v));
+            if !alone && node.reads().all(|v| self.constant(v).is_some() || fixed.contains(&v)) {
+                fixed.extend(outputs());
             }
         }
         // Stages hand on tensors only, and what they hand on is an operand like any other, no constant for
@@ -472,7 +499,7 @@ impl OnnxModel {
                 after.computed.push(value);
             }
         }
-        Ok((values, after))
+        (values, after)
     }
 
     /// The stage that computes what is needed after it.

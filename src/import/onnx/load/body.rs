@@ -86,7 +86,7 @@ impl Loader {
         if let Some(scope) = self.scopes.last_mut() {
             scope.ids.insert(name.to_owned(), id);
         }
-        self.values.push(name.to_owned());
+        self.values.push(name.into());
         self.producers.push(Producer::Nobody);
         id
     }
@@ -174,7 +174,7 @@ impl Loader {
         let needs: Vec<Vec<usize>> =
             nodes.iter().map(|n| n.reads().filter_map(producer).collect()).collect();
         let sorted =
-            order::sort(&needs, |i| nodes.get(i).map_or_else(String::new, |n| n.name.clone()))?;
+            order::sort(&needs, |i| nodes.get(i).map_or_else(String::new, |n| n.name.to_string()))?;
         self.mark_wanted(&nodes, &sorted, &outputs);
         let is_wanted = |v: &ValueId| self.wanted.get(*v).copied().unwrap_or(false);
         let mut by_index: Vec<Option<Node>> = nodes.drain(..).map(Some).collect();
