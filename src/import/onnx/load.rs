@@ -509,8 +509,7 @@ impl Loader {
                 });
             }
             let inputs = p.input.iter().map(|n| (!n.is_empty()).then(|| self.value(n))).collect();
-            let opset = standard;
-            let name = name.into();
+            let (name, opset) = (name.into(), standard);
             nodes.push(Node { name, row, opset, inputs, outputs, attrs, bodies, inline: false });
         }
         Ok(nodes)
