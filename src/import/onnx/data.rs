@@ -368,11 +368,9 @@ const NUMBERS: usize = 1 << 10;
 /// A constant of the model: in the type it is computed in, unless it is large, and where that can be read, if it
 /// is small.
 pub(super) fn constant(t: Tensor) -> Result<Tensor, TensorError> {
-    match t.bytes().len() {
-        ..=NUMBERS => widened(t)?.to_aligned(),
-        ..STAYS => widened(t),
-        _ => Ok(t),
-    }
+    let bytes = t.bytes().len();
+    let t = if bytes < STAYS { widened(t)? } else { t };
+    if bytes <= NUMBERS { t.to_aligned() } else { Ok(t) }
 }
 
 /// A tensor of singles in half precision.
