@@ -294,7 +294,7 @@ impl Config {
             feed_forward: feed_forward.ok_or_else(|| LlmError::MissingKey(keys.key(ff_name)))?,
             layer_embedding: keys.count("embedding_length_per_layer_input")?,
             streams: keys.streams()?,
-            sparsity: keys.sparsity(layers)?,
+            sparsity: keys.floats("activation_sparsity_scale")?,
             heads,
             kv_heads,
             sharing,

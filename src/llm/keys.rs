@@ -156,22 +156,9 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Standard deviations that gates of the first layers have to be above their mean.
-    pub(super) fn sparsity(&self, layers: usize) -> Result<Vec<f32>, Error> {
-        let name = "activation_sparsity_scale";
-        let Some(found) = self.metadata.get(&self.key(name)) else { return Ok(Vec::new()) };
-        let number = |value| match value {
-            Value::F32(x) if !x.is_nan() => Some(x),
-            _ => None,
-        };
-        let numbers = match found {
-            Value::Array(list) => list.values().map(number).collect(),
-            _ => None,
-        };
-        let numbers: Option<Vec<f32>> = numbers;
-        numbers
-            .filter(|list| list.len() <= layers)
-            .ok_or_else(|| self.wrong(name, "something else", "a number for each layer"))
+    /// Numbers, of layers one each; none where there is no list.
+    pub(super) fn floats(&self, name: &str) -> Result<Vec<f32>, Error> {
+        Ok(self.metadata.f32s(&self.key(name))?.unwrap_or_default())
     }
 
     /// Experts; each has as much inside as a layer's network has, where the file does not say.
