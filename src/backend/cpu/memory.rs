@@ -34,7 +34,7 @@ pub(crate) struct Span {
 /// some others; then the order is mended: what ended up on top of the arena goes first. This ends as
 /// soon as the arena is about as small as it can be.
 pub(crate) fn place(spans: &[Span]) -> Option<(Vec<usize>, usize)> {
-    let least = bound(spans)?.saturating_add(ENOUGH);
+    let enough = bound(spans)?.saturating_add(ENOUGH);
     let steps = |s: &Span| (s.last.min(2 * spans.len()).saturating_sub(s.first) + 1) as u128;
     let keys: [&dyn Fn(&Span) -> u128; 4] =
         [&|s| s.bytes as u128, &|s| s.bytes as u128 * steps(s), &|s| steps(s), &|s| {
@@ -51,7 +51,7 @@ pub(crate) fn place(spans: &[Span]) -> Option<(Vec<usize>, usize)> {
             best = Some(found);
             best_order.clone_from(&order);
         }
-        if best.as_ref().is_some_and(|b| b.1 <= least) {
+        if best.as_ref().is_some_and(|b| b.1 <= enough) {
             return best;
         }
     }
@@ -69,7 +69,7 @@ pub(crate) fn place(spans: &[Span]) -> Option<(Vec<usize>, usize)> {
         if found.1 < best.1 {
             best = found;
         }
-        if best.1 <= least {
+        if best.1 <= enough {
             break;
         }
     }
