@@ -84,6 +84,7 @@ pub use epilogue::{Activation, Epilogue};
 pub use error::KernelError;
 pub use quant::{Bytes, QuantColumns, QuantOutput, QuantResult};
 pub use registry::KernelInfo;
+pub(crate) use registry::Tile;
 #[cfg(any(feature = "alloc", test))]
 pub use template::attention::{AttentionOperands, AttentionParams, AttentionPlan};
 #[cfg(any(feature = "alloc", test))]

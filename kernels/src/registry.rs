@@ -20,16 +20,58 @@ pub struct KernelInfo {
     pub isa: Isa,
     /// Element type of its operands.
     pub dtype: Dtype,
+    /// Its [`Tile`], packed.
+    pub(crate) tile: [u8; 5],
+}
+
+impl KernelInfo {
     /// Output rows of the tile (1 for ops that have none).
-    pub rows: usize,
+    pub const fn rows(&self) -> usize {
+        self.tile[0] as usize
+    }
+
     /// Output pixels per row of the tile; rows of the left matrix for `matmul`.
-    pub w_ob: usize,
+    pub const fn w_ob(&self) -> usize {
+        self.tile[1] as usize
+    }
+
     /// Vectors per pixel.
-    pub c_vec: usize,
+    pub const fn c_vec(&self) -> usize {
+        self.tile[2] as usize
+    }
+
     /// Output channels of the tile; columns for `matmul`.
-    pub c_ob: usize,
+    pub const fn c_ob(&self) -> usize {
+        self.tile[3] as usize
+    }
+
     /// Reduction steps per COMPUTE.
-    pub unroll: usize,
+    pub const fn unroll(&self) -> usize {
+        self.tile[4] as usize
+    }
+}
+
+/// The sizes of a kernel's tile, as the methods of [`KernelInfo`] have them: of a thousand kernels, words would be 40 KB.
+pub(crate) struct Tile {
+    pub(crate) rows: usize,
+    pub(crate) w_ob: usize,
+    pub(crate) c_vec: usize,
+    pub(crate) c_ob: usize,
+    pub(crate) unroll: usize,
+}
+
+impl Tile {
+    /// As bytes. One that does not fit does not compile.
+    pub(crate) const fn packed(self) -> [u8; 5] {
+        let sizes = [self.rows, self.w_ob, self.c_vec, self.c_ob, self.unroll];
+        let (mut bytes, mut i) = ([0; 5], 0);
+        while i < sizes.len() {
+            assert!(sizes[i] <= u8::MAX as usize, "a size of a tile is more than a byte");
+            bytes[i] = sizes[i] as u8;
+            i += 1;
+        }
+        bytes
+    }
 }
 
 #[cfg(any(feature = "alloc", test))]
@@ -83,7 +125,7 @@ mod tests {
             assert!(kernel.name.starts_with(kernel.op), "{kernel:?}");
         }
         for kernel in find("conv", Isa::Scalar) {
-            let tile = std::format!("_{}x{}x{}_", kernel.rows, kernel.w_ob, kernel.c_ob);
+            let tile = std::format!("_{}x{}x{}_", kernel.rows(), kernel.w_ob(), kernel.c_ob());
             assert!(kernel.name.contains(&tile), "{kernel:?}");
         }
         let all = list.len();

@@ -126,14 +126,14 @@ impl Blocks {
         let keys = keys.min(p.capacity.next_multiple_of(VALUES));
         let group = p.heads / p.kv_heads;
         // The tile of most accumulators: its width is that of the panels.
-        let main = all.iter().map(|k| k.0).filter(|k| k.c_ob <= PANEL && k.w_ob > 1);
-        let main = main.max_by_key(|k| (k.w_ob * k.c_vec, k.w_ob));
+        let main = all.iter().map(|k| k.0).filter(|k| k.c_ob() <= PANEL && k.w_ob() > 1);
+        let main = main.max_by_key(|k| (k.w_ob() * k.c_vec(), k.w_ob()));
         let unsupported =
             KernelError::Unsupported { op: "attention", what: "this instruction set" };
         let info = main.ok_or(unsupported)?;
         let fixed = keys * per_key;
         let per_row = p.size + l.v_row + GROUP;
-        let rows = (WORK.saturating_sub(fixed) / per_row).clamp(info.w_ob * 4, ROWS);
+        let rows = (WORK.saturating_sub(fixed) / per_row).clamp(info.w_ob() * 4, ROWS);
         let most = (rows / group).max(1);
         let count = p.rows.div_ceil(most);
         let tokens = p.rows.div_ceil(count.max(1));
@@ -143,8 +143,8 @@ impl Blocks {
         let rows = len(&[tokens, group])?.next_multiple_of(GROUP);
         let (mut panels, mut column) = (Vec::new(), 0);
         while column < l.v_row {
-            let fits = |k: &usize| *k <= info.c_ob.min(l.v_row - column);
-            let width = all.iter().map(|k| k.0.c_ob).filter(fits).max().unwrap_or(info.c_ob);
+            let fits = |k: &usize| *k <= info.c_ob().min(l.v_row - column);
+            let width = all.iter().map(|k| k.0.c_ob()).filter(fits).max().unwrap_or(info.c_ob());
             panels.push((column, width));
             column += width;
         }
@@ -160,7 +160,7 @@ impl Blocks {
                 let of_span = |span: &Span| cut_rows(tile.rows, span.width, &all);
                 Chunk { values: spans.iter().map(of_span).collect(), tile }
             };
-            let tiles = cut_rows(tokens * group, info.c_ob, &all);
+            let tiles = cut_rows(tokens * group, info.c_ob(), &all);
             tiles.into_iter().map(chunk).collect::<Vec<_>>()
         });
         let tallest = chunks.iter().flatten().map(|chunk| chunk.tile.rows).max().unwrap_or(0);
@@ -181,8 +181,8 @@ impl Blocks {
             last,
             count,
             rows,
-            width: info.c_ob,
-            lanes: info.c_ob / info.c_vec,
+            width: info.c_ob(),
+            lanes: info.c_ob() / info.c_vec(),
             panels,
             spans,
             chunks,
@@ -545,11 +545,11 @@ impl Work<'_> {
 
 /// Cuts rows into tiles of a width.
 fn cut_rows(rows: usize, width: usize, kernels: &[(KernelInfo, Run)]) -> Vec<Tile> {
-    let of_width = kernels.iter().filter(|k| k.0.c_ob == width);
-    let heights: Vec<_> = of_width.clone().map(|k| (k.0.w_ob, cost(&k.0))).collect();
+    let of_width = kernels.iter().filter(|k| k.0.c_ob() == width);
+    let heights: Vec<_> = of_width.clone().map(|k| (k.0.w_ob(), cost(&k.0))).collect();
     let mut row = 0;
     let tiles = cut(rows, &heights).0.into_iter().filter_map(|height| {
-        let run = of_width.clone().find(|k| k.0.w_ob == height)?.1;
+        let run = of_width.clone().find(|k| k.0.w_ob() == height)?.1;
         let tile = Tile { row, rows: height, run };
         row += height;
         Some(tile)

@@ -91,8 +91,8 @@ impl Direct {
             let tilings = self.phases.iter().map(|phase| &phase.tilings[first.tiling]);
             tilings.flat_map(|tiling| tiling.kernels()).map(|i| &self.kernels[i].info)
         };
-        let rows = used().map(|k| k.rows).max().unwrap_or(1);
-        let w_ob = used().map(|k| k.w_ob).max().unwrap_or(1);
+        let rows = used().map(|k| k.rows()).max().unwrap_or(1);
+        let w_ob = used().map(|k| k.w_ob()).max().unwrap_or(1);
         let tile = [rows, w_ob, first.width];
         Choice { algorithm: Algorithm::Direct, tile, chunk: self.chunk, block: 0 }
     }
@@ -176,7 +176,7 @@ impl Direct {
         let p = &self.params;
         let flat = p.kernel == [1, 1] && p.stride == [1, 1] && p.pads == [0; 4];
         let mut used = self.k_tiles.iter().flat_map(|t| self.phases[0].tilings[t.tiling].kernels());
-        !flat && !p.transposed && used.all(|k| self.kernels[k].info.rows == 1)
+        !flat && !p.transposed && used.all(|k| self.kernels[k].info.rows() == 1)
     }
 
     /// From now on the output has so many rows per plane, those that are computed at a time.
@@ -272,9 +272,9 @@ impl Direct {
 unsafe fn activate(post: &UnaryKernel, kernel: &ConvKernel, shape: &TileShape, o: *mut f32) {
     let info = &kernel.info;
     let dense = shape.o_step == C_BLOCK;
-    let (runs, len) = if dense { (1, info.w_ob * C_BLOCK) } else { (info.w_ob, C_BLOCK) };
-    for row in 0..info.rows {
-        for plane in 0..info.c_ob / C_BLOCK {
+    let (runs, len) = if dense { (1, info.w_ob() * C_BLOCK) } else { (info.w_ob(), C_BLOCK) };
+    for row in 0..info.rows() {
+        for plane in 0..info.c_ob() / C_BLOCK {
             for run in 0..runs {
                 let at = row * shape.o_row + plane * shape.o_plane + run * shape.o_step;
                 let o = o.wrapping_add(at);
@@ -304,9 +304,9 @@ pub(crate) fn candidates(
     let most = free.estimate() * 1.5;
     for c_ob in widths(kernels) {
         let used =
-            kernels.iter().map(|k| &k.info).filter(|k| k.c_ob == c_ob && c_ob <= first.tile[2]);
-        for k in used.filter(|k| 2 * k.w_ob >= first.tile[1]) {
-            let bound = TileBound { rows: k.rows, w_ob: k.w_ob, c_ob };
+            kernels.iter().map(|k| &k.info).filter(|k| k.c_ob() == c_ob && c_ob <= first.tile[2]);
+        for k in used.filter(|k| 2 * k.w_ob() >= first.tile[1]) {
+            let bound = TileBound { rows: k.rows(), w_ob: k.w_ob(), c_ob };
             push(&Direct::new(isa, p, kernels, bound, CHUNK), most);
         }
     }

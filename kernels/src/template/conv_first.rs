@@ -101,11 +101,11 @@ impl FirstConvPlan {
         }
         // Tiles that overlap least, and of those the widest; only the narrowest may be wider than a row.
         let list = kernels(isa);
-        let fits = |k: &&FirstKernel| k.info.c_vec == 1 || k.info.w_ob <= p.w_out;
-        let columns = |k: &&FirstKernel| p.w_out.next_multiple_of(k.info.w_ob);
+        let fits = |k: &&FirstKernel| k.info.c_vec() == 1 || k.info.w_ob() <= p.w_out;
+        let columns = |k: &&FirstKernel| p.w_out.next_multiple_of(k.info.w_ob());
         let kernel = list.iter().filter(fits).min_by_key(columns).unwrap_or(&list[0]);
         let sizes = sizes(&p);
-        let copies = Copies::of(&sizes, kernel.info.w_ob)?;
+        let copies = Copies::of(&sizes, kernel.info.w_ob())?;
         let blocks = copies.blocks(&sizes, 1, p.c_in);
         let activation = p.epilogue.activation.in_tile().unwrap_or(TileActivation::None);
         Ok(Self {
@@ -301,11 +301,7 @@ macro_rules! first_kernels {
                     op: OP,
                     isa: Isa::$isa,
                     dtype: Dtype::F32,
-                    rows: 1,
-                    w_ob: $v * $l,
-                    c_vec: $v,
-                    c_ob: C_OUT,
-                    unroll: 1,
+                    tile: crate::Tile { rows: 1, w_ob: $v * $l, c_vec: $v, c_ob: C_OUT, unroll: 1 }.packed(),
                 },
                 run: kernel,
             }

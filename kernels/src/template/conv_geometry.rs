@@ -163,7 +163,7 @@ impl Tiling {
 
 /// The widths of the kernels' tiles in output channels, widest first.
 pub(crate) fn widths(kernels: &[ConvKernel]) -> Vec<usize> {
-    let mut widths: Vec<usize> = kernels.iter().map(|k| k.info.c_ob).collect();
+    let mut widths: Vec<usize> = kernels.iter().map(|k| k.info.c_ob()).collect();
     sort_few(&mut widths, |a, b| a > b);
     widths.dedup();
     widths
@@ -432,19 +432,21 @@ fn tiling(
     bound: TileBound,
 ) -> Tiling {
     let [vertical, horizontal] = axes;
-    let usable = || kernels.iter().enumerate().filter(|(_, k)| k.info.c_ob == width);
+    let usable = || kernels.iter().enumerate().filter(|(_, k)| k.info.c_ob() == width);
     let index = |rows: usize, w_ob: usize| {
-        usable().find(|(_, k)| k.info.rows == rows && k.info.w_ob == w_ob).map_or(0, |(i, _)| i)
+        usable().find(|(_, k)| k.info.rows() == rows && k.info.w_ob() == w_ob).map_or(0, |(i, _)| i)
     };
     let singles: Vec<(usize, u64)> = usable()
-        .filter(|(_, k)| k.info.rows == 1 && k.info.w_ob <= bound.w_ob.max(1))
-        .map(|(_, k)| (k.info.w_ob, cost(&k.info)))
+        .filter(|(_, k)| k.info.rows() == 1 && k.info.w_ob() <= bound.w_ob.max(1))
+        .map(|(_, k)| (k.info.w_ob(), cost(&k.info)))
         .collect();
     let (cols, row_cost) = cut(horizontal.size, &singles);
     // A tile of several rows pays where one row is too narrow to use all registers.
     let mut heights: Vec<(usize, u64)> = usable()
-        .filter(|(_, k)| (2..=bound.rows).contains(&k.info.rows) && k.info.w_ob == horizontal.size)
-        .map(|(_, k)| (k.info.rows, cost(&k.info)))
+        .filter(|(_, k)| {
+            (2..=bound.rows).contains(&k.info.rows()) && k.info.w_ob() == horizontal.size
+        })
+        .map(|(_, k)| (k.info.rows(), cost(&k.info)))
         .collect();
     heights.push((1, row_cost));
     let (heights, cost) = cut(vertical.size, &heights);

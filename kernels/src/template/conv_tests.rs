@@ -171,7 +171,7 @@ fn small_grid(isa: Isa) {
 /// Every output width up to twice the widest tile and one more, and every height of a tile.
 fn widths(isa: Isa) {
     let kernels = super::conv::kernels(isa);
-    let widest = kernels.iter().map(|k| k.info.w_ob).max().unwrap_or(1);
+    let widest = kernels.iter().map(|k| k.info.w_ob()).max().unwrap_or(1);
     for w in 1..=2 * widest + 1 {
         check_both(isa, &same(conv(5, [2, w], 16, [3, 3])));
         check_both(isa, &conv(17, [1, w], 40, [1, 1]));

@@ -118,7 +118,7 @@ macro_rules! conv_row {
                         name: concat!("conv_f32_", $r, "x", $w, "x", $crate::template::c_ob!($lanes $v), "_u", $u,
                             "_", stringify!($isa_name)),
                         op: "conv", isa: Isa::$isa, dtype: Dtype::F32,
-                        rows: $r, w_ob: $w, c_vec: $v, c_ob: $v * $lanes, unroll: $u,
+                        tile: crate::Tile { rows: $r, w_ob: $w, c_vec: $v, c_ob: $v * $lanes, unroll: $u }.packed(),
                     },
                     run: [<tile_ $r x $w x $v>],
                 }),*];

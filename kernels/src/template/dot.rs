@@ -6,7 +6,7 @@
 //! tiles before the next group, and a tile, which fits the L1 cache, all panels of the group.
 
 use super::dot_convert::spare_words;
-use super::dot_division::{Division, Panel};
+use super::dot_division::{self, Division, Panel};
 use super::dot_pieces::{self, Piece, PieceKernels, Pieces};
 use super::dot_tile::{DotArgs, DotRow, Finish, at};
 use super::matmul_params::{MatmulForm, MatmulParams};
@@ -136,7 +136,12 @@ impl WordProduct {
 
         let pieces = pieces.map(|kernels| Pieces::new(kernels, [1, sizes.m], k_words));
         let even = pieces.map(|pieces| pieces.rows);
-        let division = Division::new(sizes.m, even, sizes.n, 1, k_words, row);
+        let bytes = sizes.n.saturating_mul(4 * k_words);
+        let widest = match pieces {
+            Some(_) => usize::MAX,
+            None => dot_division::widest(bytes, row.kernels.iter().map(|k| &k.info)),
+        };
+        let division = Division::new(sizes.m, even, sizes.n, 1, widest, k_words, row);
         let most = division.most_tiles();
         let parts = usize::div_ceil(32, sizes.batch * division.groups()).min(most);
         let columns = division.columns();
@@ -274,7 +279,7 @@ impl WordProduct {
                             // SAFETY: the tile's rows and columns exist in A and C, the panel has its width
                             // in the packed operands, and the plan checked the ISA.
                             unsafe { (self.row.kernels[kernel].run)(&args) };
-                            self.row.kernels[kernel].info.w_ob
+                            self.row.kernels[kernel].info.w_ob()
                         }
                         Some(all) => {
                             let pieces = places.map(|(first, _)| Piece {

@@ -9,6 +9,9 @@ use core::ops::Range;
 /// Bytes of packed B that meet all tiles before the next ones do.
 const GROUP_BYTES: usize = 512 << 10;
 
+/// Bytes of a packed B that does not stay in the caches near a core.
+const FAR_BYTES: usize = 1 << 20;
+
 /// Most widths of tiles that an instruction set has, and most heights of one width.
 const WIDTHS: usize = 8;
 const HEIGHTS: usize = 16;
@@ -67,12 +70,12 @@ impl Tiles {
     /// `m` rows in tiles of so many rows, of which the last may lack some; by the only kernel of a width.
     fn even(m: usize, rows: usize, width: usize, kernels: &[DotKernel]) -> Self {
         let mut tiles = Self::default();
-        let of_width = kernels.iter().enumerate().find(|(_, k)| k.info.c_ob == width);
+        let of_width = kernels.iter().enumerate().find(|(_, k)| k.info.c_ob() == width);
         if let (Some((i, kernel)), Some(run)) = (of_width, tiles.runs.first_mut()) {
             tiles.count = m.div_ceil(rows);
             *run = (rows, i, tiles.count);
             // Each vector of columns is read and multiplied by, and rows are read for all of them.
-            tiles.cost = ((2 * kernel.info.c_vec + 1) * tiles.count) as u64;
+            tiles.cost = ((2 * kernel.info.c_vec() + 1) * tiles.count) as u64;
         }
         tiles
     }
@@ -83,9 +86,9 @@ impl Tiles {
         // Height, kernel, cost. The weights of a word are four bytes, whatever they hold.
         let mut pieces = [(0, 0, 0); HEIGHTS];
         let mut used = 0;
-        let of_width = kernels.iter().enumerate().filter(|(_, k)| k.info.c_ob == width);
+        let of_width = kernels.iter().enumerate().filter(|(_, k)| k.info.c_ob() == width);
         for (piece, (i, k)) in pieces.iter_mut().zip(of_width) {
-            *piece = (k.info.w_ob, i, cost(&KernelInfo { dtype: Dtype::F32, ..k.info }));
+            *piece = (k.info.w_ob(), i, cost(&KernelInfo { dtype: Dtype::F32, ..k.info }));
             used += 1;
         }
         let pieces = &pieces[..used];
@@ -144,13 +147,20 @@ fn counts(size: usize, pieces: &[(usize, usize, u64)]) -> [usize; HEIGHTS] {
 /// the latency of the chain and the weight stream take on two FMA and two load ports, and a share
 /// of what a tile costs once.
 pub(crate) fn cost(i: &KernelInfo) -> u64 {
-    near_cost(i).max((i.c_ob * i.dtype.size() * 10 / 12) as u64 + 6)
+    near_cost(i).max((i.c_ob() * i.dtype.size() * 10 / 12) as u64 + 6)
 }
 
 /// The same for weights that wait in the first-level cache.
 pub(crate) fn near_cost(i: &KernelInfo) -> u64 {
-    let (pixels, vectors) = (i.rows * i.w_ob, i.c_vec);
+    let (pixels, vectors) = (i.rows() * i.w_ob(), i.c_vec());
     ((pixels * vectors).max(pixels + vectors).max(8) * 10) as u64 + 6
+}
+
+/// The widest panels of a B of so many bytes that is packed once for products of any number of rows. One that is far
+/// away has those of the largest tile: a few rows wait for memory, however wide they are, and would pack it again.
+pub(crate) fn widest<'a>(bytes: usize, kernels: impl Iterator<Item = &'a KernelInfo>) -> usize {
+    let largest = kernels.max_by_key(|info| (info.w_ob() * info.c_vec(), info.w_ob()));
+    largest.filter(|_| bytes >= FAR_BYTES).map_or(usize::MAX, |info| info.c_ob())
 }
 
 /// Panels of one width.
@@ -179,24 +189,25 @@ pub(crate) struct Division {
 }
 
 impl Division {
-    /// Cuts `n` columns into panels, multiples of `block` wide, and for each width `m` rows into tiles; into even ones, of
-    /// which the last may lack some, where that gives their rows: for kernels of one height. Of the widths that panels may
-    /// have at most it takes the one whose total cost is least. With reductions of `k_words` words a group fits half of the
-    /// L2 cache.
+    /// Cuts `n` columns into panels, multiples of `block` wide and no more than `widest`, and for each width `m` rows into
+    /// tiles; into even ones, of which the last may lack some, where that gives their rows: for kernels of one height. Of the
+    /// widths that panels may have at most it takes the one whose total cost is least. With reductions of `k_words` words a
+    /// group fits half of the L2 cache.
     pub(crate) fn new(
         m: usize,
         even: Option<usize>,
         n: usize,
         block: usize,
+        widest: usize,
         k_words: usize,
         row: &DotRow,
     ) -> Self {
         // The widths, widest first, with their tiles.
         let mut widths: [(usize, Tiles); WIDTHS] = Default::default();
         let mut used = 0;
-        let mut below = usize::MAX;
+        let mut below = widest.saturating_add(1);
         let next = |below: usize| {
-            let all = row.kernels.iter().map(|k| k.info.c_ob);
+            let all = row.kernels.iter().map(|k| k.info.c_ob());
             all.filter(|&w| w < below && w.is_multiple_of(block)).max()
         };
         while let Some((slot, width)) = widths.get_mut(used).zip(next(below)) {
@@ -248,6 +259,11 @@ impl Division {
             total = total.saturating_add(tiles.cost.saturating_mul(counts[i] as u64));
         }
         (total, counts)
+    }
+
+    /// Columns of the first panel: the order of what is packed depends on no more.
+    pub(crate) fn width(&self) -> usize {
+        self.panel(0).width
     }
 
     /// Panels.
@@ -308,16 +324,16 @@ mod tests {
             let rows = [Dtype::I8, Dtype::F16, Dtype::Bf16].map(|dtype| row(isa, dtype));
             for row in rows.into_iter().chain([bytes_row(isa, true)]) {
                 let kernels = row.kernels;
-                let mut widths: Vec<_> = kernels.iter().map(|k| k.info.c_ob).collect();
+                let mut widths: Vec<_> = kernels.iter().map(|k| k.info.c_ob()).collect();
                 widths.sort_unstable();
                 widths.dedup();
                 assert!(widths.len() <= WIDTHS);
                 for width in widths {
-                    let heights = kernels.iter().filter(|k| k.info.c_ob == width);
+                    let heights = kernels.iter().filter(|k| k.info.c_ob() == width);
                     assert!(width <= crate::template::winograd_geometry::ZEROS.len());
                     assert!(heights.clone().count() <= HEIGHTS);
-                    assert!(heights.clone().all(|k| k.info.w_ob <= HEIGHTS));
-                    assert!(heights.clone().any(|k| k.info.w_ob == 1), "{isa} {width}");
+                    assert!(heights.clone().all(|k| k.info.w_ob() <= HEIGHTS));
+                    assert!(heights.clone().any(|k| k.info.w_ob() == 1), "{isa} {width}");
                 }
             }
         }
@@ -348,6 +364,24 @@ mod tests {
     }
 
     #[test]
+    fn a_far_b_has_the_same_panels_for_any_number_of_rows() {
+        for isa in Isa::ALL {
+            let rows = [Dtype::I8, Dtype::F16, Dtype::Bf16].map(|dtype| row(isa, dtype));
+            for row in rows.into_iter().chain([bytes_row(isa, true)]) {
+                if row.kernels.is_empty() {
+                    continue;
+                }
+                for (k, n) in [(128, 2048), (300, 1001), (40_000, 9)] {
+                    let most = widest(4 * k * n, row.kernels.iter().map(|k| &k.info));
+                    let width = |m| Division::new(m, None, n, 1, most, k, row).width();
+                    assert!((2..300).all(|m| width(m) == width(1)), "{isa} {k} {n}");
+                    assert!(width(1) <= most);
+                }
+            }
+        }
+    }
+
+    #[test]
     fn panels_and_tiles_cover_columns_and_rows_once() {
         for isa in Isa::ALL {
             let row = bytes_row(isa, true);
@@ -358,7 +392,7 @@ mod tests {
                 (9, 112, 16, 90),
                 (64, 16, 16, 1),
             ] {
-                let d = Division::new(m, None, n, block, k, row);
+                let d = Division::new(m, None, n, block, usize::MAX, k, row);
                 let mut column = 0;
                 for panel in (0..d.panels()).map(|i| d.panel(i)) {
                     assert_eq!(panel.column, column);
@@ -373,8 +407,8 @@ mod tests {
                     let mut end = 0;
                     for (first, kernel) in (0..group.tiles.len()).map(|i| group.tiles.get(i)) {
                         let info = &row.kernels[kernel].info;
-                        assert_eq!((first, info.c_ob), (end, d.panel(group.panels.start).width));
-                        end += info.w_ob;
+                        assert_eq!((first, info.c_ob()), (end, d.panel(group.panels.start).width));
+                        end += info.w_ob();
                     }
                     assert_eq!(end, m);
                 }

@@ -225,7 +225,7 @@ macro_rules! piece_row {
                             name: concat!("dot_i8_", $w, "x", $crate::template::c_ob!($lanes $v),
                                 "_u", $u, "_", stringify!($isa_name)),
                             op: "dot", isa: Isa::$isa, dtype: Dtype::I8,
-                            rows: 1, w_ob: $w, c_vec: $v, c_ob: $v * $lanes, unroll: $u,
+                            tile: crate::Tile { rows: 1, w_ob: $w, c_vec: $v, c_ob: $v * $lanes, unroll: $u }.packed(),
                         },
                         run: whole::<$v>,
                     }),*],

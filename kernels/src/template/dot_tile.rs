@@ -149,7 +149,7 @@ macro_rules! dot_row {
                             name: concat!("dot_", stringify!($dtype), "_", $w, "x", $crate::template::c_ob!($lanes $v),
                                 "_u", $u, "_", stringify!($isa_name)),
                             op: "dot", isa: Isa::$isa, dtype: Dtype::[<$dtype:camel>],
-                            rows: 1, w_ob: $w, c_vec: $v, c_ob: $v * $lanes, unroll: $u,
+                            tile: crate::Tile { rows: 1, w_ob: $w, c_vec: $v, c_ob: $v * $lanes, unroll: $u }.packed(),
                         },
                         run: [<tile_ $w x $v>],
                     }),*],

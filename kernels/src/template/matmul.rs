@@ -10,6 +10,7 @@
 //! rows of A into blocks that are packed tile by tile, and C is visited once per block of K.
 //! `matmul_cut` has the rules, `matmul_run` the loops, `matmul_tile` the microkernels.
 
+use super::dot_division::widest;
 use super::layout::{self, LayoutKernels};
 use super::matmul_cut::{Tiling, candidates, exists, has_blocks, near};
 use super::unary::{UnaryKernel, post_kernel};
@@ -76,8 +77,24 @@ impl MatmulPlan {
     ///
     /// [`KernelError::InvalidParam`], [`KernelError::TooLarge`], [`KernelError::IsaUnavailable`].
     pub fn new(isa: Isa, params: &MatmulParams) -> Result<Self, KernelError> {
+        Self::of_widest(isa, params, usize::MAX)
+    }
+
+    /// As [`new`](Self::new), for a B that is packed once for products of any number of rows: one that does not stay in the
+    /// caches near a core has panels of one width for all of them.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn for_any_rows(isa: Isa, params: &MatmulParams) -> Result<Self, KernelError> {
+        let bytes = params.k.saturating_mul(params.n).saturating_mul(size_of::<f32>());
+        let kernels = kernels(isa).iter().map(|k| &k.info);
+        Self::of_widest(isa, params, widest(bytes, kernels))
+    }
+
+    fn of_widest(isa: Isa, params: &MatmulParams, widest: usize) -> Result<Self, KernelError> {
         let lens = check(isa, params)?;
-        let choice = candidates(params, kernels(isa))[0];
+        let choice = candidates(params, kernels(isa), widest)[0];
         Self::made(isa, params, &choice, lens)
     }
 
@@ -88,7 +105,7 @@ impl MatmulPlan {
     /// As [`new`](Self::new).
     pub fn candidates(isa: Isa, params: &MatmulParams) -> Result<Vec<Choice>, KernelError> {
         check(isa, params)?;
-        Ok(candidates(params, kernels(isa)))
+        Ok(candidates(params, kernels(isa), usize::MAX))
     }
 
     /// Plans with a given choice: `tile` is `[1, most rows, columns]` of a tile, `chunk` the length of
@@ -105,7 +122,7 @@ impl MatmulPlan {
     ) -> Result<Self, KernelError> {
         let lens = check(isa, params)?;
         let [one, rows, columns] = choice.tile;
-        let lanes = kernels(isa)[0].info.c_ob / kernels(isa)[0].info.c_vec;
+        let lanes = kernels(isa)[0].info.c_ob() / kernels(isa)[0].info.c_vec();
         let algorithm = choice.algorithm == Algorithm::Direct
             || choice.algorithm == Algorithm::Packed && !params.blocked();
         let tile = one == 1

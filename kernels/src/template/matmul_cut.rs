@@ -95,8 +95,8 @@ impl Tiling {
                 let mut row = tile[0];
                 for &length in &*lengths {
                     let alike = |k: &&MatmulKernel| {
-                        k.info.c_ob == width
-                            && k.info.unroll == find(kernels, length, columns).info.unroll
+                        k.info.c_ob() == width
+                            && k.info.unroll() == find(kernels, length, columns).info.unroll()
                     };
                     let kernel = match length {
                         1 if width < columns => rest(isa).iter().find(alike),
@@ -128,13 +128,13 @@ impl Tiling {
 
 /// The kernel of a tile size.
 fn find(kernels: &'static [MatmulKernel], rows: usize, columns: usize) -> &'static MatmulKernel {
-    let fits = |k: &&MatmulKernel| k.info.w_ob == rows && k.info.c_ob == columns;
+    let fits = |k: &&MatmulKernel| k.info.w_ob() == rows && k.info.c_ob() == columns;
     kernels.iter().find(fits).unwrap_or(&kernels[0])
 }
 
 /// Whether kernels can write whole blocks of columns.
 pub(crate) fn has_blocks(kernels: &[MatmulKernel]) -> bool {
-    kernels.iter().any(|k| k.info.c_ob.is_multiple_of(C_BLOCK))
+    kernels.iter().any(|k| k.info.c_ob().is_multiple_of(C_BLOCK))
 }
 
 /// Whether there is a kernel of this tile size for a product.
@@ -145,12 +145,12 @@ pub(crate) fn exists(
     columns: usize,
 ) -> bool {
     widths(p, kernels).contains(&columns)
-        && kernels.iter().any(|k| k.info.w_ob == rows && k.info.c_ob == columns)
+        && kernels.iter().any(|k| k.info.w_ob() == rows && k.info.c_ob() == columns)
 }
 
 /// The widths in columns of the kernels' tiles that a product can use, widest first.
 fn widths(p: &MatmulParams, kernels: &[MatmulKernel]) -> Vec<usize> {
-    let mut widths: Vec<usize> = kernels.iter().map(|k| k.info.c_ob).collect();
+    let mut widths: Vec<usize> = kernels.iter().map(|k| k.info.c_ob()).collect();
     widths.retain(|width| !p.blocked() || width.is_multiple_of(C_BLOCK));
     sort_few(&mut widths, |a, b| a > b);
     widths.dedup();
@@ -162,8 +162,8 @@ type Cost = fn(&KernelInfo) -> u64;
 
 /// The heights of tiles of a width, with their costs, for [`cut`].
 fn heights_of(kernels: &[MatmulKernel], width: usize, cost: Cost) -> Vec<(usize, u64)> {
-    let of_width = kernels.iter().filter(|k| k.info.c_ob == width);
-    of_width.map(|k| (k.info.w_ob, cost(&k.info))).collect()
+    let of_width = kernels.iter().filter(|k| k.info.c_ob() == width);
+    of_width.map(|k| (k.info.w_ob(), cost(&k.info))).collect()
 }
 
 /// Those up to `most`.
@@ -175,7 +175,7 @@ fn heights(kernels: &[MatmulKernel], width: usize, most: usize, cost: Cost) -> V
 
 /// Cuts the columns into panels of a width, and narrower ones for what is left.
 fn panels(p: &MatmulParams, kernels: &[MatmulKernel], widths: &[usize], main: usize) -> Vec<Panel> {
-    let lanes = kernels[0].info.c_ob / kernels[0].info.c_vec;
+    let lanes = kernels[0].info.c_ob() / kernels[0].info.c_vec();
     let (mut panels, mut column) = (Vec::new(), 0);
     let n = p.columns();
     while column < n {
@@ -218,11 +218,11 @@ const SHORT_BLOCKS: usize = 128;
 /// Vectors of a tile that hide the latency of FMA and more.
 const HIDDEN: usize = 12;
 
-/// The widths of panels that a product can be cut into, the best one first: what a step of the reduction
-/// costs, the width, the greatest height of its tiles.
-fn by_width(p: &MatmulParams, kernels: &[MatmulKernel]) -> Vec<(u64, usize, usize)> {
+/// The widths of panels, no more than `widest`, that a product can be cut into, the best one first: what a step of the
+/// reduction costs, the width, the greatest height of its tiles.
+fn by_width(p: &MatmulParams, kernels: &[MatmulKernel], widest: usize) -> Vec<(u64, usize, usize)> {
     let widths = widths(p, kernels);
-    let lanes = kernels[0].info.c_ob / kernels[0].info.c_vec;
+    let lanes = kernels[0].info.c_ob() / kernels[0].info.c_vec();
     let apart = !p.blocked() && (p.a_row.is_multiple_of(SET) || p.c_row.is_multiple_of(SET));
     let most = match apart {
         true => WAYS,
@@ -234,7 +234,7 @@ fn by_width(p: &MatmulParams, kernels: &[MatmulKernel]) -> Vec<(u64, usize, usiz
     let cuts: Vec<(Vec<usize>, u64)> = cuts.collect();
     let mut list: Vec<(u64, usize, usize)> = Vec::new();
     for (&width, (heights, _)) in widths.iter().zip(&cuts) {
-        if width > p.columns().div_ceil(lanes) * lanes {
+        if width > widest || width > p.columns().div_ceil(lanes) * lanes {
             continue;
         }
         let panels = panels(p, kernels, &widths, width);
@@ -267,8 +267,8 @@ pub(crate) fn plain_cost(p: &MatmulParams, kernels: &[MatmulKernel]) -> u64 {
     // Measured, per vector that is moved, in the unit of `cost`.
     const PACKED: u64 = 110;
     const TURNED: u64 = 90;
-    let lanes = kernels[0].info.c_ob / kernels[0].info.c_vec;
-    let (steps, width, rows) = by_width(p, kernels)[0];
+    let lanes = kernels[0].info.c_ob() / kernels[0].info.c_vec();
+    let (steps, width, rows) = by_width(p, kernels, usize::MAX)[0];
     let vectors = |rows: usize, columns: usize| (rows * columns.div_ceil(lanes)) as u64;
     let moved = match p.form {
         MatmulForm::Transposed => TURNED.saturating_mul(vectors(p.m, p.n)),
@@ -278,9 +278,10 @@ pub(crate) fn plain_cost(p: &MatmulParams, kernels: &[MatmulKernel]) -> u64 {
     steps.saturating_mul(p.k as u64).saturating_add(moved)
 }
 
-/// The ways of computing a product; the first is the one to use if none was measured.
-pub(crate) fn candidates(p: &MatmulParams, kernels: &[MatmulKernel]) -> Vec<Choice> {
-    let by_width = by_width(p, kernels);
+/// The ways of computing a product with panels of no more than `widest` columns; the first is the one to use if none was
+/// measured.
+pub(crate) fn candidates(p: &MatmulParams, kernels: &[MatmulKernel], widest: usize) -> Vec<Choice> {
+    let by_width = by_width(p, kernels, widest);
     let mut list = Vec::new();
     for &(_, columns, rows) in &by_width {
         // Nor can it be if C, where the partial sums lie, is transposed.
@@ -352,4 +353,25 @@ pub(crate) fn near(p: &MatmulParams, rows: usize, columns: usize) -> bool {
     p.b_row.is_multiple_of(LINE)
         && rows * columns <= SET * WAYS / 2
         && rows * lines <= (starts * lines).min(sets) * (WAYS - 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::dot_division::widest;
+    use super::*;
+
+    #[test]
+    fn a_far_b_has_the_same_panels_for_any_number_of_rows() {
+        for isa in Isa::ALL {
+            for (k, n) in [(512, 512), (300, 1001), (40_000, 9)] {
+                let most = widest(4 * k * n, kernels(isa).iter().map(|k| &k.info));
+                let width = |m| {
+                    let p = MatmulParams::new(m, k, n);
+                    candidates(&p, kernels(isa), most)[0].tile[2]
+                };
+                assert!((2..300).all(|m| width(m) == width(1)), "{isa} {k} {n}");
+                assert!(width(1) <= most);
+            }
+        }
+    }
 }

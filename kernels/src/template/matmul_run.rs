@@ -459,7 +459,7 @@ impl MatmulPlan {
             // SAFETY: the rows and columns of the pieces exist in A, B and C, and `check` found the ISA.
             unsafe { (kernel.run)(args) };
             let Some(post) = self.post.as_ref().filter(|_| args.last) else { continue };
-            let rows = args.tiles * kernel.info.w_ob;
+            let rows = args.tiles * kernel.info.w_ob();
             let (lines, step, len) = match p.form {
                 MatmulForm::Blocked => (panel.width / C_BLOCK, args.o_plane, rows * C_BLOCK),
                 _ => (rows, args.o_row, panel.width.min(p.n - panel.column)),

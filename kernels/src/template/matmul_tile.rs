@@ -102,7 +102,7 @@ macro_rules! matmul_row {
                         name: concat!("matmul_f32_", $w, "x", $crate::template::c_ob!($lanes $v), "_u", $u,
                             "_", stringify!($isa_name)),
                         op: "matmul", isa: Isa::$isa, dtype: Dtype::F32,
-                        rows: 1, w_ob: $w, c_vec: $v, c_ob: $v * $lanes, unroll: $u,
+                        tile: crate::Tile { rows: 1, w_ob: $w, c_vec: $v, c_ob: $v * $lanes, unroll: $u }.packed(),
                     },
                     run: [<tiles_ $w x $v>],
                 },)* $(single! { $isa $isa_name $lanes $s $rv [<all_sums_ $s x $rv>] },)*];
@@ -120,7 +120,7 @@ macro_rules! single {
             info: KernelInfo {
                 name: concat!("matmul_f32_1x", $crate::template::c_ob!($lanes $v), "_u", $s, "_", stringify!($isa_name)),
                 op: "matmul", isa: Isa::$isa, dtype: Dtype::F32,
-                rows: 1, w_ob: 1, c_vec: $v, c_ob: $v * $lanes, unroll: $s,
+                tile: crate::Tile { rows: 1, w_ob: 1, c_vec: $v, c_ob: $v * $lanes, unroll: $s }.packed(),
             },
             run: $run,
         }

@@ -228,7 +228,7 @@ impl PlanePlan {
         // less than one by one: all of them if nobody reads them again, else what stays in the cache.
         let most = if self.shape.copies.row > 0 {
             1
-        } else if self.after.is_none() && w <= self.kernel.info.c_ob {
+        } else if self.after.is_none() && w <= self.kernel.info.c_ob() {
             usize::MAX
         } else {
             DIRECT_BLOCK / 2 / (h * w)
@@ -334,10 +334,10 @@ impl Copies {
             return Ok((kernel, copies, blocks));
         }
         // The widest tile that the map fills, of as many rows as there are.
-        let fits = |k: &&PlaneKernel| h >= k.info.w_ob && (w > k.lanes() || k.info.c_vec == 1);
+        let fits = |k: &&PlaneKernel| h >= k.info.w_ob() && (w > k.lanes() || k.info.c_vec() == 1);
         let kernel = *list.iter().find(fits).unwrap_or(&list[list.len() - 1]);
-        let copies = Self::of(s, kernel.info.c_ob)?;
-        let blocks = copies.blocks(s, kernel.info.w_ob, 1);
+        let copies = Self::of(s, kernel.info.c_ob())?;
+        let blocks = copies.blocks(s, kernel.info.w_ob(), 1);
         Ok((kernel, copies, blocks))
     }
 
@@ -372,6 +372,6 @@ impl Copies {
 impl PlaneKernel {
     /// Elements of a vector.
     fn lanes(&self) -> usize {
-        self.info.c_ob / self.info.c_vec
+        self.info.c_ob() / self.info.c_vec()
     }
 }

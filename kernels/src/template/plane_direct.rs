@@ -78,11 +78,8 @@ macro_rules! direct_kernel {
                 op: $op,
                 isa: Isa::$isa,
                 dtype: Dtype::F32,
-                rows: 1,
-                w_ob: 1,
-                c_vec: $strip,
-                c_ob: $strip * $l,
-                unroll: 1,
+                tile: crate::Tile { rows: 1, w_ob: 1, c_vec: $strip, c_ob: $strip * $l, unroll: 1 }
+                    .packed(),
             },
             run: kernel,
         }

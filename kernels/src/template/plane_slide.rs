@@ -60,11 +60,7 @@ macro_rules! slide_kernels {
                         op: "depthwise_plane",
                         isa: Isa::$isa,
                         dtype: Dtype::F32,
-                        rows: 1,
-                        w_ob: 1,
-                        c_vec: $most,
-                        c_ob: $most * $l,
-                        unroll: 1,
+                        tile: crate::Tile { rows: 1, w_ob: 1, c_vec: $most, c_ob: $most * $l, unroll: 1 }.packed(),
                     },
                     run: kernel,
                 }

@@ -151,11 +151,7 @@ macro_rules! plane_kernels {
                     op: $op,
                     isa: Isa::$isa,
                     dtype: Dtype::F32,
-                    rows: 1,
-                    w_ob: $r,
-                    c_vec: $v,
-                    c_ob: $v * $l,
-                    unroll: 1,
+                    tile: crate::Tile { rows: 1, w_ob: $r, c_vec: $v, c_ob: $v * $l, unroll: 1 }.packed(),
                 },
                 run: kernel,
             }

@@ -259,7 +259,7 @@ macro_rules! global_kernel {
                 info: KernelInfo {
                     name: concat!($op, "_f32_8x", $l, "_", stringify!($isa_name)),
                     op: $op, isa: Isa::$isa, dtype: Dtype::F32,
-                    rows: 1, w_ob: 1, c_vec: 1, c_ob: $l, unroll: 8,
+                    tile: crate::Tile { rows: 1, w_ob: 1, c_vec: 1, c_ob: $l, unroll: 8 }.packed(),
                 },
                 run: $name,
             };

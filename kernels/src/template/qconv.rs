@@ -91,12 +91,12 @@ impl QconvPlan {
         }
     }
 
-    /// Pixels or tiles by whose number panels were cut: of plans that differ in sizes of images or pads only,
-    /// those that agree in this and in [`kernel_name`](Self::kernel_name) share packed weights.
-    pub fn cut(&self) -> usize {
+    /// What the order of the packed weights depends on, the width of the panels and the kernels: plans that differ in
+    /// sizes of images or pads only, and agree in this, share them.
+    pub fn packing(&self) -> (usize, &'static str) {
         match &self.way {
-            Way::Direct(plan) => plan.cut(),
-            Way::Winograd(plan) => plan.cut(),
+            Way::Direct(plan) => plan.packing(),
+            Way::Winograd(plan) => plan.packing(),
         }
     }
 

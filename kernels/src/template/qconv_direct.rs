@@ -200,7 +200,8 @@ impl Direct {
             (pieces, out) = (across, [1, long.count]);
         }
         let even = pieces.map(|pieces| pieces.rows);
-        let division = Division::new(out[1], even, k_blocks * C_BLOCK, C_BLOCK, k_words, row);
+        let division =
+            Division::new(out[1], even, k_blocks * C_BLOCK, C_BLOCK, usize::MAX, k_words, row);
         let most = division.most_tiles() * out[0];
         let parts = usize::div_ceil(32, c.n * bands.count * division.groups()).min(most);
         let columns = division.columns();
@@ -236,9 +237,8 @@ impl Direct {
         self.bands.outputs
     }
 
-    /// Pixels of a row, as the tiles see them.
-    pub(super) fn cut(&self) -> usize {
-        self.out[1]
+    pub(super) fn packing(&self) -> (usize, &'static str) {
+        (self.division.width(), self.row.kernels[0].info.name)
     }
 
     pub(super) fn kernel_name(&self) -> &'static str {

@@ -182,6 +182,12 @@ impl QmatmulPlan {
         self.product.kernel_name()
     }
 
+    /// What the order of the packed B depends on, the width of the panels and the kernels: plans that differ in the number
+    /// of rows only, and agree in this, share it.
+    pub fn packing(&self) -> (usize, &'static str) {
+        (self.product.division.width(), self.product.row.kernels[0].info.name)
+    }
+
     /// Words of the packed B of one product: panels, sums of columns, factors of the sums of rows.
     fn b_words(&self) -> usize {
         self.product.packed() + 2 * self.product.columns

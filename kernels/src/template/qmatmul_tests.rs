@@ -113,7 +113,7 @@ fn sizes(isa: Isa) {
     let kernels = super::dot_tile::row(isa, Dtype::I8).kernels;
     let most =
         |f: fn(&crate::KernelInfo) -> usize| kernels.iter().map(|k| f(&k.info)).max().unwrap_or(1);
-    let (mr, nr) = (most(|i| i.w_ob), most(|i| i.c_ob));
+    let (mr, nr) = (most(|i| i.w_ob()), most(|i| i.c_ob()));
     let around = |n: usize| [1, n.saturating_sub(1).max(1), n, n + 1, 2 * n + 1];
     let mut i = 0;
     for m in around(mr) {

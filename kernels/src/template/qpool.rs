@@ -228,7 +228,7 @@ macro_rules! qpool_row {
                     info: KernelInfo {
                         name: concat!("qglobal_average_pool_i8_8x", $l, "_", stringify!($isa_name)),
                         op: "qglobal_average_pool", isa: Isa::$isa, dtype: Dtype::I8,
-                        rows: 1, w_ob: 1, c_vec: 1, c_ob: $l, unroll: 8,
+                        tile: crate::Tile { rows: 1, w_ob: 1, c_vec: 1, c_ob: $l, unroll: 8 }.packed(),
                     },
                     run: global_average,
                 },

@@ -82,7 +82,7 @@ impl Qwinograd {
     ) -> Result<Option<Self>, KernelError> {
         let c = &p.conv;
         let transforms = transforms(isa).filter(|_| IN_BUILD && applies(p) && pays(c));
-        let one = row.kernels.iter().position(|k| k.info.w_ob == 1 && k.info.c_ob == C_BLOCK);
+        let one = row.kernels.iter().position(|k| k.info.w_ob() == 1 && k.info.c_ob() == C_BLOCK);
         let Some((transforms, one)) = transforms.zip(one) else { return Ok(None) };
         let across = [c.h_out.div_ceil(2), c.w_out.div_ceil(2)];
         let tiles = checked_len(OP, &[c.n, across[0], across[1]])?;
@@ -91,7 +91,7 @@ impl Qwinograd {
         let most = most.min(tiles.div_ceil(UNITS).max(ENOUGH_TILES)).min(tiles);
         let block = tiles.div_ceil(tiles.div_ceil(most));
         let columns = c.c_out.next_multiple_of(C_BLOCK);
-        let division = Division::new(block, None, columns, C_BLOCK, words, row);
+        let division = Division::new(block, None, columns, C_BLOCK, usize::MAX, words, row);
         let width = (0..division.panels()).map(|i| division.panel(i).width).max().unwrap_or(0);
         // An odd number of cache lines between positions spreads them over the sets of a cache.
         let step = |bytes: usize| (bytes.div_ceil(64) | 1) * 64;
@@ -120,9 +120,8 @@ impl Qwinograd {
         }))
     }
 
-    /// Tiles of a block.
-    pub(super) fn cut(&self) -> usize {
-        self.block
+    pub(super) fn packing(&self) -> (usize, &'static str) {
+        (self.division.width(), self.transforms.info.name)
     }
 
     pub(super) fn kernel_name(&self) -> &'static str {

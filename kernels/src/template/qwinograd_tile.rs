@@ -107,7 +107,7 @@ macro_rules! transforms {
                 info: KernelInfo {
                     name: concat!("winograd_i8_2x2x16_u1_", stringify!($isa_name)),
                     op: "winograd", isa: Isa::$isa, dtype: Dtype::I8,
-                    rows: 2, w_ob: 2, c_vec: C_BLOCK / $lanes, c_ob: C_BLOCK, unroll: 1,
+                    tile: crate::Tile { rows: 2, w_ob: 2, c_vec: C_BLOCK / $lanes, c_ob: C_BLOCK, unroll: 1 }.packed(),
                 },
                 input, output,
             };

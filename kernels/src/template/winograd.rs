@@ -112,12 +112,12 @@ impl Winograd {
         let single = |width: &usize| kernels.iter().find(|k| is_single(k, *width)).copied();
         let Some(singles) = widths.iter().map(single).collect() else { return Ok(None) };
         let index = |width: usize, pixels: usize| {
-            let same = |k: &MatmulKernel| k.info.c_ob == width && k.info.w_ob == pixels;
+            let same = |k: &MatmulKernel| k.info.c_ob() == width && k.info.w_ob() == pixels;
             products.iter().position(same).unwrap_or(usize::MAX)
         };
         let most = |width: usize| {
-            let of_width = products.iter().filter(|k| k.info.c_ob == width);
-            of_width.map(|k| k.info.w_ob).max().unwrap_or(1)
+            let of_width = products.iter().filter(|k| k.info.c_ob() == width);
+            of_width.map(|k| k.info.w_ob()).max().unwrap_or(1)
         };
         let shape = TileShape {
             step: C_BLOCK,
@@ -448,7 +448,7 @@ impl Winograd {
                     o_row: k_tile.width,
                     o_plane: C_BLOCK,
                     k: self.c_in,
-                    tail: kernel.info.c_ob / kernel.info.c_vec,
+                    tail: kernel.info.c_ob() / kernel.info.c_vec(),
                     first: true,
                     last: true,
                     activation: TileActivation::None,

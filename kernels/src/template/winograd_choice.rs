@@ -52,7 +52,7 @@ pub(crate) fn outputs(algorithm: Algorithm) -> usize {
 
 /// Whether a kernel computes one pixel of this width.
 pub(crate) fn is_single(kernel: &ConvKernel, width: usize) -> bool {
-    kernel.info.c_ob == width && kernel.info.rows == 1 && kernel.info.w_ob == 1
+    kernel.info.c_ob() == width && kernel.info.rows() == 1 && kernel.info.w_ob() == 1
 }
 
 /// Lengths and costs of the register tiles of one width, up to `bound` tiles of the plane.
@@ -63,8 +63,8 @@ pub(crate) fn pieces_of(
     bound: usize,
 ) -> Vec<(usize, u64)> {
     let single = kernels.iter().filter(|k| is_single(k, width)).map(|k| &k.info);
-    let more = products.iter().map(|k| &k.info).filter(|i| i.c_ob == width && i.w_ob > 1);
-    single.chain(more).filter(|i| i.w_ob <= bound.max(1)).map(|i| (i.w_ob, cost(i))).collect()
+    let more = products.iter().map(|k| &k.info).filter(|i| i.c_ob() == width && i.w_ob() > 1);
+    single.chain(more).filter(|i| i.w_ob() <= bound.max(1)).map(|i| (i.w_ob(), cost(i))).collect()
 }
 
 /// The choices for these parameters with their estimated times in twentieths of a cycle.
@@ -135,7 +135,7 @@ fn estimate(
     ends: &[(usize, u64)],
 ) -> f64 {
     let [input, output] = transform_cycles(m);
-    let parts = super::winograd_tile::kernels(isa)[0].info.c_vec as f64;
+    let parts = super::winograd_tile::kernels(isa)[0].info.c_vec() as f64;
     let (c_blocks, k_blocks) = (p.c_in.div_ceil(C_BLOCK) as f64, p.c_out.div_ceil(C_BLOCK));
     let transforms = tiles as f64 * parts * (c_blocks * input + k_blocks as f64 * output) * 20.0;
     let positions = ((m + 2) * (m + 2)) as f64;

@@ -161,7 +161,7 @@ macro_rules! winograd_kernels {
                 info: KernelInfo {
                     name: concat!("winograd_f32_", $m, "x", $m, "x16_u1_", stringify!($isa_name)),
                     op: "winograd", isa: Isa::$isa, dtype: Dtype::F32,
-                    rows: $m, w_ob: $m, c_vec: C_BLOCK / tile!(LANES), c_ob: C_BLOCK, unroll: 1,
+                    tile: crate::Tile { rows: $m, w_ob: $m, c_vec: C_BLOCK / tile!(LANES), c_ob: C_BLOCK, unroll: 1 }.packed(),
                 },
                 input, output, weights,
             };

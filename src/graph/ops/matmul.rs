@@ -168,7 +168,10 @@ impl Operator for MatMul {
         let plan = cx.tuned(
             &Workload::matmul(&params),
             |choice| MatmulPlan::with_choice(cx.isa, &params, choice),
-            || MatmulPlan::new(cx.isa, &params),
+            || match constant {
+                true => MatmulPlan::for_any_rows(cx.isa, &params),
+                false => MatmulPlan::new(cx.isa, &params),
+            },
         )?;
         let bias = if self.bias {
             cx.pack_f32(2, "bias", plan.bias_len(), |from, to| Ok(plan.pack_bias(from, to)?))?

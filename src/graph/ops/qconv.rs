@@ -146,13 +146,11 @@ impl Operator for QConv {
         let (x_zero_point, output) = (q.x_zero, q.output());
         let params = QconvParams { conv, x, x_zero_point, w, terms, small, output };
         let plan = Arc::new(QconvPlan::new(cx.isa, &params)?);
-        // Panels are cut by what a pass takes at once as well as by the instruction set.
         let format = format!(
-            "qconv {} {terms} {zeros} g{} {:?} {:?} {} {}",
-            plan.kernel_name(),
+            "qconv {:?} {terms} {zeros} g{} {:?} {:?} {}",
+            plan.packing(),
             op.groups,
             op.dilation,
-            plan.cut(),
             cx.src[0].layout,
             cx.isa
         );

@@ -95,7 +95,7 @@ impl Operator for QMatMul {
         let plan = Arc::new(QmatmulPlan::new(cx.isa, &params)?);
         let bias = bias(cx, self.product.bias.then_some(2))?;
         let (isa, zeros, transposed) = (cx.isa, &q.w_zeros, self.product.transposed_b);
-        let format = format!("qmatmul {isa} {zeros:?} t{transposed} m{rows} {a:?}");
+        let format = format!("qmatmul {isa} {zeros:?} t{transposed} {:?} {a:?}", plan.packing());
         let weights =
             cx.pack(1, &format, plan.weights_len() * size_of::<i32>(), |source, out| {
                 let out = bytemuck::cast_slice_mut(out);

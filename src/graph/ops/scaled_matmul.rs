@@ -171,7 +171,7 @@ impl Operator for ScaledMatMul {
         let params = QmatmulParams { sizes, a, b, b_zero_point, small, output };
         let plan = QmatmulPlan::new(cx.isa, &params)?;
         let (isa, zeros, transposed) = (cx.isa, &self.w_zeros, self.transposed_b);
-        let format = format!("qmatmul {isa} {zeros:?} t{transposed} m{rows} {a:?}");
+        let format = format!("qmatmul {isa} {zeros:?} t{transposed} {:?} {a:?}", plan.packing());
         let bytes = plan.weights_len() * size_of::<i32>();
         let weights = cx.pack(1, &format, bytes, |source, out| {
             let out = bytemuck::cast_slice_mut(out);

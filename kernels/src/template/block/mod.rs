@@ -179,7 +179,7 @@ impl BlockMatmulPlan {
         let record = way.record(row, format, m);
         // The workspace has at most a tile more columns than there are, of at most two words per
         // element; scratch memory has two panels.
-        let columns = m.saturating_add(way.kernels()[1].info.w_ob);
+        let columns = m.saturating_add(way.kernels()[1].info.w_ob());
         checked_len(OP, &[columns, k, 2])?;
         checked_len(OP, &[row.lanes, k, 2])?;
         let (params, in_place) = (*params, false);
@@ -345,7 +345,7 @@ impl BlockMatmulPlan {
 
     /// Rows of activations in a unit of [`prepare`](Self::prepare), but for the last one.
     pub fn columns(&self) -> usize {
-        self.way.kernels()[1].info.w_ob
+        self.way.kernels()[1].info.w_ob()
     }
 
     /// Panels in a unit: two where many columns share what is loaded, one where they are read from

@@ -271,7 +271,7 @@ macro_rules! block_tiles {
                 name: concat!("block_", stringify!($kind), "_", $c, "x", $crate::template::c_ob!($lanes $v),
                     "_u8_", stringify!($isa_name)),
                 op: "block", isa: Isa::$isa, dtype: Dtype::Block,
-                rows: 1, w_ob: $c, c_vec: $v, c_ob: $v * $lanes, unroll: 8,
+                tile: crate::Tile { rows: 1, w_ob: $c, c_vec: $v, c_ob: $v * $lanes, unroll: 8 }.packed(),
             },
             ahead: $far,
             // `cargo xtask asm` knows kernels by these names.
@@ -291,11 +291,7 @@ macro_rules! block_rows {
                 op: "block",
                 isa: Isa::$isa,
                 dtype: Dtype::Block,
-                rows: 1,
-                w_ob: 1,
-                c_vec: 1,
-                c_ob: 1,
-                unroll: 8,
+                tile: crate::Tile { rows: 1, w_ob: 1, c_vec: 1, c_ob: 1, unroll: 8 }.packed(),
             },
             ahead: $far,
             run: paste::paste! { block_fn! { $feat fn [<rows_ $kind>](args: &BlockArgs) {
