@@ -49,7 +49,7 @@ fn packed(isa: Isa, op: &Op, weights: &Tensor, inputs: &[(DType, Vec<usize>)]) -
 /// A matrix of bytes or f32 that look random.
 fn matrix(dtype: DType, dims: &[usize]) -> Tensor {
     let count = dims.iter().product::<usize>();
-    let values = (0..count).map(|i| (i * 40_503 >> 4) as i8);
+    let values = (0..count).map(|i| ((i * 40_503) >> 4) as i8);
     match dtype {
         DType::I8 => Tensor::from_slice(dims, &values.collect::<Vec<_>>()),
         _ => Tensor::from_slice(dims, &values.map(f32::from).collect::<Vec<_>>()),

@@ -142,7 +142,7 @@ impl Operator for QConv {
             return Ok(Some(Box::new(Depthwise { plan, weights, columns })));
         }
         let conv = conv_params(op, &s, cx.src[0].layout);
-        let small = terms == 1 && small(cx.isa, cx.values[1].expect("checked"), &q.w_zeros);
+        let small = terms == 1 && small(cx, &q.w_zeros)?;
         let (x_zero_point, output) = (q.x_zero, q.output());
         let params = QconvParams { conv, x, x_zero_point, w, terms, small, output };
         let plan = Arc::new(QconvPlan::new(cx.isa, &params)?);

@@ -90,7 +90,7 @@ impl Operator for QMatMul {
         let q = &self.quant;
         let [a, b] = [0, 1].map(|i| kernel_type(cx.src[i].dtype));
         let b_zero_point = q.w_zeros.iter().any(|z| *z != 0);
-        let small = small_b(cx.isa, cx.values[1].expect("checked"));
+        let small = small_b(cx)?;
         let params = QmatmulParams { sizes, a, b, b_zero_point, small, output: q.output() };
         let plan = Arc::new(QmatmulPlan::new(cx.isa, &params)?);
         let bias = bias(cx, self.product.bias.then_some(2))?;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tilewright_kernels::{Bytes, Dtype, Isa, QmatmulPlan, QuantColumns, QuantOutput};
+use tilewright_kernels::{Bytes, Dtype, QmatmulPlan, QuantColumns, QuantOutput};
 
 use crate::graph::{GraphError, LowerCx, View, ViewMut};
 use crate::tensor::{AlignedBytes, DType, Tensor};
@@ -140,14 +140,22 @@ impl Requantize {
     }
 }
 
-/// Whether an instruction set heeds that weights are small, and they are: see [`few_far`].
-pub(super) fn small(isa: Isa, w: &Tensor, zeros: &[i32]) -> bool {
-    QmatmulPlan::heeds_small(isa) && few_far(w, zeros)
+/// Whether an instruction set heeds that the weights, operand 1, are small, and they are: see [`few_far`].
+pub(super) fn small(cx: &LowerCx<'_>, zeros: &[i32]) -> Result<bool, GraphError> {
+    if !QmatmulPlan::heeds_small(cx.isa) {
+        return Ok(false);
+    }
+    // Once for all plans: to look at weights takes as long as to multiply by them.
+    let known = cx.pack(1, &format!("small {zeros:?}"), 1, |w, known| {
+        known[0] = few_far(w, zeros).into();
+        Ok(())
+    })?;
+    Ok(known[0] != 0)
 }
 
 /// The same of the right operand of a product, of whose unsigned bytes 128 are taken.
-pub(super) fn small_b(isa: Isa, b: &Tensor) -> bool {
-    small(isa, b, if b.dtype() == DType::I8 { &[] } else { &[128] })
+pub(super) fn small_b(cx: &LowerCx<'_>) -> Result<bool, GraphError> {
+    small(cx, if cx.src[1].dtype == DType::I8 { &[] } else { &[128] })
 }
 
 /// Whether few weights are beyond -64 to 64, less their zero points, one per row of `w` or one or none for all: at

@@ -167,7 +167,7 @@ impl Operator for ScaledMatMul {
         let [a, b]: [Dtype; 2] = [0, 1].map(|i| kernel_type(cx.src[i].dtype));
         let b_zero_point = self.w_zeros.iter().any(|z| *z != 0);
         let output = if self.is_scaled() { QuantOutput::F32 } else { QuantOutput::I32 };
-        let small = small_b(cx.isa, cx.values[1].expect("checked"));
+        let small = small_b(cx)?;
         let params = QmatmulParams { sizes, a, b, b_zero_point, small, output };
         let plan = QmatmulPlan::new(cx.isa, &params)?;
         let (isa, zeros, transposed) = (cx.isa, &self.w_zeros, self.transposed_b);
