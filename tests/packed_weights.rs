@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use tilewright::backend::cpu::Executor;
+use tilewright::backend::cpu::{Executor, compute};
+use tilewright::graph::ops::binary::Binary;
+use tilewright::graph::ops::cast::Cast;
 use tilewright::graph::ops::conv::Conv;
 use tilewright::graph::ops::matmul::MatMul;
 use tilewright::graph::ops::qconv::QConv;
@@ -12,6 +14,7 @@ use tilewright::graph::ops::requantize::Requantize;
 use tilewright::graph::ops::scaled_matmul::ScaledMatMul;
 use tilewright::graph::{ConstCache, Context, Op};
 use tilewright::{DType, Isa, Tensor};
+use tilewright_kernels::template::binary::BinaryOp;
 
 fn isas() -> impl Iterator<Item = Isa> {
     Isa::ALL.into_iter().filter(|isa| isa.is_available())
@@ -102,5 +105,39 @@ fn small_weights_are_packed_in_few_orders() {
             let weights = matrix(&[80, 64, window, window]);
             few(isa, &packed(isa, &QConv { conv, quant: sums() }.into(), &weights, &sizes));
         }
+    }
+}
+
+#[test]
+fn weights_that_were_converted_are_the_same_for_every_plan() {
+    const SIDE: usize = 200;
+    let halves: Vec<half::f16> =
+        (0..SIDE * SIDE).map(|i| half::f16::from_f32((i % 37) as f32 - 18.0)).collect();
+    let halves = Tensor::from_slice(&[SIDE, SIDE], &halves).unwrap();
+    let results = |cache: &Arc<ConstCache>, rows: usize| {
+        cache.keep(halves.storage());
+        let mut cx = Context::with_cache(cache.clone());
+        let w = cx.constant(halves.clone()).unwrap();
+        let w = cx.op(Cast { to: DType::F32 }, &[w]).unwrap();
+        let x = cx.input("x", DType::F32, &[rows, SIDE]).unwrap();
+        cx.set_value(x, matrix(DType::F32, &[rows, SIDE])).unwrap();
+        let product = cx.op(MatMul::default(), &[x, w]).unwrap();
+        // Read by the packing of another order, by a step, by what is computed of it: by the last plans only.
+        let turned = MatMul { transposed_b: true, ..MatMul::default() };
+        let (add, all) = (Binary::new(BinaryOp::Add), rows > 3);
+        let more = if all { vec![cx.op(turned, &[x, w]).unwrap()] } else { Vec::new() };
+        let row = cx.slice(x, 0, rows - 1, 1, 1).unwrap();
+        let more = if all { [more, vec![cx.op(add, &[w, row]).unwrap()]].concat() } else { more };
+        let outputs = [vec![product], more].concat();
+        let found = compute(&cx, &outputs, Isa::select().unwrap(), 1).unwrap();
+        drop(cx);
+        cache.release();
+        let bytes: Vec<Vec<u8>> = found.iter().map(|t| t.bytes().to_vec()).collect();
+        bytes
+    };
+    let shared = Arc::default();
+    for rows in [1, 2, 3, 4, 5, 1] {
+        assert!(results(&shared, rows) == results(&Arc::default(), rows), "{rows} rows");
+        assert_eq!(shared.folded_bytes(), 0);
     }
 }

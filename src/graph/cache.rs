@@ -4,11 +4,20 @@ use core::sync::atomic::{AtomicBool, Ordering};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::{GraphError, Op};
-use crate::tensor::{AlignedBytes, DType, Regions, Shape, Storage, Tensor, TensorError};
+use super::ops::cont::StridedCopy;
+use super::{GraphError, Info, Op, View, ViewMut};
+use crate::tensor::{
+    AlignedBytes, DType, Regions, Shape, ShapeError, Storage, Tensor, TensorError,
+};
 
 /// Folded values of fewer bytes are never released: they are cheaper to keep than to compute again.
 const SMALL: usize = 64 << 10;
+
+/// Plans for which a constant is remembered that none of them asks for.
+const REMEMBERED: u64 = 64;
+
+/// Most constants in a row that are computed again one from the other; the next one stays as it is.
+const DEEPEST: usize = 32;
 
 /// Least bytes of a buffer for copies of weights.
 const COPY: usize = 1 << 20;
@@ -18,7 +27,7 @@ const COPY: usize = 1 << 20;
 /// A model keeps one. Each new input shape builds the graph anew; what depends on weights only is
 /// then found here instead of being computed and packed again. Results of constants that were not
 /// registered with [`ConstCache::keep`] (shapes, scalars that an instantiation makes) are not
-/// kept, so the cache does not grow with the number of plans.
+/// kept, and those that plans no longer ask for are forgotten, so the cache does not grow with the number of plans.
 #[derive(Default)]
 pub struct ConstCache {
     maps: Mutex<Maps>,
@@ -40,7 +49,11 @@ struct Maps {
     kept: std::collections::HashSet<u64>,
     /// By the storages of operands.
     folded: HashMap<Vec<u64>, Vec<Folded>>,
+    /// Of large folded constants, by their storage.
+    recipes: HashMap<u64, Arc<Recipe>>,
     packed: HashMap<(String, u64), Arc<Slot>>,
+    /// How many plans were made.
+    plans: u64,
 }
 
 /// Packed weights once they are there; locked while they are made, so that nobody makes them twice.
@@ -57,16 +70,106 @@ pub(crate) enum Fold {
     Aligned,
 }
 
+impl Fold {
+    /// Computes it with references; `info` is that of an operator's result.
+    fn apply(&self, operands: &[&Tensor], info: &Info) -> Result<Tensor, GraphError> {
+        let memory = |op: &'static str, dims: &[usize], bytes: Option<usize>| {
+            let source = ShapeError::Overflow(dims.to_vec());
+            let bytes = bytes.ok_or(GraphError::Shape { op, source })?;
+            Ok::<_, GraphError>(AlignedBytes::zeroed(bytes)?)
+        };
+        for operand in operands {
+            operand.storage().ready()?;
+        }
+        let mut out;
+        let (dtype, dims) = match (self, operands) {
+            (Self::Op(op), _) => {
+                let operator = op.operator().expect("only operators fold");
+                out = memory(op.name(), &info.dims, info.stored_bytes())?;
+                let aligned: Vec<Tensor> =
+                    operands.iter().map(|v| v.to_aligned()).collect::<Result<_, _>>()?;
+                let dims: Vec<Vec<usize>> = aligned.iter().map(Tensor::dims).collect();
+                let views: Vec<View<'_>> = aligned
+                    .iter()
+                    .zip(&dims)
+                    .map(|(t, dims)| View { dtype: t.dtype(), dims, bytes: t.bytes() })
+                    .collect();
+                let mut dst = ViewMut { dtype: info.dtype, dims: &info.dims, bytes: &mut out };
+                operator.eval(&views, &mut dst)?;
+                (info.dtype, info.dims.clone())
+            }
+            (Self::View(shape, offset), [source, ..]) => {
+                let (dtype, dims) = (source.dtype(), shape.dims());
+                out = memory("view", &dims, dtype.bytes_of(shape.elements()))?;
+                let map = StridedCopy::new(dtype, shape)?;
+                map.copy(&source.bytes()[*offset..], &mut out);
+                (dtype, dims)
+            }
+            (_, operands) => {
+                let source = operands[0];
+                out = memory("copy", &source.dims(), Some(source.bytes().len()))?;
+                out.copy_from_slice(source.bytes());
+                (source.dtype(), source.dims())
+            }
+        };
+        Ok(Tensor::from_storage(dtype, &dims, Storage::owned(out))?)
+    }
+}
+
 /// A folded constant.
 struct Folded {
     /// What it is of its operands.
     what: Fold,
     /// Types and extents of the operands.
     operands: Vec<(DType, Vec<usize>)>,
-    /// Identity of its storage, also of one that is made again.
-    id: u64,
-    /// `None` after a release.
-    value: Option<Tensor>,
+    /// After a release, one that is computed again once somebody reads it.
+    value: Tensor,
+    /// When it was last asked for.
+    last: u64,
+}
+
+/// How a large constant came about, to compute it again.
+struct Recipe {
+    what: Fold,
+    operands: Vec<Operand>,
+    info: Info,
+    /// Of how many recipes this is the last one.
+    depth: usize,
+}
+
+/// An operand of a recipe.
+enum Operand {
+    /// What the file has, or is small.
+    Value(Tensor),
+    /// What is computed again as well, of this type and these extents.
+    Made(DType, Vec<usize>, Arc<Recipe>),
+}
+
+impl Recipe {
+    fn make(&self) -> Result<Tensor, GraphError> {
+        let value = |operand: &Operand| match operand {
+            Operand::Value(value) => Ok(value.clone()),
+            Operand::Made(dtype, dims, recipe) => Ok::<_, GraphError>(Tensor::from_storage(
+                *dtype,
+                dims,
+                recipe.make()?.into_storage(),
+            )?),
+        };
+        let operands = self.operands.iter().map(value).collect::<Result<Vec<_>, _>>()?;
+        self.what.apply(&operands.iter().collect::<Vec<_>>(), &self.info)
+    }
+
+    /// A tensor with the identity of `value`, which is made when it is read.
+    fn later(self: &Arc<Self>, value: &Tensor) -> Result<Tensor, TensorError> {
+        let (len, recipe) = (value.storage().len(), self.clone());
+        // It was made of the same before: only memory can lack.
+        let make = move || {
+            let made = recipe.make().map_err(|_| TensorError::OutOfMemory(len))?;
+            made.into_storage().into_owned().ok_or(TensorError::OutOfMemory(len))
+        };
+        let storage = Storage::later(value.storage().id(), len, Box::new(make));
+        Tensor::from_storage(value.dtype(), &value.dims(), storage)
+    }
 }
 
 impl ConstCache {
@@ -107,27 +210,50 @@ impl ConstCache {
     }
 
     /// Lets go of what only led to packed weights: large folded constants that nobody uses any more,
-    /// and the buffers for copies. Whoever needs such a constant later computes it again; what was
-    /// packed from it is found as before.
+    /// and the buffers for copies. Whoever reads such a constant later computes it again; what was
+    /// packed from it is found as before. Forgets what no plan has asked for in a while: sizes of inputs that do not come
+    /// back would leave their constants behind.
     pub fn release(&self) {
         lock(&self.copies).clear();
-        for folded in lock(&self.maps).folded.values_mut().flatten() {
-            let unused = |t: &Tensor| t.bytes().len() >= SMALL && t.storage().is_unique();
-            if folded.value.as_ref().is_some_and(unused) {
-                folded.value = None;
-            }
+        let mut maps = lock(&self.maps);
+        let Maps { kept, folded, recipes, packed, plans } = &mut *maps;
+        *plans += 1;
+        let mut gone = Vec::new();
+        folded.retain(|_, list| {
+            list.retain_mut(|f| {
+                let storage = f.value.storage();
+                if !storage.is_unique() {
+                    return true;
+                }
+                let id = storage.id();
+                if *plans - f.last > REMEMBERED {
+                    gone.push(id);
+                    return false;
+                }
+                if let Some(recipe) = recipes.get(&id)
+                    && storage.is_there()
+                    && let Ok(later) = recipe.later(&f.value)
+                {
+                    f.value = later;
+                }
+                true
+            });
+            !list.is_empty()
+        });
+        for id in &gone {
+            kept.remove(id);
+            recipes.remove(id);
+        }
+        if !gone.is_empty() {
+            packed.retain(|(_, id), _| !gone.contains(id));
         }
     }
 
     /// Bytes of folded constants that are kept.
     pub fn folded_bytes(&self) -> usize {
         let maps = lock(&self.maps);
-        maps.folded
-            .values()
-            .flatten()
-            .filter_map(|f| f.value.as_ref())
-            .map(|t| t.bytes().len())
-            .sum()
+        let there = maps.folded.values().flatten().map(|f| f.value.storage());
+        there.filter(|s| s.is_there()).map(Storage::len).sum()
     }
 
     /// Calls `read` with the elements of a tensor. Those that lie in a file where elements cannot are
@@ -137,6 +263,7 @@ impl ConstCache {
         source: &Tensor,
         read: impl FnOnce(&[f32]) -> Result<R, GraphError>,
     ) -> Result<R, GraphError> {
+        source.storage().ready()?;
         let bytes = source.bytes();
         if source.dtype() != DType::F32 {
             let (expected, found) = (DType::F32, source.dtype());
@@ -157,43 +284,61 @@ impl ConstCache {
         result
     }
 
-    /// The result of `make`, or of an earlier call for the same on the same operands.
+    /// What is computed from operands, or was at an earlier call for the same on the same; `info` is that of an operator's
+    /// result.
     pub(crate) fn folded(
         &self,
         what: Fold,
         operands: &[&Tensor],
-        make: impl FnOnce() -> Result<Tensor, GraphError>,
+        info: &Info,
     ) -> Result<Tensor, GraphError> {
         let sources = operands.iter().map(|t| t.storage());
         let ids: Vec<u64> = sources.clone().map(Storage::id).collect();
-        let operands: Vec<_> = operands.iter().map(|t| (t.dtype(), t.dims())).collect();
-        let same = |f: &&mut Folded| f.what == what && f.operands == operands;
-        {
-            let mut maps = lock(&self.maps);
+        let shapes: Vec<_> = operands.iter().map(|t| (t.dtype(), t.dims())).collect();
+        let find = |maps: &mut Maps| {
             let mut known = maps.folded.get_mut(&ids).into_iter().flatten();
-            if let Some(Folded { value: Some(found), .. }) = known.find(same) {
-                return Ok(found.clone());
-            }
+            let found = known.find(|f| f.what == what && f.operands == shapes)?;
+            found.last = maps.plans;
+            Some(found.value.clone())
+        };
+        if let Some(found) = find(&mut lock(&self.maps)) {
+            return Ok(found);
         }
-        let mut made = make()?;
+        let made = what.apply(operands, info)?;
         sources.for_each(Storage::let_go);
         let mut maps = lock(&self.maps);
-        let Maps { kept, folded, .. } = &mut *maps;
+        // Another thread may have been faster.
+        if let Some(found) = find(&mut maps) {
+            return Ok(found);
+        }
+        let Maps { kept, folded, recipes, plans, .. } = &mut *maps;
         if ids.iter().all(|id| kept.contains(id)) {
-            let known = folded.entry(ids).or_default();
-            match known.iter_mut().find(same) {
-                Some(released) => {
-                    made.storage_mut().identify(released.id);
-                    released.value = Some(made.clone());
-                }
-                None => {
-                    let (id, value) = (made.storage().id(), Some(made.clone()));
-                    kept.insert(id);
-                    known.push(Folded { what, operands, id, value });
-                }
+            let id = made.storage().id();
+            kept.insert(id);
+            let of = |t: &&Tensor| match recipes.get(&t.storage().id()) {
+                Some(recipe) => Operand::Made(t.dtype(), t.dims(), recipe.clone()),
+                None => Operand::Value((*t).clone()),
+            };
+            let depths = ids.iter().filter_map(|id| Some(recipes.get(id)?.depth));
+            let depth = depths.max().unwrap_or(0) + 1;
+            if made.storage().len() >= SMALL && depth <= DEEPEST {
+                let operands = operands.iter().map(of).collect();
+                let recipe = Recipe { what: what.clone(), operands, info: info.clone(), depth };
+                recipes.insert(id, Arc::new(recipe));
             }
+            let (last, value) = (*plans, made.clone());
+            folded.entry(ids).or_default().push(Folded { what, operands: shapes, value, last });
         }
         Ok(made)
+    }
+
+    /// The tensor itself if its data start at a multiple of 64 bytes, else a copy that does.
+    pub(crate) fn aligned(&self, value: &Tensor) -> Result<Tensor, GraphError> {
+        value.storage().ready()?;
+        if value.bytes().as_ptr().addr().is_multiple_of(64) {
+            return Ok(value.clone());
+        }
+        self.folded(Fold::Aligned, &[value], &Info::plain(value.dtype(), Vec::new()))
     }
 
     /// Zeroed memory for packed weights.
@@ -240,24 +385,85 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ops::unary::{Unary, UnaryOp};
     use super::*;
 
     #[test]
     fn what_was_released_comes_back_as_what_it_was() {
         let cache = ConstCache::default();
-        let source = Tensor::from_slice(&[1], &[2f32]).unwrap();
+        let source = numbers();
         cache.keep(source.storage());
-        let fill = || Ok(Tensor::zeros(DType::F32, &[SMALL])?);
-        let fold = || cache.folded(Fold::Aligned, &[&source], fill);
-        let made = fold().unwrap();
+        let once = || negative(&cache, &source).unwrap();
+        let made = once();
         let id = made.storage().id();
         cache.release();
         assert_eq!(cache.folded_bytes(), SMALL * 4, "somebody uses it");
         drop(made);
         cache.release();
         assert_eq!(cache.folded_bytes(), 0);
-        assert_eq!(fold().unwrap().storage().id(), id);
+        // To find it, or what comes of it, does not compute it.
+        assert_eq!(once().storage().id(), id);
+        let twice = || negative(&cache, &once()).unwrap();
+        let (again, other) = (twice().storage().id(), twice());
+        assert_eq!((other.storage().id(), other.as_slice::<f32>().unwrap()[3]), (again, 3.0));
+        drop(other);
+        cache.release();
+        assert_eq!((twice().storage().id(), cache.folded_bytes()), (again, 0));
+        // To read it does, and nothing else.
+        let found = twice();
+        assert_eq!((found.storage().len(), found.bytes().len()), (SMALL * 4, SMALL * 4));
+        assert_eq!(found.bytes(), source.bytes());
         assert_eq!(cache.folded_bytes(), SMALL * 4);
+        assert_eq!(once().as_slice::<f32>().unwrap()[3], -3.0);
+    }
+
+    /// Some numbers, 4 bytes each.
+    fn numbers() -> Tensor {
+        Tensor::from_slice(&[SMALL], &(0..SMALL).map(|i| i as f32).collect::<Vec<_>>()).unwrap()
+    }
+
+    fn negative(cache: &ConstCache, x: &Tensor) -> Result<Tensor, GraphError> {
+        let op: Op = Unary { op: UnaryOp::Neg }.into();
+        cache.folded(Fold::Op(Arc::new(op)), &[x], &Info::plain(x.dtype(), x.dims()))
+    }
+
+    #[test]
+    fn what_no_plan_asks_for_is_forgotten() {
+        let cache = ConstCache::default();
+        let source = numbers();
+        cache.keep(source.storage());
+        let pack = |t: &Tensor| {
+            let source = t.storage();
+            cache.packed("format".into(), source, || Ok(AlignedBytes::zeroed(8)?)).unwrap();
+            cache.packed_bytes()
+        };
+        let [first, always] = [0, 4].map(|at| {
+            let shape = Shape::contiguous(DType::F32, &[at + 1]).unwrap();
+            cache
+                .folded(Fold::View(shape, 0), &[&source], &Info::plain(DType::F32, vec![]))
+                .unwrap()
+        });
+        assert_eq!((pack(&first), pack(&always)), (8, 16));
+        drop(first);
+        for _ in 0..=REMEMBERED {
+            cache.release();
+        }
+        assert_eq!((cache.folded_bytes(), pack(&always)), (20, 8), "one of them is in use");
+        drop(always);
+        cache.release();
+        assert_eq!((cache.folded_bytes(), cache.packed_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn long_rows_of_constants_are_not_computed_again() {
+        let cache = ConstCache::default();
+        let source = numbers();
+        cache.keep(source.storage());
+        let last = (0..2 * DEEPEST).fold(source, |x, _| negative(&cache, &x).unwrap());
+        assert_eq!(last.as_slice::<f32>().unwrap()[3], 3.0);
+        drop(last);
+        cache.release();
+        assert_eq!(cache.folded_bytes(), SMALL * 4, "one of them is what the others are made of");
     }
 
     #[test]

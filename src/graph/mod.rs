@@ -36,7 +36,7 @@ pub use way::{ParseWayError, Way};
 use core::fmt;
 use std::sync::Arc;
 
-use crate::tensor::{AlignedBytes, DType, Shape, ShapeError, Storage, Tensor};
+use crate::tensor::{DType, Shape, ShapeError, Tensor};
 
 /// Copies of constant indices that are made at once.
 const MOST_COPIES: usize = 1 << 14;
@@ -498,15 +498,8 @@ impl Context {
     /// A dense copy of a view of a constant, or the copy made at an earlier time.
     fn fold_view(&self, of: TensorId, shape: &Shape, offset: usize) -> Result<Tensor, GraphError> {
         let source = self.record(of).value.as_ref().expect("a constant has a value");
-        self.cache.folded(Fold::View(*shape, offset), &[source], || {
-            let (dtype, dims) = (source.dtype(), shape.dims());
-            let bytes = dtype.bytes_of(shape.elements());
-            let overflow = || shape_error("view")(ShapeError::Overflow(dims.clone()));
-            let mut out = AlignedBytes::zeroed(bytes.ok_or_else(overflow)?)?;
-            let map = ops::cont::StridedCopy::new(dtype, shape)?;
-            map.copy(&source.bytes()[offset..], &mut out);
-            Ok(Tensor::from_storage(dtype, &dims, Storage::owned(out))?)
-        })
+        let info = Info::plain(source.dtype(), Vec::new());
+        self.cache.folded(Fold::View(*shape, offset), &[source], &info)
     }
 
     /// Computes an operator on constants with its reference, or finds the result of an earlier
@@ -514,22 +507,7 @@ impl Context {
     fn fold(&self, op: &Arc<Op>, src: &[TensorId], info: &Info) -> Result<Tensor, GraphError> {
         let values: Vec<&Tensor> =
             src.iter().map(|&s| self.record(s).value.as_ref().expect("constants")).collect();
-        self.cache.folded(Fold::Op(op.clone()), &values, || {
-            let operator = op.operator().expect("only operators fold");
-            let overflow = || shape_error(op.name())(ShapeError::Overflow(info.dims.clone()));
-            let mut out = AlignedBytes::zeroed(info.stored_bytes().ok_or_else(overflow)?)?;
-            let aligned: Vec<Tensor> =
-                values.iter().map(|v| v.to_aligned()).collect::<Result<_, _>>()?;
-            let dims: Vec<Vec<usize>> = aligned.iter().map(Tensor::dims).collect();
-            let views: Vec<View<'_>> = aligned
-                .iter()
-                .zip(&dims)
-                .map(|(t, dims)| View { dtype: t.dtype(), dims, bytes: t.bytes() })
-                .collect();
-            let mut dst = ViewMut { dtype: info.dtype, dims: &info.dims, bytes: &mut out };
-            operator.eval(&views, &mut dst)?;
-            Ok(Tensor::from_storage(info.dtype, &info.dims, Storage::owned(out))?)
-        })
+        self.cache.folded(Fold::Op(op.clone()), &values, info)
     }
 }
 

@@ -265,6 +265,7 @@ impl LowerCx<'_> {
     ) -> Result<Arc<AlignedBytes>, GraphError> {
         let source = self.values[i].expect("a constant operand");
         self.cache.packed(format!("{format} {:?} {bytes}", source.dims()), source.storage(), || {
+            source.storage().ready()?;
             let mut out = self.cache.room(bytes)?;
             pack(source, &mut out)?;
             Ok(out)

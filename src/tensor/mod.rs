@@ -161,19 +161,21 @@ impl Tensor {
         &self.storage
     }
 
-    pub(crate) fn storage_mut(&mut self) -> &mut Storage {
-        &mut self.storage
+    pub(crate) fn into_storage(self) -> Storage {
+        self.storage
     }
 
     /// The elements; borrowed unless the storage is not aligned for `T` (data inside a mapped
     /// file), then copied.
     ///
     /// # Errors
-    /// [`TensorError::DType`] if the elements are not `T`s.
+    /// [`TensorError::DType`] if the elements are not `T`s, [`TensorError::OutOfMemory`] for a constant that has to be
+    /// computed again.
     pub fn as_slice<T: Element + Pod>(&self) -> Result<Cow<'_, [T]>, TensorError> {
         if T::DTYPE != self.dtype && !(T::DTYPE == DType::U8 && self.dtype == DType::Bool) {
             return Err(TensorError::DType { expected: T::DTYPE, found: self.dtype });
         }
+        self.storage.ready()?;
         Ok(cast_elements(self.bytes()))
     }
 
@@ -182,6 +184,7 @@ impl Tensor {
     /// # Errors
     /// [`TensorError::OutOfMemory`].
     pub fn to_aligned(&self) -> Result<Self, TensorError> {
+        self.storage.ready()?;
         if self.bytes().as_ptr().addr().is_multiple_of(64) {
             Ok(self.clone())
         } else {

@@ -1,9 +1,10 @@
 //! Memory behind tensors.
 
+use core::alloc::Layout;
 use core::ops::{Deref, DerefMut};
 use core::sync::atomic::{AtomicU64, Ordering};
 use std::fs::File;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytemuck::{Pod, Zeroable};
 
@@ -135,6 +136,27 @@ enum Bytes {
     Shared(bytes::Bytes),
     Backed(bytes::Bytes, Arc<dyn Backing>),
     File(FilePart),
+    Later(Box<Later>),
+}
+
+/// Bytes that are made once somebody wants to read them.
+struct Later {
+    len: usize,
+    made: OnceLock<AlignedBytes>,
+    make: Make,
+}
+
+type Make = Box<dyn Fn() -> Result<AlignedBytes, TensorError> + Send + Sync>;
+
+impl Later {
+    fn bytes(&self) -> Result<&[u8], TensorError> {
+        if let Some(made) = self.made.get() {
+            return Ok(made);
+        }
+        let made = (self.make)()?;
+        debug_assert_eq!(made.len(), self.len);
+        Ok(self.made.get_or_init(|| made))
+    }
 }
 
 /// Where bytes lie that can be had again, such as a mapped file.
@@ -209,6 +231,43 @@ impl Storage {
         Ok(())
     }
 
+    /// Storage of `len` bytes with the identity `id` that `make` makes when they are read, as it made them for those
+    /// that had this identity before. [`Storage::ready`] tells whether it could.
+    pub(crate) fn later(id: u64, len: usize, make: Make) -> Self {
+        let later = Later { len, made: OnceLock::new(), make };
+        Self(Arc::new(Inner { id, bytes: Bytes::Later(Box::new(later)) }))
+    }
+
+    /// Makes bytes that are made later, so that they can be read without a fear.
+    ///
+    /// # Errors
+    /// [`TensorError::OutOfMemory`].
+    #[inline]
+    pub(crate) fn ready(&self) -> Result<(), TensorError> {
+        match &self.0.bytes {
+            Bytes::Later(later) => later.bytes().map(|_| ()),
+            _ => Ok(()),
+        }
+    }
+
+    /// The number of bytes. To ask does not make those that are made later.
+    pub fn len(&self) -> usize {
+        match &self.0.bytes {
+            Bytes::Later(later) => later.len,
+            _ => self.deref().len(),
+        }
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether its bytes are there, not made later.
+    pub(crate) fn is_there(&self) -> bool {
+        !matches!(&self.0.bytes, Bytes::Later(later) if later.made.get().is_none())
+    }
+
     /// A part of the bytes, without a copy where they are part of something larger already.
     ///
     /// # Errors
@@ -225,9 +284,10 @@ impl Storage {
                 let offset = part.offset + range.start as u64;
                 Ok(Self::file(part.mapped.slice(range), part.file.clone(), offset))
             }
-            Bytes::Owned(bytes) => {
+            Bytes::Owned(_) | Bytes::Later(_) => {
+                self.ready()?;
                 let mut part = AlignedBytes::zeroed(range.len())?;
-                part.copy_from_slice(&bytes[range]);
+                part.copy_from_slice(&self[range]);
                 Ok(Self::owned(part))
             }
         }
@@ -242,7 +302,7 @@ impl Storage {
                 inner.id = new_id();
                 Some(bytes)
             }
-            Bytes::Shared(_) | Bytes::Backed(..) | Bytes::File(_) => None,
+            Bytes::Shared(_) | Bytes::Backed(..) | Bytes::File(_) | Bytes::Later(_) => None,
         }
     }
 
@@ -253,13 +313,14 @@ impl Storage {
 
     /// Whether the bytes are this program's own, not part of a file.
     pub(crate) fn is_owned(&self) -> bool {
-        matches!(self.0.bytes, Bytes::Owned(_))
+        matches!(self.0.bytes, Bytes::Owned(_) | Bytes::Later(_))
     }
 
-    /// Says that the data are those of identity `id`, unless somebody shares them already.
-    pub(crate) fn identify(&mut self, id: u64) {
-        if let Some(inner) = Arc::get_mut(&mut self.0) {
-            inner.id = id;
+    /// The bytes, if they are owned and nobody else shares them.
+    pub(crate) fn into_owned(self) -> Option<AlignedBytes> {
+        match Arc::into_inner(self.0)?.bytes {
+            Bytes::Owned(bytes) => Some(bytes),
+            _ => None,
         }
     }
 
@@ -287,6 +348,13 @@ impl Deref for Storage {
             Bytes::Owned(b) => b,
             Bytes::Shared(b) | Bytes::Backed(b, _) => b,
             Bytes::File(part) => &part.mapped,
+            // Who asks whether it is ready gets an error; here memory lacks as it does for a `Vec`.
+            Bytes::Later(later) => later.bytes().unwrap_or_else(|_| {
+                let line = align_of::<Line>();
+                let layout =
+                    Layout::from_size_align(later.len, line).unwrap_or(Layout::new::<Line>());
+                std::alloc::handle_alloc_error(layout)
+            }),
         }
     }
 }

@@ -39,7 +39,7 @@ pub(super) fn lower_all(
     };
     let constants = |id: TensorId| {
         let src = cx.record(id).src().iter();
-        src.filter_map(|&s| cx.constant_value(s)).map(|t| t.bytes().len()).sum::<usize>()
+        src.filter_map(|&s| cx.constant_value(s)).map(|t| t.storage().len()).sum::<usize>()
     };
     let steps = order.iter().copied().filter(is_step);
     let steps: Vec<(TensorId, usize)> = steps.map(|id| (id, constants(id))).collect();

@@ -10,8 +10,8 @@ use super::lower::{Lowered, estimate, lower_all};
 use super::pool::MAX_PARTS;
 use super::slots::{Homes, Made, Slots, viewed};
 use crate::graph::{
-    Choices, Context, Device, Fold, GraphError, Host, Info, Layout, Op, PerRecord, Program,
-    ProgramNode, Step, TensorId,
+    Choices, Context, Device, GraphError, Host, Info, Layout, Op, PerRecord, Program, ProgramNode,
+    Step, TensorId,
 };
 use crate::tensor::{DType, Tensor};
 use tilewright_kernels::Workload;
@@ -160,10 +160,7 @@ impl Plan {
                     let known: &mut Option<Tensor> = constants.slot(root);
                     let aligned = match known.clone() {
                         Some(aligned) => aligned,
-                        None => {
-                            let copy = || Ok(value.to_aligned()?);
-                            cx.cache().folded(Fold::Aligned, &[value], copy)?
-                        }
+                        None => cx.cache().aligned(value)?,
                     };
                     *known = Some(aligned.clone());
                     Ok(Place::Constant(aligned, offset))

@@ -57,7 +57,7 @@ pub(super) struct Kept {
 impl Shared {
     /// A constant as it is.
     pub(super) fn constant(&self, value: &Tensor) -> Result<Constant, OpenClError> {
-        let bytes = value.bytes().len();
+        let bytes = value.storage().len();
         if !self.lend || bytes < LEAST_LENT {
             let region = self.packed(value, "as it is", || Cow::Borrowed(value.bytes()))?;
             return Ok(Constant::Sent(region));

@@ -74,7 +74,7 @@ impl RknnDevice {
         let rows = cx.src[0].dims.iter().product::<usize>().checked_div(k)?;
         // A product is a picture whose pixels are rows.
         let pixels = pixels.unwrap_or(Pixels { spatial: 1, x: Interleaved, y: Interleaved });
-        let stored_bytes = tensor.bytes().len();
+        let stored_bytes = tensor.storage().len();
         let want = Want { rows, k, n, name: None, stored_bytes };
         if !readable || !f32s || cx.src.len() + 5 > MOST || !self.npu.takes(&want) {
             return None;
