@@ -146,16 +146,23 @@ enum Operand {
 }
 
 impl Recipe {
-    fn make(&self) -> Result<Tensor, GraphError> {
-        let value = |operand: &Operand| match operand {
-            Operand::Value(value) => Ok(value.clone()),
-            Operand::Made(dtype, dims, recipe) => Ok::<_, GraphError>(Tensor::from_storage(
-                *dtype,
-                dims,
-                recipe.make()?.into_storage(),
-            )?),
-        };
-        let operands = self.operands.iter().map(value).collect::<Result<Vec<_>, _>>()?;
+    /// Computes it again. What several operands are made of is computed once, and found in `made` by its recipe.
+    fn make(&self, made: &mut HashMap<*const Self, Tensor>) -> Result<Tensor, GraphError> {
+        let mut operands = Vec::new();
+        for operand in &self.operands {
+            operands.push(match operand {
+                Operand::Value(value) => value.clone(),
+                Operand::Made(dtype, dims, recipe) => {
+                    let key = Arc::as_ptr(recipe);
+                    let value = match made.get(&key) {
+                        Some(value) => value.clone(),
+                        None => recipe.make(made)?,
+                    };
+                    made.insert(key, value.clone());
+                    Tensor::from_storage(*dtype, dims, value.into_storage())?
+                }
+            });
+        }
         self.what.apply(&operands.iter().collect::<Vec<_>>(), &self.info)
     }
 
@@ -164,7 +171,8 @@ impl Recipe {
         let (len, recipe) = (value.storage().len(), self.clone());
         // It was made of the same before: only memory can lack.
         let make = move || {
-            let made = recipe.make().map_err(|_| TensorError::OutOfMemory(len))?;
+            let made =
+                recipe.make(&mut HashMap::new()).map_err(|_| TensorError::OutOfMemory(len))?;
             made.into_storage().into_owned().ok_or(TensorError::OutOfMemory(len))
         };
         let storage = Storage::later(value.storage().id(), len, Box::new(make));
@@ -385,6 +393,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 #[cfg(test)]
 mod tests {
+    use tilewright_kernels::template::binary::BinaryOp;
+
+    use super::super::ops::binary::Binary;
     use super::super::ops::unary::{Unary, UnaryOp};
     use super::*;
 
@@ -452,6 +463,21 @@ mod tests {
         drop(always);
         cache.release();
         assert_eq!((cache.folded_bytes(), cache.packed_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn what_many_operands_are_made_of_is_computed_once() {
+        let cache = ConstCache::default();
+        let source = numbers();
+        cache.keep(source.storage());
+        let op = Arc::new(Op::from(Binary::new(BinaryOp::Add)));
+        let info = Info::plain(source.dtype(), source.dims());
+        let double = |x: Tensor| cache.folded(Fold::Op(op.clone()), &[&x, &x], &info).unwrap();
+        // One by one, these would be two to the 24th.
+        let all = || (0..24).fold(source.clone(), |x, _| double(x));
+        drop(all());
+        cache.release();
+        assert_eq!((cache.folded_bytes(), all().as_slice::<f32>().unwrap()[3]), (0, 50_331_648.0));
     }
 
     #[test]
