@@ -91,6 +91,7 @@ fn a_text_is_the_same_whatever_it_is_cut_into() {
         ("qwen2moe", Parts { attending: &[], ..QWEN3MOE }),
         ("ernie4_5-moe", Parts { attending: &[], ..QWEN3MOE }),
         ("gpt-oss", GPT_OSS),
+        ("smallthinker", SMALLTHINKER),
         ("nemotron_h", NEMOTRON_H),
         ("deepseek2", DEEPSEEK2),
     ];

@@ -74,9 +74,8 @@ impl Fold {
     /// Computes it with references; `info` is that of an operator's result.
     fn apply(&self, operands: &[&Tensor], info: &Info) -> Result<Tensor, GraphError> {
         let memory = |op: &'static str, dims: &[usize], bytes: Option<usize>| {
-            let source = ShapeError::Overflow(dims.to_vec());
-            let bytes = bytes.ok_or(GraphError::Shape { op, source })?;
-            Ok::<_, GraphError>(AlignedBytes::zeroed(bytes)?)
+            let overflow = || GraphError::Shape { op, source: ShapeError::Overflow(dims.to_vec()) };
+            Ok::<_, GraphError>(AlignedBytes::zeroed(bytes.ok_or_else(overflow)?)?)
         };
         for operand in operands {
             operand.storage().ready()?;
@@ -238,8 +237,9 @@ impl ConstCache {
                     gone.push(id);
                     return false;
                 }
-                if let Some(recipe) = recipes.get(&id)
+                if storage.len() >= SMALL
                     && storage.is_there()
+                    && let Some(recipe) = recipes.get(&id)
                     && let Ok(later) = recipe.later(&f.value)
                 {
                     f.value = later;

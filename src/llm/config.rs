@@ -65,6 +65,8 @@ pub struct RopeConfig {
 pub enum WindowPattern {
     /// Of each run of so many layers, all but the last.
     AllButLast(usize),
+    /// Of each run of so many layers, all but the first.
+    AllButFirst(usize),
     /// Those that are true.
     Layers(Vec<bool>),
 }
@@ -104,6 +106,8 @@ pub struct ExpertConfig {
     pub normalised: bool,
     /// Whether they have the clamped unit of GPT-OSS, of which a file says nothing.
     pub clamped: bool,
+    /// Whether their gates are rectified: what is negative becomes 0.
+    pub rectified: bool,
     /// Whether they have no gate and square what is positive, as in Nemotron 3, of which a file says nothing either.
     pub squared: bool,
 }
@@ -407,8 +411,9 @@ impl Config {
     /// The window of a layer, if it has one; all layers have one where there is no pattern.
     pub(super) fn window_of(&self, layer: usize) -> Option<usize> {
         self.window.filter(|_| match &self.window_pattern {
-            None | Some(WindowPattern::AllButLast(0)) => true,
+            None | Some(WindowPattern::AllButLast(0) | WindowPattern::AllButFirst(0)) => true,
             Some(WindowPattern::AllButLast(run)) => layer % run < run - 1,
+            Some(WindowPattern::AllButFirst(run)) => layer % run > 0,
             Some(WindowPattern::Layers(list)) => list.get(layer).is_some_and(|&windowed| windowed),
         })
     }

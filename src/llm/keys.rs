@@ -197,6 +197,7 @@ impl<'a> Keys<'a> {
             groups_used,
             normalised: self.metadata.bool(&self.key("expert_weights_norm"))?.unwrap_or(false),
             clamped: false,
+            rectified: false,
             squared: false,
         }))
     }

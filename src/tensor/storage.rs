@@ -238,7 +238,7 @@ impl Storage {
         Self(Arc::new(Inner { id, bytes: Bytes::Later(Box::new(later)) }))
     }
 
-    /// Makes bytes that are made later, so that they can be read without a fear.
+    /// Makes bytes that are made later, so that to read them cannot fail.
     ///
     /// # Errors
     /// [`TensorError::OutOfMemory`].

@@ -64,6 +64,8 @@ class Architecture:
     window: int = 0
     # Of `pattern` layers the last attends to everything, the others to the window; 0: all to the window.
     pattern: int = 0
+    # It is the first of them.
+    first: bool = False
     # Positions of layers with the window are not scaled.
     plain_window: bool = False
     # Layers without the window have heads of so many elements, so many heads of keys and values, and frequencies with
@@ -97,6 +99,9 @@ class Architecture:
     squaring: bool = False
     # Their gates and other halves are clamped, and their matrices have biases.
     clamped: bool = False
+    # Their gates are rectified, and the router reads what the block is given.
+    rectified: bool = False
+    early_router: bool = False
     # Heads have a score that takes its part of softmax, without a value.
     sinks: bool = False
     # They are chosen by shares plus numbers of their own.
@@ -182,7 +187,8 @@ class Architecture:
         return "token_embd_norm" if self.convolving else "output_norm"
 
     def windowed(self, layer):
-        return self.window > 0 and (self.pattern == 0 or layer % self.pattern < self.pattern - 1)
+        wide = 0 if self.first else self.pattern - 1
+        return self.window > 0 and (self.pattern == 0 or layer % self.pattern != wide)
 
 
 GEMMA = dict(tied=True, neighbours=False, gelu=True, scaled_embeddings=True, epsilon=1e-6)
@@ -218,6 +224,8 @@ ARCHITECTURES = {
         Architecture("mixtral", experts=4),
         Architecture("qwen3moe", "qwen3moe", heads=8, neighbours=False, base=1e6, head_norms=True, epsilon=1e-6, experts=8,
                      used=3),
+        Architecture("smallthinker", "smallthinker", layers=5, neighbours=False, base=1.5e6, window=4096, pattern=4,
+                     first=True, still=True, experts=8, used=3, rectified=True, early_router=True),
         Architecture("olmoe", "olmoe", neighbours=False, head_norms=True, joint_norms=True, far_kv_heads=4, experts=8,
                      whole_shares=False),
         Architecture("granitemoe", "granitemoe", tied=True, embedding_scale=1.5, residual_scale=0.6, attention_scale=0.2,

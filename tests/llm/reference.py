@@ -245,6 +245,8 @@ def _experts(a, w, b, x, routed=None):
                 inside = gate / (1 + numpy.exp(-1.702 * gate)) * (up + 1)
             elif a.squaring:
                 inside = numpy.maximum(up, 0) ** 2
+            elif a.rectified:
+                inside = numpy.maximum(gate, 0) * up
             else:
                 inside = (_gelu if a.gelu else _silu)(gate) * up
             out[t] += part * (w[b + "ffn_down_exps.weight"][e] @ inside + bias)
@@ -258,9 +260,9 @@ def _experts(a, w, b, x, routed=None):
     return out
 
 
-def _feed_forward(a, w, b, x):
+def _feed_forward(a, w, b, x, given=None):
     if b + "ffn_gate_inp.weight" in w and not a.beside:
-        return _experts(a, w, b, x)
+        return _experts(a, w, b, x, given)
     up = x @ w[b + "ffn_up.weight"].T + w.get(b + "ffn_up.bias", 0)
     if a.plain:
         inside = _gelu(up) if a.plain == "gelu" else numpy.maximum(up, 0) ** 2
@@ -355,10 +357,11 @@ def logits(a, w, ids, context=512):
         if a.parallel:
             x = x + mixed + _feed_forward(a, w, b, norm(x, b + a.ffn_norm) if a.own_norm else normed)
             continue
+        given = x if a.early_router else None
         x = x + a.residual_scale * mixed
         if a.feeding:
             continue
-        out = _feed_forward(a, w, b, norm(x, b + a.ffn_norm) if a.pre_norms else x)
+        out = _feed_forward(a, w, b, norm(x, b + a.ffn_norm) if a.pre_norms else x, given)
         if a.beside:
             routed = _rms(x, w[b + "ffn_gate_inp.scale"], a.epsilon) / math.sqrt(x.shape[-1])
             chosen = _experts(a, w, b, norm(x, b + "pre_ffw_norm_2"), routed)

@@ -390,6 +390,17 @@ pub(super) const QWEN3MOE: Parts = Parts {
     attending: OF_HEADS,
     ..LLAMA
 };
+pub(super) const SMALLTHINKER: Parts = Parts {
+    counts: &[
+        ("expert_count", 5),
+        ("expert_used_count", 2),
+        ("expert_feed_forward_length", EXPERT as u32),
+        ("attention.sliding_window", 4),
+        ("attention.sliding_window_pattern", 2),
+    ],
+    attending: &[],
+    ..QWEN3MOE
+};
 pub(super) const NEMOTRON_H: Parts = Parts {
     kv_heads: [0, 2, 0],
     remembering: &[true, false, false],

@@ -68,6 +68,8 @@ pub(super) struct Decoder {
     pub(super) query_table: Option<TensorId>,
     /// Of layers with experts, what becomes of their shares; without it there are none.
     pub(super) experts: Option<Shares>,
+    /// Whether the router of experts reads what the block was given, and not what they read.
+    pub(super) early_router: bool,
     /// Whether layers have a network beside their experts.
     pub(super) beside: bool,
     /// Whether values are normalised by heads, without a scale, and are the keys before their norm where a layer has
@@ -105,6 +107,7 @@ impl Decoder {
         logit_scale: 1.0,
         query_table: None,
         experts: None,
+        early_router: false,
         beside: false,
         value_norms: false,
         layer_inputs: None,
@@ -159,6 +162,18 @@ impl Builder<'_> {
         })
     }
 
+    /// [`Builder::decoder`] for vectors of tokens as they are, where layers without a window turn nothing if others have
+    /// one, and all turn if none has.
+    pub(super) fn turned_near_if_any(&mut self, blocks: &Decoder) -> Result<TensorId, Error> {
+        match self.config().window {
+            None => self.usual(blocks),
+            Some(_) => {
+                let x = self.embedding()?;
+                self.turned_near(x, blocks)
+            }
+        }
+    }
+
     /// [`Builder::decoder`] where layers with a window turn by angles of their own.
     pub(super) fn near_and_far(
         &mut self,
@@ -209,7 +224,10 @@ impl Builder<'_> {
             };
             let h = match blocks.experts.filter(|_| self.has_experts(layer)) {
                 Some(shares) if blocks.beside => self.beside(x, h, layer, blocks.gate, shares)?,
-                Some(shares) => self.mixture(h, layer, blocks.gate, shares)?,
+                Some(shares) => {
+                    let routed = if blocks.early_router { rest } else { h };
+                    self.mixture([h, routed], layer, blocks.gate, shares)?
+                }
                 None => match blocks.sub_norms {
                     Some(squared) => self.normed_network(h, layer, squared)?,
                     None if blocks.plain.is_empty() => self.gated(h, layer, blocks.gate)?,

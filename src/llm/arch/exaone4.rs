@@ -1,7 +1,7 @@
 //! EXAONE 4: norms behind attention and feed-forward network and none before them, and norms of each
 //! head. The largest model has a window in three of four layers, and the fourth turns nothing.
 
-use super::{Arch, Builder, Decoder, Holds, Place};
+use super::{Arch, Builder, Decoder, Holds};
 use crate::Error;
 use crate::graph::TensorId;
 use crate::graph::ops::rope::RopeStyle;
@@ -29,12 +29,5 @@ fn adjust(config: &mut Config) {
 }
 
 fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
-    let config = b.config();
-    let table = b.rope_table()?;
-    let x = b.embedding()?;
-    b.decoder(x, &BLOCKS, &|layer| {
-        let window = config.window_of(layer);
-        let turns = window.is_some() || config.window.is_none();
-        Place { table: Some(table).filter(|_| turns), window }
-    })
+    b.turned_near_if_any(&BLOCKS)
 }

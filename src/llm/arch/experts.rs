@@ -45,17 +45,17 @@ const LIMIT: f32 = 7.0;
 const LEAST: f32 = 6.103_515_6e-5;
 
 impl Builder<'_> {
-    /// The networks of a layer that its router chooses for each token, and the one that all go through, if there is
-    /// one.
+    /// The networks of a layer that its router, which reads `routed`, chooses for each token, and the one that all go
+    /// through, if there is one.
     pub(super) fn mixture(
         &mut self,
-        x: TensorId,
+        [x, routed]: [TensorId; 2],
         layer: usize,
         op: GluOp,
         shares: Shares,
     ) -> Result<TensorId, Error> {
         let experts = self.experts()?;
-        let logits = self.linear(x, &format!("blk.{layer}.ffn_gate_inp"), experts.count)?;
+        let logits = self.linear(routed, &format!("blk.{layer}.ffn_gate_inp"), experts.count)?;
         let y = self.chosen_by(logits, x, layer, op, shares)?;
         if !self.has(layer, "ffn_up_shexp.weight") {
             return Ok(y);
@@ -247,6 +247,10 @@ impl Builder<'_> {
         };
         let h = match gate {
             Some(gate) if experts.clamped => self.clamped(gate, up)?,
+            Some(gate) if experts.rectified => {
+                let gate = self.unary("gate", UnaryOp::Relu, gate)?;
+                self.product("glu", gate, up)?
+            }
             Some(gate) => self.op(&format!("blk.{layer}.glu"), Glu { op }, &[gate, up])?,
             None => self.activated(up, SQUARED)?,
         };

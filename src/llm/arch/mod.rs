@@ -111,6 +111,7 @@ architectures! {
     qwen35moe::QWEN35MOE,
     qwen3moe::QWEN3MOE,
     qwen3vl::QWEN3VL,
+    smallthinker::SMALLTHINKER,
     smollm3::SMOLLM3,
     stablelm::STABLELM,
     starcoder2::STARCODER2,

@@ -34,7 +34,7 @@ pub(super) fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
                 let h = b.mixed(layer, h)?;
                 let shares = config.experts.map(Shares::of_file);
                 match shares.filter(|_| b.has(layer, "ffn_gate_inp.weight")) {
-                    Some(shares) => b.mixture(h, layer, blocks.gate, shares)?,
+                    Some(shares) => b.mixture([h, h], layer, blocks.gate, shares)?,
                     None => b.plain(h, layer, SQUARED)?,
                 }
             }
