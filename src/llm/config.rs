@@ -413,7 +413,7 @@ impl Config {
         self.window.filter(|_| match &self.window_pattern {
             None | Some(WindowPattern::AllButLast(0) | WindowPattern::AllButFirst(0)) => true,
             Some(WindowPattern::AllButLast(run)) => layer % run < run - 1,
-            Some(WindowPattern::AllButFirst(run)) => layer % run > 0,
+            Some(WindowPattern::AllButFirst(run)) => !layer.is_multiple_of(*run),
             Some(WindowPattern::Layers(list)) => list.get(layer).is_some_and(|&windowed| windowed),
         })
     }
