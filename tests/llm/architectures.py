@@ -226,6 +226,8 @@ ARCHITECTURES = {
                      used=3),
         Architecture("smallthinker", "smallthinker", layers=5, neighbours=False, base=1.5e6, window=4096, pattern=4,
                      first=True, still=True, experts=8, used=3, rectified=True, early_router=True),
+        Architecture("smallthinker-small", "smallthinker", neighbours=False, base=1.5e6, experts=8, used=3, sigmoid=True,
+                     rectified=True, early_router=True),
         Architecture("olmoe", "olmoe", neighbours=False, head_norms=True, joint_norms=True, far_kv_heads=4, experts=8,
                      whole_shares=False),
         Architecture("granitemoe", "granitemoe", tied=True, embedding_scale=1.5, residual_scale=0.6, attention_scale=0.2,
@@ -479,14 +481,15 @@ def tensors(a, seed):
         elif (a.own_norm or not a.parallel) and a.pre_norms:
             yield from norm(b + a.ffn_norm, WIDTH)
         if a.has_experts(i):
-            # Sharp, so that rounding seldom makes it choose others of more than a small share.
-            yield b + "ffn_gate_inp.weight", matrix(a.experts, WIDTH, 6.0)
+            # Sharp, so that rounding seldom makes it choose others of more than a small share; but not so that shares
+            # of what is not normalised are all 1.
+            yield b + "ffn_gate_inp.weight", matrix(a.experts, WIDTH, 1.0 if a.early_router and a.sigmoid else 6.0)
             if a.clamped:
                 # Some of what goes in is beyond what it is clamped to.
                 yield b + "ffn_gate_inp.bias", vector(a.experts, 0.0)
                 for part, n, spread in (("gate", EXPERT, 4.0), ("up", EXPERT, 4.0), ("down", WIDTH, 0.2)):
                     yield f"{b}ffn_{part}_exps.bias", vector((a.experts, n), 0.0, spread)
-            if a.sigmoid or a.corrected:
+            if a.sigmoid and not a.early_router or a.corrected:
                 yield b + "exp_probs_b.bias", vector(a.experts, 0.0)
             if a.beside:
                 yield b + "ffn_gate_inp.scale", vector(WIDTH, math.sqrt(WIDTH))
