@@ -49,8 +49,6 @@ struct Maps {
     kept: std::collections::HashSet<u64>,
     /// By the storages of operands.
     folded: HashMap<Vec<u64>, Vec<Folded>>,
-    /// Of large folded constants, by their storage.
-    recipes: HashMap<u64, Arc<Recipe>>,
     packed: HashMap<(String, u64), Arc<Slot>>,
     /// How many plans were made.
     plans: u64,
@@ -123,6 +121,8 @@ struct Folded {
     operands: Vec<(DType, Vec<usize>)>,
     /// After a release, one that is computed again once somebody reads it.
     value: Tensor,
+    /// How to, of a large one.
+    recipe: Option<Arc<Recipe>>,
     /// When it was last asked for.
     last: u64,
 }
@@ -146,19 +146,23 @@ enum Operand {
 
 impl Recipe {
     /// Computes it again. What several operands are made of is computed once, and found in `made` by its recipe.
-    fn make(&self, made: &mut HashMap<*const Self, Tensor>) -> Result<Tensor, GraphError> {
+    fn make(&self, made: &mut Vec<(*const Self, Tensor)>) -> Result<Tensor, GraphError> {
         let mut operands = Vec::new();
         for operand in &self.operands {
             operands.push(match operand {
                 Operand::Value(value) => value.clone(),
                 Operand::Made(dtype, dims, recipe) => {
                     let key = Arc::as_ptr(recipe);
-                    let value = match made.get(&key) {
-                        Some(value) => value.clone(),
-                        None => recipe.make(made)?,
+                    let known = made.iter().position(|(of, _)| *of == key);
+                    let at = match known {
+                        Some(at) => at,
+                        None => {
+                            let value = recipe.make(made)?;
+                            made.push((key, value));
+                            made.len() - 1
+                        }
                     };
-                    made.insert(key, value.clone());
-                    Tensor::from_storage(*dtype, dims, value.into_storage())?
+                    Tensor::from_storage(*dtype, dims, made[at].1.storage().clone())?
                 }
             });
         }
@@ -170,8 +174,7 @@ impl Recipe {
         let (len, recipe) = (value.storage().len(), self.clone());
         // It was made of the same before: only memory can lack.
         let make = move || {
-            let made =
-                recipe.make(&mut HashMap::new()).map_err(|_| TensorError::OutOfMemory(len))?;
+            let made = recipe.make(&mut Vec::new()).map_err(|_| TensorError::OutOfMemory(len))?;
             made.into_storage().into_owned().ok_or(TensorError::OutOfMemory(len))
         };
         let storage = Storage::later(value.storage().id(), len, Box::new(make));
@@ -223,7 +226,7 @@ impl ConstCache {
     pub fn release(&self) {
         lock(&self.copies).clear();
         let mut maps = lock(&self.maps);
-        let Maps { kept, folded, recipes, packed, plans } = &mut *maps;
+        let Maps { kept, folded, packed, plans } = &mut *maps;
         *plans += 1;
         let mut gone = Vec::new();
         folded.retain(|_, list| {
@@ -237,9 +240,8 @@ impl ConstCache {
                     gone.push(id);
                     return false;
                 }
-                if storage.len() >= SMALL
+                if let Some(recipe) = &f.recipe
                     && storage.is_there()
-                    && let Some(recipe) = recipes.get(&id)
                     && let Ok(later) = recipe.later(&f.value)
                 {
                     f.value = later;
@@ -250,7 +252,6 @@ impl ConstCache {
         });
         for id in &gone {
             kept.remove(id);
-            recipes.remove(id);
         }
         if !gone.is_empty() {
             packed.retain(|(_, id), _| !gone.contains(id));
@@ -319,23 +320,32 @@ impl ConstCache {
         if let Some(found) = find(&mut maps) {
             return Ok(found);
         }
-        let Maps { kept, folded, recipes, plans, .. } = &mut *maps;
+        let Maps { kept, folded, plans, .. } = &mut *maps;
         if ids.iter().all(|id| kept.contains(id)) {
             let id = made.storage().id();
             kept.insert(id);
-            let of = |t: &&Tensor| match recipes.get(&t.storage().id()) {
-                Some(recipe) => Operand::Made(t.dtype(), t.dims(), recipe.clone()),
+            let recipe_of = |id| {
+                folded.values().flatten().find(|f| f.value.storage().id() == id)?.recipe.clone()
+            };
+            let mut depth = 1;
+            let mut of = |t: &&Tensor| match recipe_of(t.storage().id()) {
+                Some(recipe) => {
+                    depth = depth.max(recipe.depth + 1);
+                    Operand::Made(t.dtype(), t.dims(), recipe)
+                }
                 None => Operand::Value((*t).clone()),
             };
-            let depths = ids.iter().filter_map(|id| Some(recipes.get(id)?.depth));
-            let depth = depths.max().unwrap_or(0) + 1;
-            if made.storage().len() >= SMALL && depth <= DEEPEST {
-                let operands = operands.iter().map(of).collect();
-                let recipe = Recipe { what: what.clone(), operands, info: info.clone(), depth };
-                recipes.insert(id, Arc::new(recipe));
+            let mut recipe = None;
+            if made.storage().len() >= SMALL {
+                let operands = operands.iter().map(&mut of).collect();
+                if depth <= DEEPEST {
+                    let info = info.clone();
+                    recipe = Some(Arc::new(Recipe { what: what.clone(), operands, info, depth }));
+                }
             }
             let (last, value) = (*plans, made.clone());
-            folded.entry(ids).or_default().push(Folded { what, operands: shapes, value, last });
+            let known = folded.entry(ids).or_default();
+            known.push(Folded { what, operands: shapes, value, recipe, last });
         }
         Ok(made)
     }
