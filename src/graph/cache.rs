@@ -69,46 +69,41 @@ pub(crate) enum Fold {
 }
 
 impl Fold {
-    /// Computes it with references; `info` is that of an operator's result.
+    /// Computes it with references; `info` has the type of the result, and the extents of an operator's.
     fn apply(&self, operands: &[&Tensor], info: &Info) -> Result<Tensor, GraphError> {
-        let memory = |op: &'static str, dims: &[usize], bytes: Option<usize>| {
-            let overflow = || GraphError::Shape { op, source: ShapeError::Overflow(dims.to_vec()) };
-            Ok::<_, GraphError>(AlignedBytes::zeroed(bytes.ok_or_else(overflow)?)?)
-        };
         for operand in operands {
             operand.storage().ready()?;
         }
-        let mut out;
-        let (dtype, dims) = match (self, operands) {
-            (Self::Op(op), _) => {
+        let source = operands.first().map_or(&[][..], |t| t.bytes());
+        let (op, dtype, dims, bytes) = match self {
+            Self::Op(op) => (op.name(), info.dtype, info.dims.clone(), info.stored_bytes()),
+            Self::View(shape, _) => {
+                ("view", info.dtype, shape.dims(), info.dtype.bytes_of(shape.elements()))
+            }
+            Self::Aligned => ("copy", info.dtype, operands[0].dims(), Some(source.len())),
+        };
+        let Some(bytes) = bytes else {
+            return Err(GraphError::Shape { op, source: ShapeError::Overflow(dims) });
+        };
+        let mut out = AlignedBytes::zeroed(bytes)?;
+        match self {
+            Self::Op(op) => {
                 let operator = op.operator().expect("only operators fold");
-                out = memory(op.name(), &info.dims, info.stored_bytes())?;
                 let aligned: Vec<Tensor> =
                     operands.iter().map(|v| v.to_aligned()).collect::<Result<_, _>>()?;
-                let dims: Vec<Vec<usize>> = aligned.iter().map(Tensor::dims).collect();
+                let of: Vec<Vec<usize>> = aligned.iter().map(Tensor::dims).collect();
                 let views: Vec<View<'_>> = aligned
                     .iter()
-                    .zip(&dims)
+                    .zip(&of)
                     .map(|(t, dims)| View { dtype: t.dtype(), dims, bytes: t.bytes() })
                     .collect();
-                let mut dst = ViewMut { dtype: info.dtype, dims: &info.dims, bytes: &mut out };
-                operator.eval(&views, &mut dst)?;
-                (info.dtype, info.dims.clone())
+                operator.eval(&views, &mut ViewMut { dtype, dims: &dims, bytes: &mut out })?;
             }
-            (Self::View(shape, offset), [source, ..]) => {
-                let (dtype, dims) = (source.dtype(), shape.dims());
-                out = memory("view", &dims, dtype.bytes_of(shape.elements()))?;
-                let map = StridedCopy::new(dtype, shape)?;
-                map.copy(&source.bytes()[*offset..], &mut out);
-                (dtype, dims)
+            Self::View(shape, offset) => {
+                StridedCopy::new(dtype, shape)?.copy(&source[*offset..], &mut out);
             }
-            (_, operands) => {
-                let source = operands[0];
-                out = memory("copy", &source.dims(), Some(source.bytes().len()))?;
-                out.copy_from_slice(source.bytes());
-                (source.dtype(), source.dims())
-            }
-        };
+            Self::Aligned => out.copy_from_slice(source),
+        }
         Ok(Tensor::from_storage(dtype, &dims, Storage::owned(out))?)
     }
 }

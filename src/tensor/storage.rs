@@ -242,7 +242,7 @@ impl Storage {
     ///
     /// # Errors
     /// [`TensorError::OutOfMemory`].
-    #[inline]
+    #[inline(never)]
     pub(crate) fn ready(&self) -> Result<(), TensorError> {
         match &self.0.bytes {
             Bytes::Later(later) => later.bytes().map(|_| ()),

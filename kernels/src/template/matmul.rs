@@ -77,24 +77,20 @@ impl MatmulPlan {
     ///
     /// [`KernelError::InvalidParam`], [`KernelError::TooLarge`], [`KernelError::IsaUnavailable`].
     pub fn new(isa: Isa, params: &MatmulParams) -> Result<Self, KernelError> {
-        Self::of_widest(isa, params, usize::MAX)
+        Self::for_rows(isa, params, false)
     }
 
-    /// As [`new`](Self::new), for a B that is packed once for products of any number of rows: one that does not stay in the
-    /// caches near a core has panels of one width for all of them.
+    /// As [`new`](Self::new); for a B that is packed once for products of `any` number of rows: one that does not stay in
+    /// the caches near a core has panels of one width for all of them.
     ///
     /// # Errors
     ///
     /// As [`new`](Self::new).
-    pub fn for_any_rows(isa: Isa, params: &MatmulParams) -> Result<Self, KernelError> {
-        let bytes = params.k.saturating_mul(params.n).saturating_mul(size_of::<f32>());
-        let kernels = kernels(isa).iter().map(|k| &k.info);
-        Self::of_widest(isa, params, widest(bytes, kernels))
-    }
-
-    fn of_widest(isa: Isa, params: &MatmulParams, widest: usize) -> Result<Self, KernelError> {
+    pub fn for_rows(isa: Isa, params: &MatmulParams, any: bool) -> Result<Self, KernelError> {
         let lens = check(isa, params)?;
-        let choice = candidates(params, kernels(isa), widest)[0];
+        let kernels = kernels(isa);
+        let bytes = if any { lens[1].saturating_mul(size_of::<f32>()) } else { 0 };
+        let choice = candidates(params, kernels, widest(bytes, kernels.iter().map(|k| &k.info)))[0];
         Self::made(isa, params, &choice, lens)
     }
 

@@ -168,10 +168,7 @@ impl Operator for MatMul {
         let plan = cx.tuned(
             &Workload::matmul(&params),
             |choice| MatmulPlan::with_choice(cx.isa, &params, choice),
-            || match constant {
-                true => MatmulPlan::for_any_rows(cx.isa, &params),
-                false => MatmulPlan::new(cx.isa, &params),
-            },
+            || MatmulPlan::for_rows(cx.isa, &params, constant),
         )?;
         let bias = if self.bias {
             cx.pack_f32(2, "bias", plan.bias_len(), |from, to| Ok(plan.pack_bias(from, to)?))?
