@@ -16,8 +16,8 @@ const SMALL: usize = 64 << 10;
 /// Plans for which a constant is remembered that none of them asks for.
 const REMEMBERED: u64 = 64;
 
-/// Most constants in a row that are computed again one from the other; the next one stays as it is.
-const DEEPEST: usize = 32;
+/// Most constants that are computed to have one again; one that takes more stays as it is.
+const STEPS: usize = 64;
 
 /// Least bytes of a buffer for copies of weights.
 const COPY: usize = 1 << 20;
@@ -127,8 +127,8 @@ struct Recipe {
     what: Fold,
     operands: Vec<Operand>,
     info: Info,
-    /// Of how many recipes this is the last one.
-    depth: usize,
+    /// How many are followed, this one the last.
+    steps: usize,
 }
 
 /// An operand of a recipe.
@@ -140,24 +140,13 @@ enum Operand {
 }
 
 impl Recipe {
-    /// Computes it again. What several operands are made of is computed once, and found in `made` by its recipe.
-    fn make(&self, made: &mut Vec<(*const Self, Tensor)>) -> Result<Tensor, GraphError> {
+    fn make(&self) -> Result<Tensor, GraphError> {
         let mut operands = Vec::new();
         for operand in &self.operands {
             operands.push(match operand {
                 Operand::Value(value) => value.clone(),
                 Operand::Made(dtype, dims, recipe) => {
-                    let key = Arc::as_ptr(recipe);
-                    let known = made.iter().position(|(of, _)| *of == key);
-                    let at = match known {
-                        Some(at) => at,
-                        None => {
-                            let value = recipe.make(made)?;
-                            made.push((key, value));
-                            made.len() - 1
-                        }
-                    };
-                    Tensor::from_storage(*dtype, dims, made[at].1.storage().clone())?
+                    Tensor::from_storage(*dtype, dims, recipe.make()?.into_storage())?
                 }
             });
         }
@@ -169,7 +158,7 @@ impl Recipe {
         let (len, recipe) = (value.storage().len(), self.clone());
         // It was made of the same before: only memory can lack.
         let make = move || {
-            let made = recipe.make(&mut Vec::new()).map_err(|_| TensorError::OutOfMemory(len))?;
+            let made = recipe.make().map_err(|_| TensorError::OutOfMemory(len))?;
             made.into_storage().into_owned().ok_or(TensorError::OutOfMemory(len))
         };
         let storage = Storage::later(value.storage().id(), len, Box::new(make));
@@ -267,7 +256,6 @@ impl ConstCache {
         source: &Tensor,
         read: impl FnOnce(&[f32]) -> Result<R, GraphError>,
     ) -> Result<R, GraphError> {
-        source.storage().ready()?;
         let bytes = source.bytes();
         if source.dtype() != DType::F32 {
             let (expected, found) = (DType::F32, source.dtype());
@@ -300,8 +288,8 @@ impl ConstCache {
         let ids: Vec<u64> = sources.clone().map(Storage::id).collect();
         let shapes: Vec<_> = operands.iter().map(|t| (t.dtype(), t.dims())).collect();
         let find = |maps: &mut Maps| {
-            let mut known = maps.folded.get_mut(&ids).into_iter().flatten();
-            let found = known.find(|f| f.what == what && f.operands == shapes)?;
+            let known = maps.folded.get_mut(&ids)?;
+            let found = known.iter_mut().find(|f| f.what == what && f.operands == shapes)?;
             found.last = maps.plans;
             Some(found.value.clone())
         };
@@ -322,10 +310,10 @@ impl ConstCache {
             let recipe_of = |id| {
                 folded.values().flatten().find(|f| f.value.storage().id() == id)?.recipe.clone()
             };
-            let mut depth = 1;
+            let mut steps = 1;
             let mut of = |t: &&Tensor| match recipe_of(t.storage().id()) {
                 Some(recipe) => {
-                    depth = depth.max(recipe.depth + 1);
+                    steps += recipe.steps;
                     Operand::Made(t.dtype(), t.dims(), recipe)
                 }
                 None => Operand::Value((*t).clone()),
@@ -333,9 +321,9 @@ impl ConstCache {
             let mut recipe = None;
             if made.storage().len() >= SMALL {
                 let operands = operands.iter().map(&mut of).collect();
-                if depth <= DEEPEST {
+                if steps <= STEPS {
                     let info = info.clone();
-                    recipe = Some(Arc::new(Recipe { what: what.clone(), operands, info, depth }));
+                    recipe = Some(Arc::new(Recipe { what: what.clone(), operands, info, steps }));
                 }
             }
             let (last, value) = (*plans, made.clone());
@@ -471,18 +459,19 @@ mod tests {
     }
 
     #[test]
-    fn what_many_operands_are_made_of_is_computed_once() {
+    fn what_takes_many_steps_is_not_computed_again() {
         let cache = ConstCache::default();
         let source = numbers();
         cache.keep(source.storage());
         let op = Arc::new(Op::from(Binary::new(BinaryOp::Add)));
         let info = Info::plain(source.dtype(), source.dims());
         let double = |x: Tensor| cache.folded(Fold::Op(op.clone()), &[&x, &x], &info).unwrap();
-        // One by one, these would be two to the 24th.
+        // Each takes twice as many steps as the one before: two to the 24th, if none stayed as it is.
         let all = || (0..24).fold(source.clone(), |x, _| double(x));
         drop(all());
         cache.release();
-        assert_eq!((cache.folded_bytes(), all().as_slice::<f32>().unwrap()[3]), (0, 50_331_648.0));
+        assert_eq!(cache.folded_bytes(), 3 * SMALL * 4, "each seventh");
+        assert_eq!(all().as_slice::<f32>().unwrap()[3], 50_331_648.0);
     }
 
     #[test]
@@ -490,7 +479,7 @@ mod tests {
         let cache = ConstCache::default();
         let source = numbers();
         cache.keep(source.storage());
-        let last = (0..2 * DEEPEST).fold(source, |x, _| negative(&cache, &x).unwrap());
+        let last = (0..2 * STEPS).fold(source, |x, _| negative(&cache, &x).unwrap());
         assert_eq!(last.as_slice::<f32>().unwrap()[3], 3.0);
         drop(last);
         cache.release();
