@@ -47,8 +47,8 @@ type Progress = Box<dyn FnMut(usize) + Send>;
 #[derive(Default)]
 struct Maps {
     kept: std::collections::HashSet<u64>,
-    /// By the storages of operands.
-    folded: HashMap<Vec<u64>, Vec<Folded>>,
+    /// By the identity of the first operand.
+    folded: HashMap<u64, Vec<Folded>>,
     packed: HashMap<(String, u64), Arc<Slot>>,
     /// How many plans were made.
     plans: u64,
@@ -64,8 +64,6 @@ pub(crate) enum Fold {
     Op(Arc<Op>),
     /// A dense copy of the elements that a shape finds from an offset on, in bytes.
     View(Shape, usize),
-    /// A copy of which elements lie as their type asks.
-    Aligned,
 }
 
 impl Fold {
@@ -80,7 +78,6 @@ impl Fold {
             Self::View(shape, _) => {
                 ("view", info.dtype, shape.dims(), info.dtype.bytes_of(shape.elements()))
             }
-            Self::Aligned => ("copy", info.dtype, operands[0].dims(), Some(source.len())),
         };
         let Some(bytes) = bytes else {
             return Err(GraphError::Shape { op, source: ShapeError::Overflow(dims) });
@@ -102,7 +99,6 @@ impl Fold {
             Self::View(shape, offset) => {
                 StridedCopy::new(dtype, shape)?.copy(&source[*offset..], &mut out);
             }
-            Self::Aligned => out.copy_from_slice(source),
         }
         Ok(Tensor::from_storage(dtype, &dims, Storage::owned(out))?)
     }
@@ -112,58 +108,69 @@ impl Fold {
 struct Folded {
     /// What it is of its operands.
     what: Fold,
-    /// Types and extents of the operands.
-    operands: Vec<(DType, Vec<usize>)>,
-    /// After a release, one that is computed again once somebody reads it.
+    /// Those that are computed again if they are read have no memory.
+    operands: Vec<Tensor>,
     value: Tensor,
-    /// How to, of a large one.
-    recipe: Option<Arc<Recipe>>,
+    /// A large one as it is until somebody reads it, and how many constants are computed then.
+    again: Option<(Storage, usize)>,
     /// When it was last asked for.
     last: u64,
 }
 
-/// How a large constant came about, to compute it again.
-struct Recipe {
-    what: Fold,
-    operands: Vec<Operand>,
-    info: Info,
-    /// How many are followed, this one the last.
-    steps: usize,
-}
+impl Maps {
+    /// A constant of these operands that is there, or is computed again once it is read.
+    #[inline(never)]
+    fn known(&mut self, what: &Fold, operands: &[&Tensor]) -> Option<Tensor> {
+        let same = |a: &Tensor, b: &Tensor| {
+            a.storage().id() == b.storage().id() && a.dtype() == b.dtype() && a.shape() == b.shape()
+        };
+        let known = self.folded.get_mut(&first(operands))?;
+        let found = known.iter_mut().find(|f| {
+            let all = f.operands.len() == operands.len();
+            all && f.operands.iter().zip(operands).all(|(a, b)| same(a, b)) && f.what == *what
+        })?;
+        found.last = self.plans;
+        Some(found.value.clone())
+    }
 
-/// An operand of a recipe.
-enum Operand {
-    /// What the file has, or is small.
-    Value(Tensor),
-    /// What is computed again as well, of this type and these extents.
-    Made(DType, Vec<usize>, Arc<Recipe>),
-}
-
-impl Recipe {
-    fn make(&self) -> Result<Tensor, GraphError> {
-        let mut operands = Vec::new();
-        for operand in &self.operands {
-            operands.push(match operand {
-                Operand::Value(value) => value.clone(),
-                Operand::Made(dtype, dims, recipe) => {
-                    Tensor::from_storage(*dtype, dims, recipe.make()?.into_storage())?
+    /// Remembers what was computed from operands, and how.
+    fn add(&mut self, what: Fold, operands: &[&Tensor], info: &Info, made: &Tensor) {
+        let (id, len) = (made.storage().id(), made.storage().len());
+        let (mut steps, mut lasting) = (1, Vec::new());
+        for &operand in operands {
+            let id = operand.storage().id();
+            let known = self.folded.values().flatten().find(|f| f.value.storage().id() == id);
+            lasting.push(match known.and_then(|f| f.again.as_ref()) {
+                Some((again, taken)) => {
+                    steps += taken;
+                    operand.of(again.clone())
                 }
+                None => operand.clone(),
             });
         }
-        self.what.apply(&operands.iter().collect::<Vec<_>>(), &self.info)
+        let mut again = None;
+        if len >= SMALL && steps <= STEPS {
+            let (what, operands, info) = (what.clone(), lasting.clone(), info.clone());
+            let make = move || {
+                let fresh: Vec<Tensor> =
+                    operands.iter().map(|t| t.of(t.storage().again())).collect();
+                // It was made of the same before: only memory can lack.
+                let made = what.apply(&fresh.iter().collect::<Vec<_>>(), &info).ok();
+                made.and_then(|m| m.into_storage().into_owned())
+                    .ok_or(TensorError::OutOfMemory(len))
+            };
+            again = Some((Storage::later(id, len, Arc::new(make)), steps));
+        }
+        self.kept.insert(id);
+        let (value, last) = (made.clone(), self.plans);
+        let list = self.folded.entry(first(operands)).or_default();
+        list.push(Folded { what, operands: lasting, value, again, last });
     }
+}
 
-    /// A tensor with the identity of `value`, which is made when it is read.
-    fn later(self: &Arc<Self>, value: &Tensor) -> Result<Tensor, TensorError> {
-        let (len, recipe) = (value.storage().len(), self.clone());
-        // It was made of the same before: only memory can lack.
-        let make = move || {
-            let made = recipe.make().map_err(|_| TensorError::OutOfMemory(len))?;
-            made.into_storage().into_owned().ok_or(TensorError::OutOfMemory(len))
-        };
-        let storage = Storage::later(value.storage().id(), len, Box::new(make));
-        Tensor::from_storage(value.dtype(), &value.dims(), storage)
-    }
+/// The identity of the first operand.
+fn first(operands: &[&Tensor]) -> u64 {
+    operands.first().map_or(0, |t| t.storage().id())
 }
 
 impl ConstCache {
@@ -224,11 +231,10 @@ impl ConstCache {
                     gone.push(id);
                     return false;
                 }
-                if let Some(recipe) = &f.recipe
+                if let Some((again, _)) = &f.again
                     && storage.is_there()
-                    && let Ok(later) = recipe.later(&f.value)
                 {
-                    f.value = later;
+                    f.value = f.value.of(again.again());
                 }
                 true
             });
@@ -284,51 +290,18 @@ impl ConstCache {
         operands: &[&Tensor],
         info: &Info,
     ) -> Result<Tensor, GraphError> {
-        let sources = operands.iter().map(|t| t.storage());
-        let ids: Vec<u64> = sources.clone().map(Storage::id).collect();
-        let shapes: Vec<_> = operands.iter().map(|t| (t.dtype(), t.dims())).collect();
-        let find = |maps: &mut Maps| {
-            let known = maps.folded.get_mut(&ids)?;
-            let found = known.iter_mut().find(|f| f.what == what && f.operands == shapes)?;
-            found.last = maps.plans;
-            Some(found.value.clone())
-        };
-        if let Some(found) = find(&mut lock(&self.maps)) {
+        if let Some(found) = lock(&self.maps).known(&what, operands) {
             return Ok(found);
         }
         let made = what.apply(operands, info)?;
-        sources.for_each(Storage::let_go);
+        operands.iter().for_each(|t| t.storage().let_go());
         let mut maps = lock(&self.maps);
         // Another thread may have been faster.
-        if let Some(found) = find(&mut maps) {
+        if let Some(found) = maps.known(&what, operands) {
             return Ok(found);
         }
-        let Maps { kept, folded, plans, .. } = &mut *maps;
-        if ids.iter().all(|id| kept.contains(id)) {
-            let id = made.storage().id();
-            kept.insert(id);
-            let recipe_of = |id| {
-                folded.values().flatten().find(|f| f.value.storage().id() == id)?.recipe.clone()
-            };
-            let mut steps = 1;
-            let mut of = |t: &&Tensor| match recipe_of(t.storage().id()) {
-                Some(recipe) => {
-                    steps += recipe.steps;
-                    Operand::Made(t.dtype(), t.dims(), recipe)
-                }
-                None => Operand::Value((*t).clone()),
-            };
-            let mut recipe = None;
-            if made.storage().len() >= SMALL {
-                let operands = operands.iter().map(&mut of).collect();
-                if steps <= STEPS {
-                    let info = info.clone();
-                    recipe = Some(Arc::new(Recipe { what: what.clone(), operands, info, steps }));
-                }
-            }
-            let (last, value) = (*plans, made.clone());
-            let known = folded.entry(ids).or_default();
-            known.push(Folded { what, operands: shapes, value, recipe, last });
+        if operands.iter().all(|t| maps.kept.contains(&t.storage().id())) {
+            maps.add(what, operands, info, &made);
         }
         Ok(made)
     }
@@ -339,7 +312,10 @@ impl ConstCache {
         if value.bytes().as_ptr().addr().is_multiple_of(64) {
             return Ok(value.clone());
         }
-        self.folded(Fold::Aligned, &[value], &Info::plain(value.dtype(), Vec::new()))
+        let bytes = [value.bytes().len()];
+        let all = Fold::View(Shape::contiguous(DType::U8, &bytes).map_err(TensorError::from)?, 0);
+        let copy = self.folded(all, &[value], &Info::plain(DType::U8, Vec::new()))?;
+        Ok(value.of(copy.into_storage()))
     }
 
     /// Zeroed memory for packed weights.

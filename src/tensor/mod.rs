@@ -161,6 +161,12 @@ impl Tensor {
         &self.storage
     }
 
+    /// A tensor of the same type and extents over another storage of as many bytes.
+    pub(crate) fn of(&self, storage: Storage) -> Self {
+        debug_assert_eq!(storage.len(), self.storage.len());
+        Self { storage, ..*self }
+    }
+
     pub(crate) fn into_storage(self) -> Storage {
         self.storage
     }

@@ -146,7 +146,7 @@ struct Later {
     make: Make,
 }
 
-type Make = Box<dyn Fn() -> Result<AlignedBytes, TensorError> + Send + Sync>;
+type Make = Arc<dyn Fn() -> Result<AlignedBytes, TensorError> + Send + Sync>;
 
 impl Later {
     fn bytes(&self) -> Result<&[u8], TensorError> {
@@ -236,6 +236,14 @@ impl Storage {
     pub(crate) fn later(id: u64, len: usize, make: Make) -> Self {
         let later = Later { len, made: OnceLock::new(), make };
         Self(Arc::new(Inner { id, bytes: Bytes::Later(Box::new(later)) }))
+    }
+
+    /// The same; bytes that are made later are made anew when they are read.
+    pub(crate) fn again(&self) -> Self {
+        match &self.0.bytes {
+            Bytes::Later(later) => Self::later(self.id(), later.len, later.make.clone()),
+            _ => self.clone(),
+        }
     }
 
     /// Makes bytes that are made later, so that to read them cannot fail.
