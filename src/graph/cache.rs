@@ -69,15 +69,10 @@ pub(crate) enum Fold {
 impl Fold {
     /// Computes it with references; `info` has the type of the result, and the extents of an operator's.
     fn apply(&self, operands: &[&Tensor], info: &Info) -> Result<Tensor, GraphError> {
-        for operand in operands {
-            operand.storage().ready()?;
-        }
-        let source = operands.first().map_or(&[][..], |t| t.bytes());
-        let (op, dtype, dims, bytes) = match self {
-            Self::Op(op) => (op.name(), info.dtype, info.dims.clone(), info.stored_bytes()),
-            Self::View(shape, _) => {
-                ("view", info.dtype, shape.dims(), info.dtype.bytes_of(shape.elements()))
-            }
+        let dtype = info.dtype;
+        let (op, dims, bytes) = match self {
+            Self::Op(op) => (op.name(), info.dims.clone(), info.stored_bytes()),
+            Self::View(shape, _) => ("view", shape.dims(), dtype.bytes_of(shape.elements())),
         };
         let Some(bytes) = bytes else {
             return Err(GraphError::Shape { op, source: ShapeError::Overflow(dims) });
@@ -97,6 +92,7 @@ impl Fold {
                 operator.eval(&views, &mut ViewMut { dtype, dims: &dims, bytes: &mut out })?;
             }
             Self::View(shape, offset) => {
+                let source = operands[0].storage().ready()?;
                 StridedCopy::new(dtype, shape)?.copy(&source[*offset..], &mut out);
             }
         }
@@ -308,11 +304,11 @@ impl ConstCache {
 
     /// The tensor itself if its data start at a multiple of 64 bytes, else a copy that does.
     pub(crate) fn aligned(&self, value: &Tensor) -> Result<Tensor, GraphError> {
-        value.storage().ready()?;
-        if value.bytes().as_ptr().addr().is_multiple_of(64) {
+        let bytes = value.storage().ready()?;
+        if bytes.as_ptr().addr().is_multiple_of(64) {
             return Ok(value.clone());
         }
-        let bytes = [value.bytes().len()];
+        let bytes = [bytes.len()];
         let all = Fold::View(Shape::contiguous(DType::U8, &bytes).map_err(TensorError::from)?, 0);
         let copy = self.folded(all, &[value], &Info::plain(DType::U8, Vec::new()))?;
         Ok(value.of(copy.into_storage()))

@@ -181,8 +181,7 @@ impl Tensor {
         if T::DTYPE != self.dtype && !(T::DTYPE == DType::U8 && self.dtype == DType::Bool) {
             return Err(TensorError::DType { expected: T::DTYPE, found: self.dtype });
         }
-        self.storage.ready()?;
-        Ok(cast_elements(self.bytes()))
+        Ok(cast_elements(self.storage.ready()?))
     }
 
     /// The tensor itself if its data start at a multiple of 64 bytes, else a copy that does.
@@ -190,11 +189,10 @@ impl Tensor {
     /// # Errors
     /// [`TensorError::OutOfMemory`].
     pub fn to_aligned(&self) -> Result<Self, TensorError> {
-        self.storage.ready()?;
-        if self.bytes().as_ptr().addr().is_multiple_of(64) {
-            Ok(self.clone())
-        } else {
-            Self::from_bytes(self.dtype, &self.dims(), self.bytes())
+        let bytes = self.storage.ready()?;
+        match bytes.as_ptr().addr().is_multiple_of(64) {
+            true => Ok(self.clone()),
+            false => Self::from_bytes(self.dtype, &self.dims(), bytes),
         }
     }
 

@@ -157,6 +157,17 @@ impl Later {
         debug_assert_eq!(made.len(), self.len);
         Ok(self.made.get_or_init(|| made))
     }
+
+    /// Who asks whether it is ready gets an error; here memory lacks as it does for a `Vec`.
+    #[cold]
+    #[inline(never)]
+    fn read(&self) -> &[u8] {
+        self.bytes().unwrap_or_else(|_| {
+            let line = align_of::<Line>();
+            let layout = Layout::from_size_align(self.len, line).unwrap_or(Layout::new::<Line>());
+            std::alloc::handle_alloc_error(layout)
+        })
+    }
 }
 
 /// Where bytes lie that can be had again, such as a mapped file.
@@ -246,15 +257,15 @@ impl Storage {
         }
     }
 
-    /// Makes bytes that are made later, so that to read them cannot fail.
+    /// The bytes. Those that are made later are made here, so that to read them from now on cannot fail.
     ///
     /// # Errors
     /// [`TensorError::OutOfMemory`].
     #[inline(never)]
-    pub(crate) fn ready(&self) -> Result<(), TensorError> {
+    pub(crate) fn ready(&self) -> Result<&[u8], TensorError> {
         match &self.0.bytes {
-            Bytes::Later(later) => later.bytes().map(|_| ()),
-            _ => Ok(()),
+            Bytes::Later(later) => later.bytes(),
+            _ => Ok(self),
         }
     }
 
@@ -293,9 +304,9 @@ impl Storage {
                 Ok(Self::file(part.mapped.slice(range), part.file.clone(), offset))
             }
             Bytes::Owned(_) | Bytes::Later(_) => {
-                self.ready()?;
+                let all = self.ready()?;
                 let mut part = AlignedBytes::zeroed(range.len())?;
-                part.copy_from_slice(&self[range]);
+                part.copy_from_slice(&all[range]);
                 Ok(Self::owned(part))
             }
         }
@@ -356,13 +367,7 @@ impl Deref for Storage {
             Bytes::Owned(b) => b,
             Bytes::Shared(b) | Bytes::Backed(b, _) => b,
             Bytes::File(part) => &part.mapped,
-            // Who asks whether it is ready gets an error; here memory lacks as it does for a `Vec`.
-            Bytes::Later(later) => later.bytes().unwrap_or_else(|_| {
-                let line = align_of::<Line>();
-                let layout =
-                    Layout::from_size_align(later.len, line).unwrap_or(Layout::new::<Line>());
-                std::alloc::handle_alloc_error(layout)
-            }),
+            Bytes::Later(later) => later.read(),
         }
     }
 }
