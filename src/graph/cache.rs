@@ -253,16 +253,12 @@ impl ConstCache {
 
     /// Calls `read` with the elements of a tensor. Those that lie in a file where elements cannot are
     /// copied to a buffer that serves for many of them: new memory for each takes longer than packing.
-    pub(crate) fn with_f32<R>(
+    pub(crate) fn with_f32(
         &self,
         source: &Tensor,
-        read: impl FnOnce(&[f32]) -> Result<R, GraphError>,
-    ) -> Result<R, GraphError> {
-        let bytes = source.bytes();
-        if source.dtype() != DType::F32 {
-            let (expected, found) = (DType::F32, source.dtype());
-            return Err(TensorError::DType { expected, found }.into());
-        }
+        read: &mut dyn FnMut(&[f32]) -> Result<(), GraphError>,
+    ) -> Result<(), GraphError> {
+        let bytes = source.bytes_of(DType::F32)?;
         if let Ok(elements) = bytemuck::try_cast_slice(bytes) {
             return read(elements);
         }
@@ -325,7 +321,7 @@ impl ConstCache {
         &self,
         format: String,
         source: &Storage,
-        make: impl FnOnce() -> Result<AlignedBytes, GraphError>,
+        make: &mut dyn FnMut() -> Result<AlignedBytes, GraphError>,
     ) -> Result<Arc<AlignedBytes>, GraphError> {
         let slot = self.slot(format, source);
         let mut slot = lock(&slot);
@@ -410,7 +406,7 @@ mod tests {
         cache.keep(source.storage());
         let pack = |t: &Tensor| {
             let source = t.storage();
-            cache.packed("format".into(), source, || Ok(AlignedBytes::zeroed(8)?)).unwrap();
+            cache.packed("format".into(), source, &mut || Ok(AlignedBytes::zeroed(8)?)).unwrap();
             cache.packed_bytes()
         };
         let [first, always] = [0, 4].map(|at| {
@@ -468,7 +464,7 @@ mod tests {
         let (made, begin) = (AtomicUsize::new(0), Barrier::new(4));
         let pack = || {
             begin.wait();
-            cache.packed("format".into(), source.storage(), || {
+            cache.packed("format".into(), source.storage(), &mut || {
                 made.fetch_add(1, Ordering::Relaxed);
                 // Long enough for the others to ask.
                 std::thread::sleep(core::time::Duration::from_millis(20));
@@ -483,13 +479,15 @@ mod tests {
         assert_eq!((made.into_inner(), cache.packed_bytes()), (1, 8));
         // What went wrong is tried again.
         let wrong = || {
-            cache.packed("other".into(), source.storage(), || {
+            cache.packed("other".into(), source.storage(), &mut || {
                 Err(TensorError::OutOfMemory(1).into())
             })
         };
         assert!(wrong().is_err());
         assert!(
-            cache.packed("other".into(), source.storage(), || Ok(AlignedBytes::zeroed(4)?)).is_ok()
+            cache
+                .packed("other".into(), source.storage(), &mut || Ok(AlignedBytes::zeroed(4)?))
+                .is_ok()
         );
         assert_eq!(cache.packed_bytes(), 12);
     }
@@ -502,10 +500,15 @@ mod tests {
             raw.extend([1f32, 2.0, 3.0].iter().flat_map(|x| x.to_ne_bytes()));
             let storage = Storage::shared(bytes::Bytes::from(raw).slice(shift..));
             let tensor = Tensor::from_storage(DType::F32, &[3], storage).unwrap();
-            let found = cache.with_f32(&tensor, |x| Ok(x.to_vec())).unwrap();
+            let mut found = Vec::new();
+            let mut read = |x: &[f32]| {
+                found.extend_from_slice(x);
+                Ok(())
+            };
+            cache.with_f32(&tensor, &mut read).unwrap();
             assert_eq!(found, [1.0, 2.0, 3.0]);
         }
         let other = Tensor::from_slice(&[1], &[1i32]).unwrap();
-        assert!(cache.with_f32(&other, |_| Ok(())).is_err());
+        assert!(cache.with_f32(&other, &mut |_| Ok(())).is_err());
     }
 }

@@ -261,10 +261,11 @@ impl LowerCx<'_> {
         i: usize,
         format: &str,
         bytes: usize,
-        pack: impl FnOnce(&Tensor, &mut [u8]) -> Result<(), GraphError>,
+        pack: &dyn Fn(&Tensor, &mut [u8]) -> Result<(), GraphError>,
     ) -> Result<Arc<AlignedBytes>, GraphError> {
         let source = self.values[i].expect("a constant operand");
-        self.cache.packed(format!("{format} {:?} {bytes}", source.dims()), source.storage(), || {
+        let format = format!("{format} {:?} {bytes}", source.dims());
+        self.cache.packed(format, source.storage(), &mut || {
             source.storage().ready()?;
             let mut out = self.cache.room(bytes)?;
             pack(source, &mut out)?;
@@ -285,10 +286,10 @@ impl LowerCx<'_> {
         i: usize,
         format: &str,
         len: usize,
-        pack: impl FnOnce(&[f32], &mut [f32]) -> Result<(), GraphError>,
+        pack: &dyn Fn(&[f32], &mut [f32]) -> Result<(), GraphError>,
     ) -> Result<Arc<AlignedBytes>, GraphError> {
-        self.pack(i, format, len * size_of::<f32>(), |source, out| {
-            self.cache.with_f32(source, |from| pack(from, bytemuck::cast_slice_mut(out)))
+        self.pack(i, format, len * size_of::<f32>(), &|source, out| {
+            self.cache.with_f32(source, &mut |from| pack(from, bytemuck::cast_slice_mut(out)))
         })
     }
 }

@@ -178,10 +178,20 @@ impl Tensor {
     /// [`TensorError::DType`] if the elements are not `T`s, [`TensorError::OutOfMemory`] for a constant that has to be
     /// computed again.
     pub fn as_slice<T: Element + Pod>(&self) -> Result<Cow<'_, [T]>, TensorError> {
-        if T::DTYPE != self.dtype && !(T::DTYPE == DType::U8 && self.dtype == DType::Bool) {
-            return Err(TensorError::DType { expected: T::DTYPE, found: self.dtype });
+        Ok(cast_elements(self.bytes_of(T::DTYPE)?))
+    }
+
+    /// The bytes of elements of a type.
+    ///
+    /// # Errors
+    /// As [`Tensor::as_slice`].
+    #[inline(never)]
+    pub(crate) fn bytes_of(&self, expected: DType) -> Result<&[u8], TensorError> {
+        let found = self.dtype;
+        if found != expected && (found, expected) != (DType::Bool, DType::U8) {
+            return Err(TensorError::DType { expected, found });
         }
-        Ok(cast_elements(self.storage.ready()?))
+        self.storage.ready()
     }
 
     /// The tensor itself if its data start at a multiple of 64 bytes, else a copy that does.

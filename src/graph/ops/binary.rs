@@ -192,7 +192,7 @@ impl Operator for Binary {
                     }
                     Ok(())
                 };
-                packed = Some((i, cx.pack_f32(i, "channels", blocks * C_BLOCK, pack)?));
+                packed = Some((i, cx.pack_f32(i, "channels", blocks * C_BLOCK, &pack)?));
             }
         }
         let [a, b] = &dims;

@@ -107,7 +107,7 @@ pub(super) fn ready(
     let plan = BlockMatmulPlan::new(cx.isa, params)?;
     let key = format!("block {} {}", cx.isa.name(), params.format.name());
     let each = plan.packed_bytes();
-    let weights = cx.pack(1, &key, each.saturating_mul(products), |source, packed| {
+    let weights = cx.pack(1, &key, each.saturating_mul(products), &|source, packed| {
         let source = source.storage();
         let bytes = source.len() / products.max(1);
         for (i, packed) in packed.chunks_exact_mut(each).enumerate() {

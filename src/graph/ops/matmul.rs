@@ -171,7 +171,7 @@ impl Operator for MatMul {
             || MatmulPlan::for_rows(cx.isa, &params, constant),
         )?;
         let bias = if self.bias {
-            cx.pack_f32(2, "bias", plan.bias_len(), |from, to| Ok(plan.pack_bias(from, to)?))?
+            cx.pack_f32(2, "bias", plan.bias_len(), &|from, to| Ok(plan.pack_bias(from, to)?))?
         } else {
             Arc::new(AlignedBytes::zeroed(plan.bias_len() * size_of::<f32>())?)
         };
@@ -179,7 +179,7 @@ impl Operator for MatMul {
             // The packed form depends on the width of the panels only.
             let width = plan.choice().tile[2];
             let format = format!("matmul {} x{width} t{}", cx.isa.name(), self.transposed_b);
-            let weights = cx.pack_f32(1, &format, plan.weights_len(), |from, to| {
+            let weights = cx.pack_f32(1, &format, plan.weights_len(), &|from, to| {
                 Ok(plan.pack_weights(from, to)?)
             })?;
             return Ok(Some(Box::new(Packed {

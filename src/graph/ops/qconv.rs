@@ -131,7 +131,7 @@ impl Operator for QConv {
             let format =
                 format!("qdepthwise {} {terms} {zeros} {x:?} {}", plan.weights_len(), q.x_zero);
             let bytes = plan.weights_len() * size_of::<f32>();
-            let weights = cx.pack(1, &format, bytes, |source, out| {
+            let weights = cx.pack(1, &format, bytes, &|source, out| {
                 let out = bytemuck::cast_slice_mut(out);
                 Ok(plan.pack_weights(as_bytes(source), &q.w_zeros, out)?)
             })?;
@@ -155,7 +155,7 @@ impl Operator for QConv {
             cx.isa
         );
         let weights =
-            cx.pack(1, &format, plan.weights_len() * size_of::<i32>(), |source, out| {
+            cx.pack(1, &format, plan.weights_len() * size_of::<i32>(), &|source, out| {
                 let out = bytemuck::cast_slice_mut(out);
                 Ok(plan.pack_weights(as_bytes(source), &q.w_zeros, out)?)
             })?;

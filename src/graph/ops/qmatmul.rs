@@ -97,7 +97,7 @@ impl Operator for QMatMul {
         let (isa, zeros, transposed) = (cx.isa, &q.w_zeros, self.product.transposed_b);
         let format = format!("qmatmul {isa} {zeros:?} t{transposed} {:?} {a:?}", plan.packing());
         let weights =
-            cx.pack(1, &format, plan.weights_len() * size_of::<i32>(), |source, out| {
+            cx.pack(1, &format, plan.weights_len() * size_of::<i32>(), &|source, out| {
                 let out = bytemuck::cast_slice_mut(out);
                 Ok(plan.pack_weights(as_bytes(source), zeros, out)?)
             })?;

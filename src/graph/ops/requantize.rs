@@ -146,7 +146,7 @@ pub(super) fn small(cx: &LowerCx<'_>, zeros: &[i32]) -> Result<bool, GraphError>
         return Ok(false);
     }
     // Once for all plans: to look at weights takes as long as to multiply by them.
-    let known = cx.pack(1, &format!("small {zeros:?}"), 1, |w, known| {
+    let known = cx.pack(1, &format!("small {zeros:?}"), 1, &|w, known| {
         known[0] = few_far(w, zeros).into();
         Ok(())
     })?;

@@ -173,7 +173,7 @@ impl Operator for ScaledMatMul {
         let (isa, zeros, transposed) = (cx.isa, &self.w_zeros, self.transposed_b);
         let format = format!("qmatmul {isa} {zeros:?} t{transposed} {:?} {a:?}", plan.packing());
         let bytes = plan.weights_len() * size_of::<i32>();
-        let weights = cx.pack(1, &format, bytes, |source, out| {
+        let weights = cx.pack(1, &format, bytes, &|source, out| {
             let out = bytemuck::cast_slice_mut(out);
             Ok(plan.pack_weights(as_bytes(source), zeros, out)?)
         })?;

@@ -86,7 +86,7 @@ fn pack_weights(
     plan: Packing<'_>,
 ) -> Result<Arc<AlignedBytes>, GraphError> {
     let format = format!("{} g{} {}", plan.key(), op.groups, op.phase_key(s));
-    cx.pack_f32(at, &format, plan.weights_len(), |from, to| Ok(plan.pack_weights(from, to)?))
+    cx.pack_f32(at, &format, plan.weights_len(), &|from, to| Ok(plan.pack_weights(from, to)?))
 }
 
 fn pack_bias(
@@ -96,7 +96,7 @@ fn pack_bias(
     plan: Packing<'_>,
 ) -> Result<Arc<AlignedBytes>, GraphError> {
     if op.bias {
-        cx.pack_f32(at, "bias", plan.bias_len(), |from, to| Ok(plan.pack_bias(from, to)?))
+        cx.pack_f32(at, "bias", plan.bias_len(), &|from, to| Ok(plan.pack_bias(from, to)?))
     } else {
         Ok(Arc::new(AlignedBytes::zeroed(plan.bias_len() * size_of::<f32>())?))
     }
@@ -113,9 +113,9 @@ fn lower_on_planes(
         to.copy_from_slice(from);
         Ok(())
     };
-    let weights = cx.pack_f32(1, "plane", plan.weights_len(), copy)?;
+    let weights = cx.pack_f32(1, "plane", plan.weights_len(), &copy)?;
     let bias = if op.bias {
-        cx.pack_f32(2, "plane", plan.bias_len(), copy)?
+        cx.pack_f32(2, "plane", plan.bias_len(), &copy)?
     } else {
         Arc::new(AlignedBytes::zeroed(plan.bias_len() * size_of::<f32>())?)
     };

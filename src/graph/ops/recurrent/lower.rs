@@ -80,7 +80,7 @@ impl Product {
             .map(|d| {
                 let format = format!("recurrent {} x{width} {gates:?} of {d}", cx.isa.name());
                 let start = (d * size.gates + gates.start) * h * h;
-                cx.pack_f32(operand, &format, plan.weights_len(), |from, to| {
+                cx.pack_f32(operand, &format, plan.weights_len(), &|from, to| {
                     Ok(plan.pack_weights(&from[start..][..n * h], to)?)
                 })
             })
