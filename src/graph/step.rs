@@ -209,6 +209,9 @@ pub struct ProgramNode {
     pub inputs: Vec<usize>,
 }
 
+/// What packs a constant into memory for it.
+type Pack<'a, From, To> = dyn Fn(&From, &mut [To]) -> Result<(), GraphError> + 'a;
+
 /// What an operator sees when it chooses its kernel.
 pub struct LowerCx<'a> {
     /// Instruction set to use.
@@ -261,7 +264,7 @@ impl LowerCx<'_> {
         i: usize,
         format: &str,
         bytes: usize,
-        pack: &dyn Fn(&Tensor, &mut [u8]) -> Result<(), GraphError>,
+        pack: &Pack<'_, Tensor, u8>,
     ) -> Result<Arc<AlignedBytes>, GraphError> {
         let source = self.values[i].expect("a constant operand");
         let format = format!("{format} {:?} {bytes}", source.dims());
@@ -286,7 +289,7 @@ impl LowerCx<'_> {
         i: usize,
         format: &str,
         len: usize,
-        pack: &dyn Fn(&[f32], &mut [f32]) -> Result<(), GraphError>,
+        pack: &Pack<'_, [f32], f32>,
     ) -> Result<Arc<AlignedBytes>, GraphError> {
         self.pack(i, format, len * size_of::<f32>(), &|source, out| {
             self.cache.with_f32(source, &mut |from| pack(from, bytemuck::cast_slice_mut(out)))
