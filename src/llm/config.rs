@@ -177,7 +177,7 @@ pub struct Config {
     /// `activation_sparsity_scale`: by how many standard deviations a gate has to be above their mean to count, in each
     /// of the first layers; not finite where all count.
     pub sparsity: Vec<f32>,
-    /// Heads of queries.
+    /// Heads of queries; 1 where no layer attends.
     pub heads: usize,
     /// Heads of keys and values of each layer; of one that does not attend, whatever others have.
     pub kv_heads: Vec<usize>,
@@ -250,10 +250,10 @@ impl Config {
         }
         let embedding = keys.needed("embedding_length")?;
         let heads_name = "attention.head_count";
-        let heads = keys.uniform(heads_name, layers)?;
-        let heads = heads.ok_or_else(|| LlmError::MissingKey(keys.key(heads_name)))?;
         let memory = keys.memory()?;
+        let heads = keys.heads(layers, memory.is_some())?;
         let (kv_heads, attending) = keys.kv_heads(layers, heads, memory.is_some())?;
+        let heads = heads.max(1);
         let sharing = keys.sharing(layers, attending.is_empty())?;
         let [key_name, value_name] = ["attention.key_length", "attention.value_length"];
         let usual = embedding / heads;

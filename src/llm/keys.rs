@@ -110,6 +110,15 @@ impl<'a> Keys<'a> {
         Ok(Some(MemoryConfig { rule, beside: false, heads, key_heads, key_size, value_size }))
     }
 
+    /// Heads of queries; 0 of a model that remembers, and does not attend at all.
+    pub(super) fn heads(&self, layers: usize, remembers: bool) -> Result<usize, Error> {
+        let name = "attention.head_count";
+        match self.uniform(name, layers)? {
+            None if !remembers => Err(LlmError::MissingKey(self.key(name)).into()),
+            heads => Ok(heads.unwrap_or(0)),
+        }
+    }
+
     /// Heads of keys and values of each layer, and which layers attend: all where it is empty.
     pub(super) fn kv_heads(
         &self,
@@ -117,6 +126,9 @@ impl<'a> Keys<'a> {
         heads: usize,
         remembers: bool,
     ) -> Result<(Vec<usize>, Vec<bool>), Error> {
+        if heads == 0 {
+            return Ok((vec![1; layers], vec![false; layers]));
+        }
         let name = "attention.head_count_kv";
         let mut kv_heads = self.of_layers(name, layers)?.unwrap_or_else(|| vec![heads; layers]);
         let most = kv_heads.iter().max().copied().unwrap_or(0);

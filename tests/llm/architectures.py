@@ -331,6 +331,14 @@ ARCHITECTURES = {
                      whole_shares=False, shared=True, shared_gate=True),
         Architecture("starcoder2", "starcoder2", neighbours=False, layer_norm=True, bias=True, biased=True, plain="gelu",
                      base=1e5),
+        Architecture("starcoder", "starcoder", tied=True, layer_norm=True, bias=True, biased=True, fused=True, plain="gelu",
+                     placed=True, still=True),
+        Architecture("falcon", "falcon", neighbours=False, layer_norm=True, fused=True, plain="gelu", parallel=True),
+        Architecture("command-r", "command-r", tied=True, layer_norm=True, norm_bias=False, parallel=True, base=8e6,
+                     logit_scale=0.5),
+        Architecture("seed_oss", "seed_oss", neighbours=False, bias=True, base=1e7, ffn_norm="post_attention_norm"),
+        Architecture("mamba2", "mamba2", layers=3, tied=True, still=True, remembering=(0, 1, 2), mamba=True, taps=4,
+                     delta_heads=16, delta_key_heads=2, feeding=(-1,)),
         Architecture("qwen2vl", "qwen2vl", neighbours=False, base=1e6, bias=True, epsilon=1e-6),
         Architecture("qwen3vl", "qwen3vl", neighbours=False, base=5e6, head_norms=True, epsilon=1e-6),
     )
@@ -571,8 +579,11 @@ def _parameters(writer, a):
         writer.add_feed_forward_length([a.hidden(i) for i in range(a.layers)] if a.sharing else plain)
     if a.sub_norms and a.squaring:
         writer.add_string(f"{a.arch}.hidden_activation", "relu2")
-    writer.add_head_count(a.heads)
-    if a.convolving:
+    attending = [i for i in range(a.layers) if a.attends(i)]
+    writer.add_head_count(a.heads if attending else 0)
+    if not attending:
+        pass
+    elif a.convolving:
         writer.add_head_count_kv([0 if i in a.convolving else KV_HEADS for i in range(a.layers)])
         writer.add_shortconv_l_cache(a.taps)
     elif a.mamba:

@@ -267,6 +267,8 @@ pub(super) const GLM4: &[(&str, usize)] = &[
     ("post_attention_norm", WIDTH),
     ("post_ffw_norm", WIDTH),
 ];
+pub(super) const SEED_OSS: &[(&str, usize)] =
+    &[("attn_norm", WIDTH), ("post_attention_norm", WIDTH)];
 pub(super) const OF_HEADS: &[(&str, usize)] = &[("attn_q_norm", HEAD), ("attn_k_norm", HEAD)];
 
 pub(super) const LLAMA: Parts = Parts {
@@ -307,17 +309,20 @@ pub(super) const QWEN35: Parts = Parts {
     ],
     remembering: &[true, false, true],
     attending: OF_HEADS,
-    vectors: &[("attn_norm", WIDTH), ("post_attention_norm", WIDTH)],
+    vectors: SEED_OSS,
     ..LLAMA
 };
+/// Sizes of Mamba-2, and that nothing attends.
+const MAMBA: &[(&str, u32)] = &[
+    ("ssm.state_size", HEAD as u32),
+    ("ssm.inner_size", INNER as u32),
+    ("ssm.time_step_rank", 4),
+    ("ssm.group_count", 2),
+    ("ssm.conv_kernel", 4),
+    ("attention.head_count", 0),
+];
 pub(super) const GRANITEHYBRID: Parts = Parts {
-    counts: &[
-        ("ssm.state_size", HEAD as u32),
-        ("ssm.inner_size", INNER as u32),
-        ("ssm.time_step_rank", 4),
-        ("ssm.group_count", 2),
-        ("ssm.conv_kernel", 4),
-    ],
+    counts: MAMBA.split_at(5).0,
     kv_heads: [0, 2, 0],
     list: true,
     remembering: &[true, false, true],
@@ -409,6 +414,13 @@ pub(super) const NEMOTRON_H: Parts = Parts {
     vectors: &[("attn_norm", WIDTH)],
     ..GRANITEHYBRID
 };
+pub(super) const MAMBA2: Parts = Parts {
+    counts: MAMBA,
+    kv_heads: [0; 3],
+    remembering: &[true; 3],
+    feeding: &[false; 3],
+    ..NEMOTRON_H
+};
 pub(super) const DEEPSEEK2: Parts = Parts {
     counts: &[
         ("rope.dimension_count", TURNING as u32),
@@ -431,7 +443,7 @@ pub(super) const GPT_OSS: Parts = Parts {
         ("attention.sliding_window", 4),
     ],
     attending: &[("attn_sinks", WIDTH / HEAD)],
-    vectors: &[("attn_norm", WIDTH), ("post_attention_norm", WIDTH)],
+    vectors: SEED_OSS,
     ..QWEN3MOE
 };
 pub(super) const OLMO2: Parts = Parts {

@@ -13,14 +13,17 @@ fn adjust(config: &mut Config) {
     config.window_pattern.get_or_insert(WindowPattern::AllButLast(4));
 }
 
-fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
-    let config = b.config();
-    let blocks = Decoder {
+/// The blocks, with and without windows.
+pub(super) fn blocks(config: &Config) -> Decoder {
+    Decoder {
         norm: NormOp::Layer,
         ffn_norm: Holds::Never,
         logit_scale: config.logit_scale.unwrap_or(1.0),
         ..Decoder::LLAMA
-    };
+    }
+}
+
+fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
     let x = b.embedding()?;
-    b.turned_near(x, &blocks)
+    b.turned_near(x, &blocks(b.config()))
 }

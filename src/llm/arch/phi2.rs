@@ -8,7 +8,8 @@ use crate::graph::ops::rope::RopeStyle;
 
 pub(super) const PHI2: Arch = Arch { name: "phi2", adjust: |_| {}, build };
 
-const BLOCKS: Decoder = Decoder { rope: RopeStyle::Half, ffn_norm: Holds::Never, ..gpt2::BLOCKS };
+pub(super) const BLOCKS: Decoder =
+    Decoder { rope: RopeStyle::Half, ffn_norm: Holds::Never, ..gpt2::BLOCKS };
 
 fn build(b: &mut Builder<'_>) -> Result<TensorId, Error> {
     b.usual(&BLOCKS)
