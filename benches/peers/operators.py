@@ -55,6 +55,15 @@ def norm(g, square_of):
     return g.op("Mul", [y, g.weights(shape[-1:], 1)], shape)
 
 
+def integers(kind):
+    """Integers of 64 bits and the same with the other sign."""
+    def build(g):
+        shape = g.shape["x"]
+        x = g.op("Cast", ["x"], shape, to=7)
+        return g.op("Cast", [g.op(kind, [x, g.op("Neg", [x], shape)], shape)], shape, to=1)
+    return build
+
+
 def attention(g):
     """Heads of queries, keys and values that lie behind each other."""
     heads, rows, size = g.shape["x"][1] // 3, *g.shape["x"][2:]
@@ -121,6 +130,8 @@ def cases():
     yield "heads", (1, 196, 12, 64), lambda g: g.op("Transpose", ["x"], (1, 12, 196, 64), perm=[0, 2, 1, 3])
     yield "depth_to_space", MAP, lambda g: g.op("DepthToSpace", ["x"], (1, 16, 112, 112), blocksize=2)
     yield "space_to_depth", MAP, lambda g: g.op("SpaceToDepth", ["x"], (1, 256, 28, 28), blocksize=2)
+    for kind in ("Less", "Equal", "Max"):
+        yield f"{kind.lower()}_integers", SCORES, integers(kind)
     yield "cumsum", (256, 4096), lambda g: g.op("CumSum", ["x", g.integers(0)], (256, 4096))
 
 

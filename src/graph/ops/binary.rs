@@ -128,6 +128,8 @@ impl Operator for Binary {
                 match op {
                     BinaryOp::Add => rows(name, a, b, dims, dst, <$t>::wrapping_add),
                     BinaryOp::Sub => rows(name, a, b, dims, dst, <$t>::wrapping_sub),
+                    BinaryOp::Min => rows(name, a, b, dims, dst, <$t>::min),
+                    BinaryOp::Max => rows(name, a, b, dims, dst, <$t>::max),
                     _ => rows(name, a, b, dims, dst, <$t>::wrapping_mul),
                 }
             }};
@@ -154,9 +156,12 @@ impl Operator for Binary {
             // What positions and shapes are computed with.
             DType::I64 | DType::I32
                 if cfg!(feature = "ops-more")
-                    && matches!(op, BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul) =>
+                    && !matches!(op, BinaryOp::Div | BinaryOp::Pow | BinaryOp::PRelu) =>
             {
                 if src[0].dtype == DType::I64 { wrapping!(i64) } else { wrapping!(i32) }
+            }
+            DType::I32 => {
+                zip::<i32>(name, src, dst, |a, b| Some(of_ints(a.into(), b.into())? as i32))
             }
             DType::I64 => zip::<i64>(name, src, dst, of_ints),
             _ => {
@@ -217,7 +222,7 @@ impl Operator for Binary {
 }
 
 /// [`pairs`] of operands and a result of one type.
-fn zip<T: Element + bytemuck::Pod>(
+pub(super) fn zip<T: Element + bytemuck::Pod>(
     op: &'static str,
     src: &[View<'_>],
     dst: &mut ViewMut<'_>,
@@ -230,7 +235,7 @@ fn zip<T: Element + bytemuck::Pod>(
 
 /// Applies `f` to each pair of broadcast elements, of extents of both operands and the result; `None` from it is a
 /// division by zero or an exponent out of range.
-fn pairs<T: Copy>(
+pub(super) fn pairs<T: Copy>(
     op: &'static str,
     a: &[T],
     b: &[T],
@@ -247,7 +252,11 @@ fn pairs<T: Copy>(
             }
         }
     });
-    let what = "a zero divisor or a negative exponent of integers";
+    let what = match op {
+        "div" | "mod" => "a zero divisor of integers",
+        "pow" => "a negative exponent of integers",
+        _ => "operands of integers",
+    };
     if all { Ok(()) } else { Err(GraphError::Unsupported { op, what: what.to_owned() }) }
 }
 
@@ -429,6 +438,7 @@ mod tests {
     fn integers_wrap_and_refuse_zero_divisors() {
         assert_eq!(ints(BinaryOp::Add, &[i64::MAX], &[1]).unwrap(), [i64::MIN]);
         assert_eq!(ints(BinaryOp::Div, &[-7, i64::MIN], &[2, -1]).unwrap(), [-3, i64::MIN]);
+        assert_eq!(ints(BinaryOp::Max, &[-7, i64::MIN], &[2, -1]).unwrap(), [2, -1]);
         assert!(ints(BinaryOp::Div, &[1], &[0]).is_err());
         assert!(ints(BinaryOp::Pow, &[2], &[-1]).is_err());
         let mut cx = Context::new();
@@ -466,11 +476,14 @@ mod tests {
             let x = cx.constant(Tensor::from_slice(&a_dims, &a).unwrap()).unwrap();
             let y = cx.constant(Tensor::from_slice(&b_dims, &b).unwrap()).unwrap();
             type Function = fn(i32, i32) -> i32;
-            let functions: [(BinaryOp, Function); 3] = [
+            let functions: [(BinaryOp, Function); 5] = [
                 (BinaryOp::Add, |a, b| a + b),
                 (BinaryOp::Sub, |a, b| a - b),
                 (BinaryOp::Mul, |a, b| a * b),
+                (BinaryOp::Min, i32::min),
+                (BinaryOp::Max, i32::max),
             ];
+            assert!(cx.op(Binary::new(BinaryOp::PRelu), &[x, y]).is_err());
             for (op, f) in functions {
                 let z = cx.op(Binary::new(op), &[x, y]).unwrap();
                 let z = cx.constant_value(z).unwrap().as_slice::<i32>().unwrap().to_vec();

@@ -1,6 +1,6 @@
 //! Element-wise functions of the bits or remainders of two operands.
 
-use super::binary::Broadcast;
+use super::binary::{pairs, zip};
 use super::elements::{expect_dtype, floats, is_integer, low_bits, write_floats, write_low_bits};
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, View, ViewMut};
@@ -36,8 +36,8 @@ impl Bits {
         matches!(self.op, BitsOp::Modulo | BitsOp::Remainder)
     }
 
-    fn floats(self, a: f64, b: f64) -> f64 {
-        let rest = a % b;
+    /// What is left of a division of floats by `b`, given what C leaves.
+    fn of_floats(self, rest: f64, b: f64) -> f64 {
         let other_side = rest != 0.0 && (rest < 0.0) != (b < 0.0);
         match self.op {
             // The rest of nothing has the divisor's sign, too.
@@ -102,27 +102,29 @@ impl Operator for Bits {
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
         let name = self.name();
-        let [ia, ib] = [0, 1].map(|i| Broadcast::new(src[i].dims, dst.dims));
-        let places = (0..dst.dims.iter().product()).map(|i| (ia.index(i), ib.index(i)));
-        if src[0].dtype.is_float() {
-            let (a, b) = (floats(&src[0], name)?, floats(&src[1], name)?);
-            return write_floats(dst, name, places.map(|(i, j)| self.floats(a[i], b[j])));
+        let (dims, results) = ([src[0].dims, src[1].dims, dst.dims], dst.dims.iter().product());
+        match src[0].dtype {
+            // A rest is exact, in narrow types as in wide ones.
+            DType::F32 => zip::<f32>(name, src, dst, |a, b| {
+                Some(self.of_floats((a % b).into(), b.into()) as f32)
+            }),
+            dtype if dtype.is_float() => {
+                let (a, b) = (floats(&src[0], name)?, floats(&src[1], name)?);
+                let mut y = vec![0.0; results];
+                pairs(name, &a, &b, dims, &mut y, |a, b| Some(self.of_floats(a % b, b)))?;
+                write_floats(dst, name, y)
+            }
+            DType::I64 => zip::<i64>(name, src, dst, on!(i64, self.op)),
+            DType::U64 => zip::<u64>(name, src, dst, on!(u64, self.op)),
+            // The low bits of a result are those of the result of 64 bits, and what a narrow type would shift out is
+            // above them.
+            _ => {
+                let (a, b) = (low_bits(&src[0], name)?, low_bits(&src[1], name)?);
+                let mut y = vec![0; results];
+                pairs(name, &a, &b, dims, &mut y, on!(i64, self.op))?;
+                write_low_bits(dst, name, &y)
+            }
         }
-        // The low bits of a result are those of the result of 64 bits, and what a narrow type would shift out is
-        // above them.
-        let (a, b) = (low_bits(&src[0], name)?, low_bits(&src[1], name)?);
-        let unsigned = matches!(src[0].dtype, DType::U8 | DType::U16 | DType::U32 | DType::U64);
-        let of = |a: i64, b: i64| match unsigned {
-            true => on!(u64, self.op)(a as u64, b as u64).map(|y| y as i64),
-            false => on!(i64, self.op)(a, b),
-        };
-        let y = places.map(|(i, j)| {
-            of(a[i], b[j]).ok_or_else(|| {
-                let what = "a zero divisor of integers".to_owned();
-                GraphError::Unsupported { op: name, what }
-            })
-        });
-        write_low_bits(dst, name, &y.collect::<Result<Vec<i64>, _>>()?)
     }
 }
 
@@ -165,5 +167,15 @@ mod tests {
         let y = run(BitsOp::Modulo, f(&[-4.5, 7.5]), f(&[2.0, -2.0])).unwrap();
         assert_eq!(y.as_slice::<f32>().unwrap()[..], [1.5, -0.5]);
         assert!(run(BitsOp::And, f(&[1.0]), f(&[1.0])).is_err());
+        // One divisor for all, of every width.
+        let wide = Tensor::from_slice(&[1], &[-3i64]).unwrap();
+        let y = run(BitsOp::Modulo, Tensor::from_slice(&[3], &[i64::MIN, 7, -3]).unwrap(), wide);
+        assert_eq!(y.unwrap().as_slice::<i64>().unwrap()[..], [-2, -2, 0]);
+        let by = Tensor::from_slice(&[1], &[10u64]).unwrap();
+        let y = run(BitsOp::Remainder, Tensor::from_slice(&[2], &[u64::MAX, 7]).unwrap(), by);
+        assert_eq!(y.unwrap().as_slice::<u64>().unwrap()[..], [5, 7]);
+        let (x, by) = (f(&[0.3, -7.5e20, -0.0]), f(&[0.1]));
+        let y = run(BitsOp::Remainder, x, by).unwrap();
+        assert_eq!(y.as_slice::<f32>().unwrap()[..], [0.3 % 0.1f32, -7.5e20 % 0.1f32, -0.0]);
     }
 }

@@ -85,7 +85,10 @@ impl Operator for Compare {
         // What a wider type holds exactly is in its order, and needs no loop of its own.
         match a.dtype {
             DType::F64 => compared!(a.slice::<f64>(OP)?, b.slice::<f64>(OP)?),
-            DType::Bool | DType::I32 | DType::U32 | DType::I64 | DType::U64 => {
+            // What masks are made of: wider ones of many would take longer to make than to compare.
+            DType::I64 => compared!(a.slice::<i64>(OP)?, b.slice::<i64>(OP)?),
+            DType::I32 => compared!(a.slice::<i32>(OP)?, b.slice::<i32>(OP)?),
+            DType::Bool | DType::U32 | DType::U64 => {
                 compared!(&in_order(a, OP)?, &in_order(b, OP)?)
             }
             _ => compared!(&narrow(a, OP)?, &narrow(b, OP)?),
@@ -167,6 +170,19 @@ mod tests {
             ] {
                 let found = compare(op, tensor(a_dims, &a), tensor(b_dims, &b)).unwrap();
                 assert_eq!(found.len(), 300);
+                let narrow = |dims: &[usize], v: &[i64]| {
+                    Tensor::from_slice(dims, &v.iter().map(|&v| v as i32).collect::<Vec<_>>())
+                };
+                let unsigned = |dims: &[usize], v: &[i64]| {
+                    Tensor::from_slice(dims, &v.iter().map(|&v| v as u64).collect::<Vec<_>>())
+                };
+                let others = [
+                    [narrow(a_dims, &a), narrow(b_dims, &b)],
+                    [unsigned(a_dims, &a), unsigned(b_dims, &b)],
+                ];
+                for [a, b] in others {
+                    assert_eq!(compare(op, a.unwrap(), b.unwrap()).unwrap(), found);
+                }
                 for (i, found) in found.into_iter().enumerate() {
                     let wanted = holds(&pick(&a, a_dims, i), &pick(&b, b_dims, i));
                     assert_eq!(found, u8::from(wanted), "{op:?} {a_dims:?} {b_dims:?} {i}");

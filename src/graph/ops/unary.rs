@@ -180,13 +180,13 @@ impl Operator for Unary {
         }
         macro_rules! integers {
             ($t:ty) => {
-                map!($t, |x: $t| match op {
-                    UnaryOp::Neg => x.wrapping_neg(),
-                    UnaryOp::Abs => x.wrapping_abs(),
-                    UnaryOp::Relu => x.max(0),
-                    UnaryOp::Sign => x.signum(),
-                    _ => x.wrapping_mul(x),
-                })
+                match op {
+                    UnaryOp::Neg => map!($t, <$t>::wrapping_neg),
+                    UnaryOp::Abs => map!($t, <$t>::wrapping_abs),
+                    UnaryOp::Relu => map!($t, |x: $t| x.max(0)),
+                    UnaryOp::Sign => map!($t, <$t>::signum),
+                    _ => map!($t, |x: $t| x.wrapping_mul(x)),
+                }
             };
         }
         macro_rules! unsigned {
