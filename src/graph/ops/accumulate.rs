@@ -69,6 +69,9 @@ impl Operator for Accumulate {
             DType::I32 | DType::U32 => {
                 lanes!(integers i32, cast_slice(src[0].bytes), cast_slice_mut(dst.bytes));
             }
+            DType::I64 | DType::U64 => {
+                lanes!(integers i64, cast_slice(src[0].bytes), cast_slice_mut(dst.bytes));
+            }
             dtype if dtype.is_float() => {
                 let mut y = vec![0.0; count];
                 lanes!(floats f64, &floats(&src[0], OP)?, &mut y);

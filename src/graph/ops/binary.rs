@@ -160,9 +160,10 @@ impl Operator for Binary {
             {
                 if src[0].dtype == DType::I64 { wrapping!(i64) } else { wrapping!(i32) }
             }
-            DType::I32 => {
-                zip::<i32>(name, src, dst, |a, b| Some(of_ints(a.into(), b.into())? as i32))
-            }
+            DType::I32 => zip::<i32>(name, src, dst, |a, b| match op {
+                BinaryOp::Div => (b != 0).then(|| a.wrapping_div(b)),
+                _ => Some(of_ints(a.into(), b.into())? as i32),
+            }),
             DType::I64 => zip::<i64>(name, src, dst, of_ints),
             _ => {
                 let (a, b) = (integers(&src[0], name)?, integers(&src[1], name)?);

@@ -114,6 +114,7 @@ impl Operator for Bits {
                 pairs(name, &a, &b, dims, &mut y, |a, b| Some(self.of_floats(a % b, b)))?;
                 write_floats(dst, name, y)
             }
+            DType::I32 => zip::<i32>(name, src, dst, on!(i32, self.op)),
             DType::I64 => zip::<i64>(name, src, dst, on!(i64, self.op)),
             DType::U64 => zip::<u64>(name, src, dst, on!(u64, self.op)),
             // The low bits of a result are those of the result of 64 bits, and what a narrow type would shift out is

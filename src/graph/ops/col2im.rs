@@ -47,40 +47,50 @@ impl Operator for Col2Im {
     }
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
-        let [blocks, planes] = [src[0].dims[2], dst.dims[0] * dst.dims[1]];
+        let x = &src[0];
+        let [blocks, planes] = [x.dims[2], dst.dims[0] * dst.dims[1]];
         // Floats are summed in f64, and integers wrap around.
-        if dst.dtype.is_float() {
-            let sums = self.sums(&floats(&src[0], OP)?, blocks, planes, |a, b| a + b);
-            return write_floats(dst, OP, sums);
+        match dst.dtype {
+            DType::F32 => {
+                let add = |a: f64, b: f32| a + f64::from(b);
+                write_floats(dst, OP, self.sums(x.slice::<f32>(OP)?, blocks, planes, add))
+            }
+            dtype if dtype.is_float() => {
+                let sums = self.sums(&floats(x, OP)?, blocks, planes, |a: f64, b| a + b);
+                write_floats(dst, OP, sums)
+            }
+            _ => {
+                let sums = self.sums(&low_bits(x, OP)?, blocks, planes, i64::wrapping_add);
+                write_low_bits(dst, OP, &sums)
+            }
         }
-        let sums = self.sums(&low_bits(&src[0], OP)?, blocks, planes, i64::wrapping_add);
-        write_low_bits(dst, OP, &sums)
     }
 }
 
 impl Col2Im {
     /// What the elements of `planes` pictures add up to.
-    fn sums<T: Copy + Default>(
+    fn sums<From: Copy, T: Copy + Default>(
         &self,
-        x: &[T],
+        x: &[From],
         blocks: usize,
         planes: usize,
-        add: fn(T, T) -> T,
+        add: impl Fn(T, From) -> T,
     ) -> Vec<T> {
         let area: usize = self.image.iter().product();
         let cells: usize = self.windows.size.iter().product();
-        let mut sums = vec![T::default(); planes * area];
         let mut at = vec![0; self.image.len()];
-        let mut taps = Vec::new();
+        // Where the elements of each row go, which are the same cells of each plane.
+        let mut rows = vec![Vec::new(); cells];
         for block in 0..blocks {
             unravel(block, &self.windows.count, &mut at);
-            // The same cells of each plane.
-            taps.clear();
-            self.windows.for_each(&at, &self.image, &mut |tap, cell| taps.push((tap, cell)));
-            for plane in 0..planes {
-                for &(tap, cell) in &taps {
-                    let sum = &mut sums[plane * area + cell];
-                    *sum = add(*sum, x[(plane * cells + tap) * blocks + block]);
+            self.windows.for_each(&at, &self.image, &mut |tap, cell| rows[tap].push((block, cell)));
+        }
+        let mut sums = vec![T::default(); planes * area];
+        for (plane, sums) in sums.chunks_exact_mut(area.max(1)).enumerate() {
+            for (tap, row) in rows.iter().enumerate() {
+                let x = &x[(plane * cells + tap) * blocks..][..blocks];
+                for &(block, cell) in row {
+                    sums[cell] = add(sums[cell], x[block]);
                 }
             }
         }

@@ -3,6 +3,7 @@
 use super::elements::{expect_dtype, floats, is_integer, write_floats};
 use super::{Operator, expect_operands};
 use crate::graph::{GraphError, Info, View, ViewMut};
+use crate::tensor::DType;
 
 /// A function of one number.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -76,6 +77,13 @@ impl Operator for Math {
     }
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
+        if dst.dtype == DType::F32 {
+            let x = src[0].slice::<f32>(self.name())?;
+            for (y, &x) in dst.slice::<f32>(self.name())?.iter_mut().zip(x) {
+                *y = self.apply(x.into()) as f32;
+            }
+            return Ok(());
+        }
         let x = floats(&src[0], self.name())?;
         write_floats(dst, self.name(), x.into_iter().map(|x| self.apply(x)))
     }
