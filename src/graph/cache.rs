@@ -129,14 +129,21 @@ impl Maps {
         Some(found.value.clone())
     }
 
+    /// What computes a constant again that was folded and is large, and how many others with it.
+    fn again(&self, of: &Storage) -> Option<&(Storage, usize)> {
+        if of.len() < SMALL {
+            return None;
+        }
+        let mut all = self.folded.values().flatten();
+        all.find(|f| f.value.storage().id() == of.id())?.again.as_ref()
+    }
+
     /// Remembers what was computed from operands, and how.
     fn add(&mut self, what: Fold, operands: &[&Tensor], info: &Info, made: &Tensor) {
         let (id, len) = (made.storage().id(), made.storage().len());
         let (mut steps, mut lasting) = (1, Vec::new());
         for &operand in operands {
-            let id = operand.storage().id();
-            let known = self.folded.values().flatten().find(|f| f.value.storage().id() == id);
-            lasting.push(match known.and_then(|f| f.again.as_ref()) {
+            lasting.push(match self.again(operand.storage()) {
                 Some((again, taken)) => {
                     steps += taken;
                     operand.of(again.clone())
