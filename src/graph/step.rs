@@ -210,7 +210,7 @@ pub struct ProgramNode {
 }
 
 /// What packs a constant into memory for it.
-type Pack<'a, From, To> = dyn Fn(&From, &mut [To]) -> Result<(), GraphError> + 'a;
+type Pack<'a, S, T> = dyn Fn(&S, &mut [T]) -> Result<(), GraphError> + 'a;
 
 /// What an operator sees when it chooses its kernel.
 pub struct LowerCx<'a> {

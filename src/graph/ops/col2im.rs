@@ -69,12 +69,12 @@ impl Operator for Col2Im {
 
 impl Col2Im {
     /// What the elements of `planes` pictures add up to.
-    fn sums<From: Copy, T: Copy + Default>(
+    fn sums<S: Copy, T: Copy + Default>(
         &self,
-        x: &[From],
+        x: &[S],
         blocks: usize,
         planes: usize,
-        add: impl Fn(T, From) -> T,
+        add: impl Fn(T, S) -> T,
     ) -> Vec<T> {
         let area: usize = self.image.iter().product();
         let cells: usize = self.windows.size.iter().product();
