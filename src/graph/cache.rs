@@ -146,7 +146,7 @@ impl Maps {
             lasting.push(match self.again(operand.storage()) {
                 Some((again, taken)) => {
                     steps += taken;
-                    operand.of(again.clone())
+                    operand.with_storage(again.clone())
                 }
                 None => operand.clone(),
             });
@@ -156,7 +156,7 @@ impl Maps {
             let (what, operands, info) = (what.clone(), lasting.clone(), info.clone());
             let make = move || {
                 let fresh: Vec<Tensor> =
-                    operands.iter().map(|t| t.of(t.storage().again())).collect();
+                    operands.iter().map(|t| t.with_storage(t.storage().again())).collect();
                 // It was made of the same before: only memory can lack.
                 let made = what.apply(&fresh.iter().collect::<Vec<_>>(), &info).ok();
                 made.and_then(|m| m.into_storage().into_owned())
@@ -237,7 +237,7 @@ impl ConstCache {
                 if let Some((again, _)) = &f.again
                     && storage.is_there()
                 {
-                    f.value = f.value.of(again.again());
+                    f.value = f.value.with_storage(again.again());
                 }
                 true
             });
@@ -314,7 +314,7 @@ impl ConstCache {
         let bytes = [bytes.len()];
         let all = Fold::View(Shape::contiguous(DType::U8, &bytes).map_err(TensorError::from)?, 0);
         let copy = self.folded(all, &[value], &Info::plain(DType::U8, Vec::new()))?;
-        Ok(value.of(copy.into_storage()))
+        Ok(value.with_storage(copy.into_storage()))
     }
 
     /// Zeroed memory for packed weights.

@@ -162,7 +162,7 @@ impl Tensor {
     }
 
     /// A tensor of the same type and extents over another storage of as many bytes.
-    pub(crate) fn of(&self, storage: Storage) -> Self {
+    pub(crate) fn with_storage(&self, storage: Storage) -> Self {
         debug_assert_eq!(storage.len(), self.storage.len());
         Self { storage, ..*self }
     }

@@ -579,11 +579,8 @@ def _parameters(writer, a):
         writer.add_feed_forward_length([a.hidden(i) for i in range(a.layers)] if a.sharing else plain)
     if a.sub_norms and a.squaring:
         writer.add_string(f"{a.arch}.hidden_activation", "relu2")
-    attending = [i for i in range(a.layers) if a.attends(i)]
-    writer.add_head_count(a.heads if attending else 0)
-    if not attending:
-        pass
-    elif a.convolving:
+    writer.add_head_count(a.heads if any(map(a.attends, range(a.layers))) else 0)
+    if a.convolving:
         writer.add_head_count_kv([0 if i in a.convolving else KV_HEADS for i in range(a.layers)])
         writer.add_shortconv_l_cache(a.taps)
     elif a.mamba:

@@ -158,6 +158,7 @@ pub(crate) fn near_cost(i: &KernelInfo) -> u64 {
 
 /// The widest panels of a B of so many bytes that is packed once for products of any number of rows. One that is far
 /// away has those of the largest tile: a few rows wait for memory, however wide they are, and would pack it again.
+// One code for all products, which the smallest library has room for.
 #[inline(never)]
 pub(crate) fn widest<'a>(bytes: usize, kernels: impl Iterator<Item = &'a KernelInfo>) -> usize {
     let largest = kernels.max_by_key(|info| (info.w_ob() * info.c_vec(), info.w_ob()));

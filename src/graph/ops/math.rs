@@ -77,6 +77,7 @@ impl Operator for Math {
     }
 
     fn eval(&self, src: &[View<'_>], dst: &mut ViewMut<'_>) -> Result<(), GraphError> {
+        // The usual type, without a copy of doubles.
         if dst.dtype == DType::F32 {
             let x = src[0].slice::<f32>(self.name())?;
             for (y, &x) in dst.slice::<f32>(self.name())?.iter_mut().zip(x) {
